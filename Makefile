@@ -1,0 +1,47 @@
+# Every target sets up what it needs by itself, once: see scripts/setup.
+
+# Extras of pyproject.toml that the lock, and so the development environment, holds: add a word
+# (say `spark`), run `make lock`.
+EXTRAS :=
+# `make lock UPGRADE=--upgrade` moves every pinned version on, plain `make lock` only what must move.
+UPGRADE :=
+
+BIN := .venv/bin
+
+.PHONY: setup demo test check format bench lock clean
+.NOTPARALLEL:
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(BIN)/pairbus demo
+
+test: setup
+	$(BIN)/pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# `make bench ARGS=--quick` takes seconds, `ARGS=--help` says what else there is.
+bench: setup
+	$(BIN)/python benchmarks/broker.py $(ARGS)
+
+# No index is written into the lock, so it says what to install and not where from.
+lock: setup
+	@$(BIN)/python -m pip install --quiet uv
+	UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile pyproject.toml --quiet \
+	  --group dev $(EXTRAS:%=--extra %) --universal --python-version 3.11 $(UPGRADE) \
+	  --generate-hashes --no-emit-index-url --no-annotate --output-file requirements.lock
+
+clean:
+	rm -rf .venv .setup tests/interop/node/node_modules dist \
+	  .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+"""Everything pairbus raises on purpose.
+
+PairbusError
+└── BrokerError           the local broker cannot do what was asked
+    ├── ConfigError           a setting is impossible: the message names it, its value, and the range
+    ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
+    └── StartError            the broker cannot start (port taken, folder not writable)
+"""
+
+
+class PairbusError(Exception):
+    """Catch this to catch us, and nothing else."""
+
+
+class BrokerError(PairbusError):
+    """The local broker cannot do what was asked."""
+
+
+class ConfigError(BrokerError, ValueError):
+    """A setting is impossible."""
+
+
+class DataFileError(BrokerError):
+    """The data file cannot be used."""
+
+
+class StartError(BrokerError):
+    """The broker cannot start."""

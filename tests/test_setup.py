@@ -1,0 +1,133 @@
+"""scripts/setup against stand-ins for the programs that it calls, each of which notes its calls.
+
+What it does with the real ones is shown by this suite having been started by `make test`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+USED = ["bash", "cat", "dirname", "env", "mkdir", "sed", "sha256sum"]
+INPUTS = ["pyproject.toml", "requirements.lock", "tests/interop/node/package-lock.json"]
+
+
+class Machine:
+    """A folder with the script in it, and a PATH of exactly the programs that it was given."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.log = folder / "calls.log"
+        for path in ["scripts/setup", *INPUTS]:
+            copy = folder / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, copy)
+        self.bin.mkdir()
+        for name in USED:
+            (self.bin / name).symlink_to(shutil.which(name))
+        self.give("cc", "make", "node")
+        self.give("npm", does="mkdir -p tests/interop/node/node_modules")
+        self.give("java", does="""echo 'openjdk version "17.0.1"' >&2""")
+        self.give("id", does="echo 0")
+        self.give("apt-get")
+        self.give(
+            "python3",
+            does=f"""case $1 in -c) exec {sys.executable} "$@";; esac
+            mkdir -p .venv/bin; cp "$0" .venv/bin/python""",
+        )
+
+    def give(self, *names, does=""):
+        for name in names:
+            program = self.bin / name
+            program.write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"{self.log}"\n{does}\n')
+            program.chmod(0o755)
+
+    def take(self, *names):
+        for name in names:
+            (self.bin / name).unlink()
+
+    def setup(self):
+        """The exit status, what it said, and which of the installers it called."""
+        self.log.unlink(missing_ok=True)
+        done = subprocess.run(
+            [self.folder / "scripts/setup"],
+            env={"PATH": str(self.bin), "HOME": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        calls = self.log.read_text().splitlines() if self.log.exists() else []
+        installs = [call for call in calls if " install " in call or "npm ci" in call]
+        return done.returncode, done.stdout + done.stderr, installs
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_a_second_run_does_and_says_nothing(machine):
+    status, said, installs = machine.setup()
+
+    assert status == 0, said
+    assert [call.split()[0] for call in installs] == ["python3", "python3", "npm"]
+    assert machine.setup() == (0, "", [])
+
+
+@pytest.mark.parametrize("changed", INPUTS)
+def test_a_changed_lock_is_installed_and_nothing_else(machine, changed):
+    machine.setup()
+    path = machine.folder / changed
+    path.write_text(path.read_text() + "\n")
+
+    status, said, installs = machine.setup()
+
+    assert status == 0, said
+    assert {call.split()[0] for call in installs} == {"npm" if "node" in changed else "python3"}
+
+
+def test_root_gets_the_missing_debian_packages(machine):
+    machine.take("java", "npm")
+    machine.give("apt-get", does=f"cp {machine.bin}/node {machine.bin}/npm")
+
+    status, said, installs = machine.setup()
+
+    assert status == 0, said
+    assert installs[0].startswith("apt-get install ")
+    assert installs[0].endswith(" openjdk-17-jre-headless npm")
+
+
+def test_others_are_told_which_packages_to_install(machine):
+    machine.give("id", does="echo 1000")
+    machine.give("java", does="""echo 'openjdk version "11.0.2"' >&2""")
+    machine.take("cc", "node", "npm")
+
+    status, said, installs = machine.setup()
+
+    assert status != 0
+    assert said.splitlines()[-1].split() == [
+        *("apt-get", "install", "gcc", "openjdk-17-jre-headless", "nodejs", "npm")
+    ]
+    assert not installs
+    assert not (machine.folder / ".venv").exists()
+
+
+def test_others_are_told_when_there_is_no_python(machine):
+    machine.give("id", does="echo 1000")
+    machine.give("python3", does="exit 1")
+
+    status, said, _ = machine.setup()
+
+    assert status != 0
+    assert said.splitlines()[-1].strip() == "apt-get install python3 python3-venv python3-dev"
+
+
+def test_it_is_what_ci_runs():
+    assert "make check test" in (ROOT / ".ci/run").read_text()
+    assert os.access(ROOT / ".ci/run", os.X_OK)
