@@ -1,0 +1,55 @@
+"""A Service Bus of our own, in one process: for tests, for laptops, and for either of a pair.
+
+The names below are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.broker.config import load_config
+    from pairbus.broker.entities import (
+        Limits,
+        NamespaceOptions,
+        Policy,
+        QueueDescription,
+        Right,
+        Status,
+    )
+    from pairbus.broker.local import Broker
+    from pairbus.broker.server import Endpoint, Server
+
+__all__ = [
+    "Broker",
+    "QueueDescription",
+    "NamespaceOptions",
+    "Policy",
+    "Right",
+    "Status",
+    "Limits",
+    "Endpoint",
+    "Server",
+    "load_config",
+]
+
+_HOMES = {
+    "Broker": "local",
+    "Endpoint": "server",
+    "Server": "server",
+    "load_config": "config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'entities')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,114 @@
+"""Group commit: what gathers while the disk is busy becomes the next transaction.
+
+One transaction is under way at a time. Its statements run on the loop's thread, its COMMIT on a
+thread of its own, and only then are those told who wait for it. A failed commit tells all of them
+the error; what they had changed in memory is theirs to put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pairbus.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+Waiter = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class Committer:
+    """`when_durable` is called with the error first, or None: `callback(error, *arguments)`."""
+
+    def __init__(
+        self, store: Store, loop: asyncio.AbstractEventLoop, *, settled: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        # Called once after the waiters of a commit were told, to send what they prepared.
+        self._settled = settled
+        self._waiters: list[Waiter] = []
+        self._scheduled = False
+        self._in_flight: list[Waiter] | None = None
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._thread = threading.Thread(
+            target=self._commit_forever, name=f"commit:{store.path.stem}", daemon=True
+        )
+        self._thread.start()
+
+    def when_durable(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call back once all changes made to the store so far are on the disk."""
+        self._waiters.append((callback, arguments))
+        self.request()
+
+    def request(self) -> None:
+        if not self._scheduled and self._in_flight is None:
+            self._scheduled = True
+            self._idle.clear()
+            # Not at once: what else arrives in this turn of the loop shares the commit.
+            self._loop.call_soon(self._begin)
+
+    async def flushed(self) -> None:
+        """Wait until nothing is pending any more."""
+        while self._waiters or self._in_flight is not None or self._store.has_changes:
+            self.request()
+            await self._idle.wait()
+
+    async def stop(self) -> None:
+        await self.flushed()
+        self._orders.put(False)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        waiters, self._waiters = self._waiters, []
+        self._in_flight = waiters
+        if not self._store.has_changes:
+            self._finish(None)
+            return
+        try:
+            self._store.apply()
+        except sqlite3.Error as error:
+            logger.error("the data file %s cannot be written: %s", self._store.path, error)
+            self._finish(error)
+        else:
+            self._orders.put(True)
+
+    def _commit_forever(self) -> None:
+        while self._orders.get():  # until stop() orders the end
+            error: Exception | None = None
+            try:
+                self._store.commit()
+            except sqlite3.Error as trouble:
+                error = trouble
+            try:
+                self._loop.call_soon_threadsafe(self._committed, error)
+            except RuntimeError:  # the loop was closed under us: the process is going away
+                return
+
+    def _committed(self, error: Exception | None) -> None:
+        if error is not None:
+            logger.error("the data file %s cannot be written: %s", self._store.path, error)
+            self._store.rollback()
+        self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        waiters, self._in_flight = self._in_flight or [], None
+        for callback, arguments in waiters:
+            try:
+                callback(error, *arguments)
+            except Exception:
+                # One peer's trouble must not cost the others their answer.
+                logger.exception("after a commit")
+        self._settled()
+        if self._waiters or self._store.has_changes:
+            self.request()
+        else:
+            self._idle.set()

@@ -1,0 +1,367 @@
+"""One AMQP connection of a client, from its first byte to its last.
+
+The shell around an `Engine`: reads from the transport it is given, hands each event to the link it
+belongs to, and writes what the engine has to say. Knows who the client is and what its tokens
+allow. Knows no sockets: the transport may be TCP, TLS or a WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import uuid4
+
+from pairbus.amqp.engine import (
+    AmqpError,
+    Attached,
+    Closed,
+    Detached,
+    Disposed,
+    Engine,
+    EngineLimits,
+    Flowed,
+    Link,
+    Opened,
+    SaslServer,
+    Session,
+    SessionBegun,
+    SessionEnded,
+    Transferred,
+)
+from pairbus.broker import lifecycle, paths, tokens
+from pairbus.broker.entities import Limits, Right
+from pairbus.broker.lifecycle import Kind
+from pairbus.broker.links import SESSION_FILTER, Inlet, Outlet
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.paths import Path
+from pairbus.broker.queue import Queue
+from pairbus.broker.requests import AnswerLink, CbsLink, ManagementLink
+
+logger = logging.getLogger(__name__)
+
+_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Messages that have come in and are not on the disk yet; beyond it, reading pauses."""
+
+
+class AmqpConnection(asyncio.Protocol):
+    def __init__(self, namespace: Namespace, *, limits: Limits, encrypted: bool) -> None:
+        self.namespace = namespace
+        self.is_encrypted = encrypted
+        self.is_congested = False
+        """The client does not read as fast as it asks; it gets no more messages for now."""
+        self._limits = limits
+        self._transport: Any = None
+        self._links: set[Link] = set()
+        """Those we accepted, or still owe an answer (a session that is waited for)."""
+        self._answers: list[AnswerLink] = []
+        self._grants: dict[str, tokens.Grant] = {}
+        self._identity: tokens.Grant | None = None
+        self._held_bytes = 0
+        self._is_reading = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._engine = Engine(
+            server=True,
+            container_id=f"{namespace.name}-{uuid4().hex[:12]}",
+            limits=EngineLimits(
+                frame_size_max=limits.frame_size_max,
+                links_max=limits.links_max,
+                unsettled_max=limits.unsettled_max,
+                idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+            ),
+            sasl=SaslServer(self._authenticate),
+        )
+        self._handlers: dict[type, Callable[[Any, int], None]] = {
+            Opened: self._opened,
+            SessionBegun: self._ignored,
+            SessionEnded: self._ignored,
+            Attached: self._attached,
+            Detached: self._detached,
+            Flowed: self._flowed,
+            Transferred: self._transferred,
+            Disposed: self._disposed,
+            Closed: self._ignored,
+        }
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self.namespace.connections.add(self)
+        self._handshake = self.namespace.loop.call_later(
+            self._limits.handshake_seconds, self._handshake_overdue
+        )
+        self._keep_alive()
+
+    def data_received(self, data: bytes) -> None:
+        now_ms = self.namespace.now_ms()
+        handlers = self._handlers
+        for event in self._engine.receive(data):
+            handlers[type(event)](event, now_ms)
+        self.has_output()
+        self.namespace.run()
+
+    def eof_received(self) -> bool:
+        return False  # close the transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.namespace.connections.discard(self)
+        for timer in (self._timer, self._handshake):
+            if timer is not None:
+                timer.cancel()
+        for link in self._links:
+            if link.context is not None:
+                link.context.closed()
+                link.context = None
+        self._links.clear()
+        self._answers.clear()
+        self._engine.free()
+        self.namespace.run()
+
+    def pause_writing(self) -> None:
+        self.is_congested = True
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+        for link in self._links:
+            if isinstance(link.context, Outlet) and link.credit > 0:
+                link.context.mailbox.hunger(link.context)
+                self.namespace.wake(link.context.queue, link.context.mailbox)
+        self.namespace.run()
+
+    def shutdown(self) -> None:
+        """Tell the client that the broker goes away, then close."""
+        self._engine.close(AmqpError("amqp:connection:forced", "the broker is shutting down"))
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # the engine's side
+
+    def has_output(self) -> None:
+        self.namespace.unsent(self)
+
+    def flush(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if data := self._engine.data_to_send():
+            transport.write(data)
+        if self._engine.closed:
+            transport.close()
+
+    def hold(self, size: int) -> None:
+        """So many bytes wait for the disk: a client that sends faster than it writes must wait."""
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
+        self.has_output()
+        if not self._is_reading and self._held_bytes < _HELD_BYTES_MAX // 2:
+            self._is_reading = True
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _keep_alive(self) -> None:
+        deadline = self._engine.tick(now=time.monotonic())
+        self.flush()
+        self._timer = None
+        if deadline is not None and not self._transport.is_closing():
+            delay = max(deadline - time.monotonic(), 0.1)
+            self._timer = self.namespace.loop.call_later(delay, self._keep_alive)
+
+    def _handshake_overdue(self) -> None:
+        logger.info("%s: no AMQP open in time", self._peer)
+        self._transport.abort()
+
+    @property
+    def _peer(self) -> str:
+        return str(self._transport.get_extra_info("peername"))
+
+    # who the client is
+
+    def _authenticate(self, mechanism: str, user: str, password: str) -> bool:
+        if mechanism != "PLAIN":
+            return True  # its tokens come over $cbs
+        try:
+            self._identity = tokens.verify_plain(user, password, self.namespace.options.policies)
+        except tokens.TokenRefused as refused:
+            logger.info("%s: %s", self._peer, refused.reason)
+            return False
+        return True
+
+    def granted(self, path: str, grant: tokens.Grant) -> None:
+        self._grants[path.lower()] = grant
+
+    def is_allowed(self, path: Path, right: Right, *, now_ms: int) -> bool:
+        grants = [*self._grants.values(), *([self._identity] if self._identity else [])]
+        return any(
+            grant.allows(right)
+            and grant.covers(str(path))
+            and not grant.is_expired(now=now_ms / 1000)
+            for grant in grants
+        )
+
+    def check_tokens(self, *, now_ms: int) -> None:
+        """Close the links whose token has run out and was not renewed."""
+        for link in list(self._links):
+            owner = link.context
+            right: Right | None = getattr(owner, "right", None)
+            if right is not None and not self.is_allowed(owner.path, right, now_ms=now_ms):
+                self._end(
+                    link,
+                    AmqpError(
+                        "amqp:unauthorized-access",
+                        f"the token for {owner.path} has expired and was not renewed",
+                    ),
+                )
+
+    def entity_gone(self, queue: Queue) -> None:
+        for link in list(self._links):
+            if getattr(link.context, "queue", None) is queue:
+                self._end(
+                    link, AmqpError("amqp:not-found", f"queue {queue.name!r} has been deleted")
+                )
+
+    def _end(self, link: Link, error: AmqpError) -> None:
+        self._forget(link)
+        link.close(error)
+        self.has_output()
+
+    def _forget(self, link: Link) -> None:
+        owner, link.context = link.context, None
+        self._links.discard(link)
+        if isinstance(owner, AnswerLink):
+            self._answers.remove(owner)
+        if owner is not None:
+            owner.closed()
+
+    # events
+
+    def _ignored(self, event: Any, now_ms: int) -> None:
+        """The engine has answered it."""
+
+    def _opened(self, event: Opened, now_ms: int) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _transferred(self, event: Transferred, now_ms: int) -> None:
+        if event.link.context is not None:
+            event.link.context.transferred(event, now_ms=now_ms)
+
+    def _disposed(self, event: Disposed, now_ms: int) -> None:
+        owner = event.delivery.link.context
+        if isinstance(owner, Outlet):
+            owner.disposed(event, now_ms=now_ms)
+
+    def _flowed(self, event: Flowed, now_ms: int) -> None:
+        if event.link.context is not None and event.link.is_sender:
+            event.link.context.flowed(now_ms=now_ms)
+
+    def _detached(self, event: Detached, now_ms: int) -> None:
+        self._forget(event.link)
+
+    def _attached(self, event: Attached, now_ms: int) -> None:
+        link = event.link
+        remote = link.remote
+        address = remote.source_address if link.is_sender else remote.target_address
+        if remote.target_is_coordinator:
+            error = AmqpError("amqp:not-implemented", "this broker has no transactions")
+        elif not address:
+            error = AmqpError("amqp:invalid-field", "the link names no entity")
+        else:
+            refused = self._attach(link, paths.parse(address), now_ms)
+            if refused is None:
+                self._links.add(link)
+                return
+            error = refused
+        link.refuse(error)
+
+    def _attach(self, link: Link, path: Path, now_ms: int) -> AmqpError | None:
+        if path.is_cbs:
+            self._attach_request(link, path, lambda: CbsLink(self, link, path))
+            return None
+        queue = self.namespace.find_queue(path.entity)
+        if queue is None:
+            return AmqpError(
+                "amqp:not-found", f"namespace {self.namespace.name!r} has no entity {path.entity!r}"
+            )
+        mailbox = queue.mailboxes[path.kind]
+        if path.is_management:
+            rights = (Right.LISTEN, Right.SEND)
+            if not any(self.is_allowed(path, right, now_ms=now_ms) for right in rights):
+                return self._unauthorized(path, "Send or Listen")
+            self._attach_request(
+                link, path, lambda: ManagementLink(self, link, path, queue, mailbox)
+            )
+            return None
+        if link.is_sender:
+            return self._attach_outlet(link, path, queue, now_ms)
+        if not self.is_allowed(path, Right.SEND, now_ms=now_ms):
+            return self._unauthorized(path, "Send")
+        if path.kind is not Kind.MAIN:
+            return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
+        error = lifecycle.refusal_to_send(queue.description)
+        if error is None:
+            Inlet(self, link, queue, path)
+        return error
+
+    def _attach_outlet(
+        self, link: Link, path: Path, queue: Queue, now_ms: int
+    ) -> AmqpError | None:
+        if not self.is_allowed(path, Right.LISTEN, now_ms=now_ms):
+            return self._unauthorized(path, "Listen")
+        if error := lifecycle.refusal_to_receive(queue.description, path.kind):
+            return error
+        mailbox = queue.mailboxes[path.kind]
+        wants_session = SESSION_FILTER in link.remote.source_filter
+        if wants_session != (mailbox.sessions is not None):
+            text = "requires" if mailbox.sessions is not None else "does not support"
+            return AmqpError("amqp:not-allowed", f"{path} {text} sessions")
+        outlet = Outlet(self, link, queue, mailbox, path)
+        if not wants_session:
+            outlet.open()
+            return None
+        session_id = link.remote.source_filter[SESSION_FILTER]
+        if session_id is not None and not isinstance(session_id, str):
+            link.context = None
+            return AmqpError(
+                "com.microsoft:argument-error",
+                f"the session id {session_id!r} for {path} is not a string",
+            )
+        outlet.open_session(session_id, now_ms=now_ms)
+        return None
+
+    def _attach_request(self, link: Link, path: Path, make: Callable[[], object]) -> None:
+        if link.is_sender:
+            self._answers.append(AnswerLink(self, link, path))
+        else:
+            make()
+
+    def _unauthorized(self, path: Path, claim: str) -> AmqpError:
+        return AmqpError(
+            "amqp:unauthorized-access",
+            f"no valid token on this connection has the {claim} claim for {path}",
+        )
+
+    def answer_link(
+        self, path: Path, reply_to: str | None, session: Session
+    ) -> AnswerLink | None:
+        """By the address that the request names, else of the same session, else the newest."""
+        name = str(path).lower()
+        candidates = [link for link in self._answers if str(link.path).lower() == name]
+        for link in candidates:
+            if reply_to is not None and reply_to in (link.link.remote.target_address, link.link.name):
+                return link
+        for link in candidates:
+            if link.link.session is session:
+                return link
+        return candidates[-1] if candidates else None

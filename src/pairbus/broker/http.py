@@ -1,0 +1,65 @@
+"""What a namespace answers over HTTP: its health now, and a place for its administration.
+
+A plain ASGI application. Which port it is on, and that AMQP shares that port, it does not know.
+Errors have the form of the service (PROTOCOL 7.5), so that the official clients can read them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Final
+from xml.sax.saxutils import escape
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+logger = logging.getLogger(__name__)
+
+HEALTH_PATH: Final = "/$health"
+
+
+def make_app(namespace_name: str) -> Starlette:
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "namespace": namespace_name})
+
+    routes: list[BaseRoute] = [Route(HEALTH_PATH, health, methods=["GET"])]
+    # The service's paths are entity names: they never end in a slash that could be redirected.
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def error_response(status: int, detail: str, *, headers: dict[str, str] | None = None) -> Response:
+    body = (
+        f"<Error><Code>{status}</Code>"
+        f"<Detail>{escape(detail.rstrip('.'))}. TrackingId:{uuid.uuid4()}</Detail></Error>"
+    )
+    return Response(body, status, headers, media_type="application/xml; charset=utf-8")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    detail = error.detail
+    if error.status_code == 404:
+        detail = f"There is nothing at {_printable(request.url.path)}"
+    elif error.status_code == 405:
+        detail = f"{request.method} is not possible at {_printable(request.url.path)}"
+    return error_response(error.status_code, detail, headers=headers)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    # Starlette raises the error again after this answer, and the server logs it with its trace.
+    return error_response(500, "The broker failed to answer; its log says why")
+
+
+def _printable(path: str) -> str:
+    """XML has no place for control characters, escaped or not."""
+    return "".join(character for character in path[:200] if character.isprintable())

@@ -1,0 +1,396 @@
+"""The operations of `<entity>/$management`: peek, renew, settle by token, schedule, sessions.
+
+One function an operation, listed in `OPERATIONS` with the right it needs. A function answers at
+once, or keeps `reply` and answers when the change is durable. It raises `Refused` for everything
+that the client is told as an error; then nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sections import MalformedMessage, slice_message
+from pairbus.amqp.values import Array, Int, Long, Timestamp
+from pairbus.broker import lifecycle
+from pairbus.broker.delivery import stamped
+from pairbus.broker.dialect import Answer, Request, malformed, refusal
+from pairbus.broker.entities import Right
+from pairbus.broker.intake import Incoming
+from pairbus.broker.lifecycle import Kind, Settlement
+from pairbus.broker.mailbox import Lock, Mailbox, guid
+from pairbus.broker.message import SEQUENCE_MASK, Message, State
+from pairbus.broker.queue import Queue, lock_lost
+from pairbus.broker.sessions import Session
+
+Reply = Callable[[Answer], None]
+
+_PEEK_COUNT_MAX: Final = 250
+_PEEK_BYTES_MAX: Final = 1024 * 1024
+_BATCH_DELETE_MAX: Final = 4000
+_NUMBERS_MAX: Final = 4000
+_ANY_SESSION_MS: Final = 253_402_300_800_000
+"""The year 10000 stands for "with messages or state" in a listing of sessions."""
+_SETTLEMENTS: Final = {
+    "completed": Settlement.COMPLETE,
+    "abandoned": Settlement.ABANDON,
+    "defered": Settlement.DEFER,
+    "suspended": Settlement.DEAD_LETTER,
+}
+
+
+class Refused(Exception):
+    def __init__(self, error: AmqpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Who asks, and about what."""
+
+    queue: Queue
+    mailbox: Mailbox
+    holder_of: Callable[[Session], bool]
+    """Does the asking connection hold that session?"""
+    now_ms: int
+
+
+def handle(context: Context, request: Request, reply: Reply) -> None:
+    function, _ = OPERATIONS[request.operation]
+    body = request.body if isinstance(request.body, dict) else {}
+    try:
+        context.queue.accessed_ms = context.now_ms
+        function(context, body, reply)
+    except Refused as refused:
+        reply(refusal(refused.error))
+
+
+# what a body may hold
+
+
+def _wrong(name: str, value: Any, right: str) -> Refused:
+    return Refused(
+        AmqpError("com.microsoft:argument-error", f"{name!r} is {value!r}, but must be {right}")
+    )
+
+
+def _integer(body: dict[str, Any], name: str, *, least: int = 0) -> int:
+    value = body.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise _wrong(name, value, f"a whole number from {least} on")
+    return int(value)
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise _wrong(name, value, "a string")
+    return str(value)
+
+
+def _many(body: dict[str, Any], name: str, kind: type) -> list[Any]:
+    values = body.get(name)
+    if (
+        not isinstance(values, list)
+        or not 0 < len(values) <= _NUMBERS_MAX
+        or not all(isinstance(value, kind) for value in values)
+    ):
+        raise _wrong(name, values, f"1 to {_NUMBERS_MAX} values of type {kind.__name__}")
+    return values
+
+
+def _sequences(body: dict[str, Any]) -> list[int]:
+    return [int(number) & SEQUENCE_MASK for number in _many(body, "sequence-numbers", int)]
+
+
+def _not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
+    return Refused(
+        AmqpError(
+            "com.microsoft:message-not-found",
+            f"queue {queue.name!r} has no {what} message with sequence number "
+            f"{', '.join(map(str, numbers[:5]))}",
+        )
+    )
+
+
+def _session(context: Context, body: dict[str, Any]) -> Session:
+    """The session that the body names, held by the one who asks."""
+    session_id = _text(body, "session-id")
+    sessions = context.queue.main.sessions
+    if sessions is None:
+        raise Refused(
+            AmqpError("amqp:not-allowed", f"queue {context.queue.name!r} has no sessions")
+        )
+    session = sessions.find(session_id)
+    if (
+        session is None
+        or not context.holder_of(session)
+        or session.until_ms <= context.now_ms
+    ):
+        raise Refused(
+            AmqpError(
+                "com.microsoft:session-lock-lost",
+                f"the lock of session {session_id!r} of {context.queue.name!r} is not held here",
+            )
+        )
+    return session
+
+
+def _locks(context: Context, body: dict[str, Any]) -> list[Lock]:
+    tokens = _many(body, "lock-tokens", UUID)
+    locks = []
+    for token in tokens:
+        lock = context.mailbox.valid_lock(guid(token.bytes), now_ms=context.now_ms)
+        if lock is None:
+            raise Refused(lock_lost(f"{context.queue.name!r}, lock token {token}"))
+        locks.append(lock)
+    return locks
+
+
+class _Countdown:
+    """Answers once, when the last of several changes is durable; with the first error, if any."""
+
+    def __init__(self, count: int, reply: Reply, answer: Answer) -> None:
+        self._left = count
+        self._reply = reply
+        self._answer = answer
+
+    def __call__(self, error: AmqpError | None) -> None:
+        self._left -= 1
+        if error is not None:
+            self._answer = refusal(error)
+        if self._left == 0:
+            self._reply(self._answer)
+
+
+# operations
+
+
+def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    locks = _locks(context, body)
+    until_ms = context.now_ms + context.queue.lock_ms
+    for lock in locks:
+        context.mailbox.renew(lock, until_ms=until_ms)
+    context.queue.namespace.expect(until_ms)
+    expirations = Array([Timestamp(until_ms)] * len(locks))
+    reply(Answer(200, body={"expirations": expirations}))
+
+
+def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    first = _integer(body, "from-sequence-number") & SEQUENCE_MASK
+    count = min(_integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
+    session_id = _text(body, "session-id") if body.get("session-id") is not None else None
+    found: list[dict[str, Any]] = []
+    size = 0
+    store, mailbox = context.queue.namespace.store, context.mailbox
+    for message in store.read_from(
+        mailbox.counters.mailbox_id, first=first, count=count, session_id=session_id
+    ):
+        if lifecycle.is_expired(message, now_ms=context.now_ms):
+            continue
+        data = stamped(message, None)
+        size += len(data)
+        if found and size > _PEEK_BYTES_MAX:
+            break
+        found.append({"message": data})
+    reply(Answer(200, body={"messages": found}) if found else Answer(204, "No Content"))
+
+
+def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    queue, mailbox = context.queue, context.mailbox
+    numbers = _sequences(body)
+    session = _session(context, body) if body.get("session-id") is not None else None
+    messages = []
+    for number in dict.fromkeys(numbers):
+        message = mailbox.find(number)
+        if (
+            message is None
+            or message.state != State.DEFERRED
+            or message.busy
+            or message.lock is not None
+            or (session is not None and message.session_id != session.session_id)
+        ):
+            raise _not_found([number], queue, "deferred")
+        messages.append(message)
+    if _integer(body, "receiver-settle-mode") == 0:
+        found: list[dict[str, Any]] = [{"message": stamped(one, None)} for one in messages]
+        done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))
+        for message in messages:
+            mailbox.held[message.sequence] = message
+            queue.remove(mailbox, message, done)
+        return
+    found = []
+    for message in messages:
+        lock = queue.lock(mailbox, message, None, now_ms=context.now_ms, session=session)
+        found.append(
+            {"message": stamped(message, lock), "lock-token": UUID(bytes=guid(lock.token))}
+        )
+    reply(Answer(200, body={"messages": found}))
+
+
+def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    status = _text(body, "disposition-status")
+    settlement = _SETTLEMENTS.get(status)
+    if settlement is None:
+        raise _wrong("disposition-status", status, f"one of {', '.join(_SETTLEMENTS)}")
+    if body.get("session-id") is not None:
+        _session(context, body)
+    locks = _locks(context, body)
+    properties = body.get("properties-to-modify")
+    done = _Countdown(len(locks), reply, Answer(200))
+    for lock in locks:
+        context.queue.settle(
+            context.mailbox,
+            lock,
+            settlement,
+            done,
+            now_ms=context.now_ms,
+            reason=body.get("deadletter-reason") or None,
+            description=body.get("deadletter-description") or None,
+            properties=properties if isinstance(properties, dict) else None,
+        )
+
+
+def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    entries = _many(body, "messages", dict)
+    batch = []
+    try:
+        for entry in entries:
+            data = entry.get("message")
+            if not isinstance(data, bytes):
+                raise _wrong("message", data, "binary")
+            batch.append(Incoming(slice_message(data), len(data)))
+    except MalformedMessage as error:
+        raise Refused(malformed(error)) from error
+    numbers: list[int] = []
+
+    def done(error: AmqpError | None) -> None:
+        given = Array([Long(number) for number in numbers])
+        reply(refusal(error) if error else Answer(200, body={"sequence-numbers": given}))
+
+    result = context.queue.enqueue(batch, done, now_ms=context.now_ms)
+    if isinstance(result, AmqpError):
+        raise Refused(result)
+    numbers += result
+
+
+def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    queue, mailbox = context.queue, context.mailbox
+    messages: list[Message] = []
+    for number in dict.fromkeys(_sequences(body)):
+        message = mailbox.find(number)
+        if message is None or message.state != State.SCHEDULED or message.busy:
+            raise _not_found([number], queue, "scheduled")
+        messages.append(message)
+    done = _Countdown(len(messages), reply, Answer(200))
+    for message in messages:
+        mailbox.held[message.sequence] = message
+        queue.remove(mailbox, message, done)
+
+
+def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    count = min(_integer(body, "message-count", least=1), _BATCH_DELETE_MAX)
+    before_ms = _integer(body, "enqueued-time-utc")
+    session_id = _text(body, "session-id") if body.get("session-id") is not None else None
+    queue, mailbox = context.queue, context.mailbox
+    numbers = queue.namespace.store.read_enqueued_before(
+        mailbox.counters.mailbox_id, before_ms=before_ms, count=count, session_id=session_id
+    )
+    messages = []
+    for number in numbers:
+        message = mailbox.find(number)
+        if message is not None and message.lock is None and not message.busy:
+            messages.append(message)
+    if not messages:
+        # Node's SDK takes 204 for "none" only together with this condition.
+        nothing = AmqpError("com.microsoft:message-not-found", "there is nothing to delete")
+        reply(Answer(204, "No Content", {"message-count": Int(0)}, error=nothing))
+        return
+    answer = Answer(200, body={"message-count": Int(len(messages))})
+    done = _Countdown(len(messages), reply, answer)
+    for message in messages:
+        mailbox.held[message.sequence] = message
+        queue.remove(mailbox, message, done)
+
+
+def renew_session_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    session = _session(context, body)
+    until_ms = context.now_ms + context.queue.lock_ms
+    assert context.queue.main.sessions is not None
+    context.queue.main.sessions.renew(session, until_ms=until_ms)
+    context.queue.namespace.expect(until_ms)
+    reply(Answer(200, body={"expiration": Timestamp(until_ms)}))
+
+
+def get_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    session = _session(context, body)
+    state = context.queue.namespace.store.session_state(
+        context.queue.main.counters.mailbox_id, session.session_id
+    )
+    reply(Answer(200, body={"session-state": state}))
+
+
+def set_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    session = _session(context, body)
+    state = body.get("session-state")
+    limit = context.queue.description.max_message_size_in_kilobytes * 1024
+    if state is not None and (not isinstance(state, bytes) or len(state) > limit):
+        raise _wrong("session-state", type(state).__name__, f"binary of at most {limit} bytes")
+    namespace = context.queue.namespace
+    namespace.store.set_session_state(
+        context.queue.main.counters.mailbox_id, session.session_id, state, context.now_ms
+    )
+
+    def done(error: Exception | None) -> None:
+        failed = AmqpError("amqp:internal-error", f"the state cannot be stored: {error}")
+        reply(refusal(failed) if error else Answer(200))
+
+    namespace.committer.when_durable(done)
+
+
+def get_message_sessions(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    after_ms = _integer(body, "last-updated-time")
+    skip, top = _integer(body, "skip"), _integer(body, "top", least=1)
+    queue = context.queue
+    if queue.main.sessions is None:
+        raise Refused(AmqpError("amqp:not-allowed", f"queue {queue.name!r} has no sessions"))
+    any_session = after_ms >= _ANY_SESSION_MS
+    names = queue.namespace.store.sessions_with_state(
+        queue.main.counters.mailbox_id, after_ms=None if any_session else after_ms
+    )
+    if any_session:
+        names = sorted({*names, *queue.main.sessions.with_messages()})
+    page = names[skip : skip + top]
+    if page:
+        reply(Answer(200, body={"skip": Int(skip + len(page)), "sessions-ids": Array(page)}))
+    else:
+        reply(Answer(204, "No Content"))
+
+
+OPERATIONS: Final[dict[str, tuple[Callable[[Context, dict[str, Any], Reply], None], Right]]] = {
+    "com.microsoft:renew-lock": (renew_lock, Right.LISTEN),
+    "com.microsoft:peek-message": (peek_message, Right.LISTEN),
+    "com.microsoft:receive-by-sequence-number": (receive_by_sequence_number, Right.LISTEN),
+    "com.microsoft:update-disposition": (update_disposition, Right.LISTEN),
+    "com.microsoft:schedule-message": (schedule_message, Right.SEND),
+    "com.microsoft:cancel-scheduled-message": (cancel_scheduled_message, Right.SEND),
+    "com.microsoft:batch-delete-messages": (batch_delete_messages, Right.LISTEN),
+    "com.microsoft:renew-session-lock": (renew_session_lock, Right.LISTEN),
+    "com.microsoft:get-session-state": (get_session_state, Right.LISTEN),
+    "com.microsoft:set-session-state": (set_session_state, Right.LISTEN),
+    "com.microsoft:get-message-sessions": (get_message_sessions, Right.LISTEN),
+}
+
+SEND_ONLY_TO_MAIN: Final = frozenset(
+    {"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"}
+)
+
+
+def refusal_of_kind(operation: str, kind: Kind, name: str) -> AmqpError | None:
+    if operation in SEND_ONLY_TO_MAIN and kind is not Kind.MAIN:
+        return AmqpError("amqp:not-allowed", f"nothing can be sent to a dead-letter queue of {name!r}")
+    return None

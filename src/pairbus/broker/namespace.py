@@ -1,0 +1,292 @@
+"""A namespace: its queues, its clock, its data file, and what time does to them.
+
+Lives on one event loop. Connections come to it with requests and are told when what they prepared
+may leave; a single timer looks at locks, schedules and expiries when the first of them is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+from pairbus.broker.committer import Committer
+from pairbus.broker.descriptions import changed_for_good, from_stored, to_stored
+from pairbus.broker.entities import NamespaceOptions, QueueDescription, milliseconds
+from pairbus.broker.lifecycle import Kind
+from pairbus.broker.mailbox import Mailbox, Tokens
+from pairbus.broker.queue import Queue
+from pairbus.broker.store import Store
+from pairbus.errors import ConfigError, StartError
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_COUNT: Final = 500
+_SWEEP_PAGES_MAX: Final = 20
+_TICK_GAP_MS: Final = 20
+"""Between two looks: what cannot be dealt with now (busy, locked) must not spin the loop."""
+_HOUSEKEEPING_MS: Final = 5000
+_CATCH_UP_SECONDS: Final = 5.0
+
+
+class Flushable(Protocol):
+    """A connection, as far as the namespace is concerned."""
+
+    def flush(self) -> None: ...
+    def entity_gone(self, queue: Queue) -> None: ...
+    def check_tokens(self, *, now_ms: int) -> None: ...
+
+
+@runtime_checkable
+class AdjustableClock(Protocol):
+    """A clock that can jump, and tells when it did (`pairbus.testing.ManualClock`)."""
+
+    def subscribe(self, moved: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class Namespace:
+    def __init__(
+        self,
+        options: NamespaceOptions,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        self.options = options
+        self.name = options.name
+        self.loop = loop
+        self.clock = clock
+        self.tokens = Tokens()
+        self.connections: set[Flushable] = set()
+        self.store: Store
+        self.committer: Committer
+        self._temporary: str | None = None
+        self._queues: dict[str, Queue] = {}
+        self._by_mailbox: dict[int, tuple[Queue, Mailbox]] = {}
+        self._woken: dict[Mailbox, Queue] = {}
+        self._unsent: dict[Flushable, None] = {}
+        self._next_ms: float = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._housekeeping_ms = 0
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        return int(self.clock() * 1000)
+
+    # life
+
+    def open(self) -> None:
+        """Open the data file and load what it says; the queues of the options are made."""
+        self.store = Store(self._data_file(), durable=self.options.data is not None)
+        try:
+            for stored in self.store.entities():
+                description = from_stored(stored.name, stored.description)
+                counters = self.store.mailboxes(stored.entity_id)
+                self._add(Queue(self, stored, description, counters))
+            for description in self.options.queues:
+                self.ensure_queue(description)
+            self.store.save()
+        except BaseException:
+            self.store.close()
+            raise
+        self.committer = Committer(self.store, self.loop, settled=self.run)
+        self.expect(self.now_ms())
+        if isinstance(self.clock, AdjustableClock):
+            self._unsubscribe = self.clock.subscribe(self._clock_moved)
+
+    async def close(self) -> None:
+        """All that was promised is on the disk when this returns."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.committer.stop()
+        for queue in self._queues.values():
+            self.store.touch_entity(queue.entity_id, queue.accessed_ms)
+        self.store.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _data_file(self) -> Path:
+        folder = self.options.data
+        if folder is None:
+            self._temporary = tempfile.mkdtemp(prefix="pairbus-")
+            return Path(self._temporary) / f"{self.name}.db"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".{self.name}.probe"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StartError(
+                f"the data folder {folder} cannot be written: {error.strerror}"
+            ) from error
+        return folder / f"{self.name}.db"
+
+    # queues
+
+    def find_queue(self, name: str) -> Queue | None:
+        return self._queues.get(name.lower())
+
+    @property
+    def queues(self) -> list[Queue]:
+        return list(self._queues.values())
+
+    def ensure_queue(self, description: QueueDescription) -> Queue:
+        """Make it, or bring it in line. One that says nothing but its name changes nothing."""
+        queue = self.find_queue(description.name)
+        if queue is None:
+            stored, counters = self.store.create_entity(
+                description.name, "queue", to_stored(description), len(Kind), now_ms=self.now_ms()
+            )
+            queue = Queue(self, stored, description, counters)
+            self._add(queue)
+        elif description not in (queue.description, QueueDescription(name=description.name)):
+            if fixed := changed_for_good(queue.description, description):
+                raise ConfigError(
+                    f"queue {queue.name!r} exists with another {fixed}, which cannot be changed: "
+                    "delete the queue first, or use another data folder"
+                )
+            self.store.update_entity(
+                queue.entity_id, to_stored(description), now_ms=self.now_ms()
+            )
+            queue.redescribe(description)
+        return queue
+
+    def drop_queue(self, queue: Queue) -> None:
+        del self._queues[queue.name.lower()]
+        for mailbox in queue.mailboxes.values():
+            del self._by_mailbox[mailbox.counters.mailbox_id]
+            self._woken.pop(mailbox, None)
+        self.store.drop_entity(queue.entity_id)
+        self.committer.request()
+        for connection in list(self.connections):
+            connection.entity_gone(queue)
+
+    def _add(self, queue: Queue) -> None:
+        self._queues[queue.name.lower()] = queue
+        for mailbox in queue.mailboxes.values():
+            self._by_mailbox[mailbox.counters.mailbox_id] = (queue, mailbox)
+
+    # work that is put off to the end of a turn
+
+    def wake(self, queue: Queue, mailbox: Mailbox) -> None:
+        """There may be something to give out."""
+        self._woken[mailbox] = queue
+
+    def unsent(self, connection: Flushable) -> None:
+        """It has something to send."""
+        self._unsent[connection] = None
+
+    def run(self) -> None:
+        """Give out what there is, then let every connection send once."""
+        while self._woken:
+            now_ms = self.now_ms()
+            mailbox, queue = self._woken.popitem()
+            if queue.waiting:
+                queue.serve_waiting(now_ms=now_ms)
+            queue.pump(mailbox, now_ms=now_ms)
+        while self._unsent:
+            connection, _ = self._unsent.popitem()
+            connection.flush()
+
+    def session_freed(self, queue: Queue) -> None:
+        if queue.waiting:
+            self.wake(queue, queue.main)
+
+    # time
+
+    def expect(self, at_ms: int) -> None:
+        """Look at the clock no later than then."""
+        if at_ms < self._next_ms:
+            self._next_ms = at_ms
+            if self._timer is not None:
+                self._timer.cancel()
+            delay = max(at_ms / 1000 - self.clock(), _TICK_GAP_MS / 1000)
+            self._timer = self.loop.call_later(delay, self.tick)
+
+    def _clock_moved(self) -> None:
+        """From any thread; returns when the namespace has caught up with its clock."""
+        caught_up = threading.Event()
+
+        def catch_up() -> None:
+            self.tick()
+            self.committer.when_durable(lambda error: caught_up.set())
+
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            self.tick()
+        else:
+            self.loop.call_soon_threadsafe(catch_up)
+            caught_up.wait(timeout=_CATCH_UP_SECONDS)
+
+    def tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now_ms = self.now_ms()
+        self._timer, self._next_ms = None, float("inf")
+        try:
+            self._pass_time(now_ms)
+        finally:  # whatever went wrong, time goes on
+            self.expect(self._next_deadline(now_ms))
+
+    def _pass_time(self, now_ms: int) -> None:
+        self._activate_due(now_ms)
+        self._expire(now_ms)
+        for queue in list(self._queues.values()):
+            queue.lapse(now_ms=now_ms)
+            queue.give_up_waiting(now_ms=now_ms)
+        if now_ms >= self._housekeeping_ms:
+            self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
+            self._keep_house(now_ms)
+        self.run()
+
+    def _next_deadline(self, now_ms: int) -> int:
+        times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
+        for queue in self._queues.values():
+            times += [queue.next_lapse_ms, queue.next_wait_end_ms]
+        return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
+
+    def _activate_due(self, now_ms: int) -> None:
+        for mailbox_id, sequence in self.store.read_due(now_ms=now_ms, count=_SWEEP_COUNT):
+            if (found := self._by_mailbox.get(mailbox_id)) is not None:
+                found[0].activate(sequence, now_ms=now_ms)
+
+    def _expire(self, now_ms: int) -> None:
+        for page in range(_SWEEP_PAGES_MAX):
+            keys = self.store.read_expired(
+                now_ms=now_ms, count=_SWEEP_COUNT, skip=page * _SWEEP_COUNT
+            )
+            expired = False
+            for mailbox_id, sequence in keys:
+                if (found := self._by_mailbox.get(mailbox_id)) is not None:
+                    queue, mailbox = found
+                    expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
+            if expired or len(keys) < _SWEEP_COUNT:
+                return  # else all of them are locked: look behind them
+
+    def _keep_house(self, now_ms: int) -> None:
+        self.store.clean(now_ms=now_ms)
+        for connection in list(self.connections):
+            connection.check_tokens(now_ms=now_ms)
+        for queue in list(self._queues.values()):
+            idle_ms = milliseconds(queue.description.auto_delete_on_idle)
+            if queue.is_in_use:
+                queue.accessed_ms = now_ms
+            elif idle_ms is not None and queue.accessed_ms + idle_ms <= now_ms:
+                logger.info("queue %s was idle for %d s: deleted", queue.name, idle_ms // 1000)
+                self.drop_queue(queue)
+                continue
+            if queue.accessed_ms > queue.saved_access_ms:
+                queue.saved_access_ms = queue.accessed_ms
+                self.store.touch_entity(queue.entity_id, queue.accessed_ms)
+        if self.store.has_changes:
+            self.committer.request()

@@ -1,0 +1,387 @@
+"""A queue: takes messages in, gives them out, and moves them by `lifecycle.py`'s decisions.
+
+Each change goes to the store first and into effect when it is durable. Until then the message is
+`busy`: nobody else touches it, and if the disk refuses, all is put back as it was. Callers hand in
+`now_ms` (epoch milliseconds) and a callback that is told the error, or None.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker import lifecycle
+from pairbus.broker.entities import QueueDescription, milliseconds
+from pairbus.broker.intake import Incoming, Intake
+from pairbus.broker.lifecycle import Bury, Decision, Defer, Kind, Refuse, Remove, Return, Settlement
+from pairbus.broker.mailbox import Consumer, Lock, Mailbox
+from pairbus.broker.message import Message, State
+from pairbus.broker.sessions import Session
+from pairbus.broker.store import Counters, StoredEntity
+
+if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
+
+Done = Callable[..., None]
+"""Called as `done(error, *arguments)` when the change is durable, or has failed."""
+
+
+def lock_lost(what: str) -> AmqpError:
+    return AmqpError(
+        "com.microsoft:message-lock-lost",
+        f"the lock of {what} is invalid: it has expired, or the message was settled already",
+    )
+
+
+class SessionSeeker(Protocol):
+    def session_granted(self, session_id: str, *, now_ms: int) -> None: ...
+    def session_timed_out(self) -> None: ...
+
+
+class Queue:
+    def __init__(
+        self,
+        namespace: Namespace,
+        stored: StoredEntity,
+        description: QueueDescription,
+        counters: Sequence[Counters],
+    ) -> None:
+        self.namespace = namespace
+        self.entity_id = stored.entity_id
+        self.description = description
+        self.created_ms = stored.created_ms
+        self.updated_ms = stored.updated_ms
+        self.accessed_ms = stored.accessed_ms
+        self.mailboxes = {
+            kind: Mailbox(
+                kind,
+                counters[kind.value],
+                namespace.store,
+                namespace.tokens,
+                has_sessions=description.requires_session and kind is Kind.MAIN,
+            )
+            for kind in Kind
+        }
+        self.main = self.mailboxes[Kind.MAIN]
+        self.saved_access_ms = stored.accessed_ms
+        self.waiting: OrderedDict[SessionSeeker, int] = OrderedDict()
+        """Those who asked for the next available session, and until when they wait."""
+        self._intake = Intake(self)
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def size_bytes(self) -> int:
+        """Dead letters count towards the quota, too."""
+        return sum(mailbox.counters.bytes for mailbox in self.mailboxes.values())
+
+    @property
+    def lock_ms(self) -> int:
+        return milliseconds(self.description.lock_duration) or 0
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(mailbox.attached for mailbox in self.mailboxes.values())
+
+    # in
+
+    def enqueue(
+        self, batch: Sequence[Incoming], done: Done, *arguments: Any, now_ms: int
+    ) -> AmqpError | list[int]:
+        """Take all of the batch or nothing: an error, or the sequence numbers given.
+
+        `done` is called when the messages are durable; not if an error is returned.
+        """
+        self.accessed_ms = now_ms
+        return self._intake.take_in(batch, done, arguments, now_ms=now_ms)
+
+    def place(self, mailbox: Mailbox, message: Message) -> None:
+        """Store a new message, which `arrived` will show once it is durable."""
+        counters = mailbox.counters
+        counters.add(message.state, message.size)
+        if message.sequence > counters.last_sequence:  # dead letters bring their number along
+            counters.last_sequence = message.sequence
+        self.namespace.store.insert(counters, message)
+
+    def unplace(self, mailbox: Mailbox, message: Message) -> None:
+        """The disk refused it."""
+        mailbox.counters.add(message.state, message.size, -1)
+
+    def arrived(self, mailbox: Mailbox, message: Message) -> None:
+        message.busy = False
+        if message.state == State.ACTIVE:
+            mailbox.arrive(message)
+            self.namespace.wake(self, mailbox)
+        elif message.due_ms is not None:
+            self.namespace.expect(message.due_ms)
+        if message.expires_ms is not None:
+            self.namespace.expect(message.expires_ms)
+
+    # out
+
+    def pump(self, mailbox: Mailbox, *, now_ms: int) -> None:
+        """Give messages to those who wait with credit."""
+        while (found := mailbox.next_delivery()) is not None:
+            consumer, message = found
+            if lifecycle.is_expired(message, now_ms=now_ms):
+                self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
+            else:
+                consumer.deliver(message, now_ms=now_ms)
+        self.accessed_ms = now_ms
+
+    def lock(
+        self,
+        mailbox: Mailbox,
+        message: Message,
+        consumer: Consumer | None,
+        *,
+        now_ms: int,
+        session: Session | None = None,
+    ) -> Lock:
+        """`session`: of a message that is fetched by number, without a consumer."""
+        session = session if consumer is None else consumer.session
+        until_ms = now_ms + self.lock_ms if session is None else session.until_ms
+        lock = mailbox.lock(message, until_ms=until_ms, consumer=consumer, session=session)
+        if session is None:
+            self.namespace.expect(until_ms)
+        return lock
+
+    def remove(self, mailbox: Mailbox, message: Message, done: Done, *arguments: Any) -> None:
+        """Receive-and-delete: gone from the disk before it is given out."""
+        self._store_decision(mailbox, message, Remove(), done, arguments, now_ms=0)
+
+    def put_back(self, mailbox: Mailbox, message: Message) -> None:
+        """It was deleted to be given out, and could not be: it comes back with its old number."""
+        self.place(mailbox, message)
+        self.namespace.committer.when_durable(self._put_back, mailbox, message)
+
+    def _put_back(self, error: Exception | None, mailbox: Mailbox, message: Message) -> None:
+        if error is None:
+            self.arrived(mailbox, message)
+        else:
+            self.unplace(mailbox, message)
+
+    def settle(
+        self,
+        mailbox: Mailbox,
+        lock: Lock,
+        settlement: Settlement,
+        done: Done,
+        *arguments: Any,
+        now_ms: int,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The lock is valid: `mailbox.valid_lock` has said so."""
+        self.accessed_ms = now_ms
+        decision = lifecycle.settled(
+            settlement,
+            lock.message,
+            self.description,
+            mailbox.kind,
+            reason=reason,
+            description=description,
+        )
+        if isinstance(decision, Refuse):
+            done(decision.error, *arguments)
+        elif settlement is Settlement.RELEASE:
+            self._returned(mailbox, lock.message)
+            done(None, *arguments)
+        else:
+            if properties:
+                self._intake.add_properties(lock.message, properties)
+            self._store_decision(
+                mailbox,
+                lock.message,
+                decision,
+                done,
+                arguments,
+                now_ms=now_ms,
+                rewrite=bool(properties),
+            )
+
+    def change(
+        self, mailbox: Mailbox, message: Message, decision: Decision, *, now_ms: int
+    ) -> None:
+        """A change that nobody waits for: a lock or a message has lapsed."""
+        self._store_decision(mailbox, message, decision, _nobody_waits, (), now_ms=now_ms)
+
+    def _store_decision(
+        self,
+        mailbox: Mailbox,
+        message: Message,
+        decision: Decision,
+        done: Done,
+        arguments: tuple[Any, ...],
+        *,
+        now_ms: int,
+        rewrite: bool = False,
+    ) -> None:
+        store, counters = self.namespace.store, mailbox.counters
+        before = (message.state, message.delivery_count)
+        message.busy = True
+        placed: list[tuple[Queue, Mailbox, Message]] = []
+        match decision:
+            case Remove():
+                counters.add(message.state, message.size, -1)
+                store.delete(counters, message.sequence)
+            case Bury(reason, description):
+                counters.add(message.state, message.size, -1)
+                store.delete(counters, message.sequence)
+                placed = self._intake.bury(message, reason, description, now_ms=now_ms)
+            case Return(count) | Defer(count):
+                counters.add(message.state, message.size, -1)
+                message.delivery_count = count
+                if isinstance(decision, Defer):
+                    message.state = State.DEFERRED
+                counters.add(message.state, message.size)
+                if rewrite:
+                    store.rewrite(counters, message)
+                store.update(counters, message)
+            case Refuse():
+                raise AssertionError(decision)
+        self.namespace.committer.when_durable(
+            self._decided, mailbox, message, decision, before, placed, done, arguments
+        )
+
+    def _decided(
+        self,
+        error: Exception | None,
+        mailbox: Mailbox,
+        message: Message,
+        decision: Decision,
+        before: tuple[int, int],
+        placed: list[tuple[Queue, Mailbox, Message]],
+        done: Done,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        message.busy = False
+        if error is not None:
+            self._undo(mailbox, message, decision, before, placed)
+            done(cannot_store(error), *arguments)
+            return
+        was_active = before[0] == State.ACTIVE
+        if isinstance(decision, Return):
+            self._returned(mailbox, message)
+        elif isinstance(decision, Defer) and not was_active:
+            mailbox.forget(message, was_active=False)
+        else:
+            mailbox.forget(message, was_active=was_active)
+        for queue, target, copy in placed:
+            queue.arrived(target, copy)
+        done(None, *arguments)
+
+    def _undo(
+        self,
+        mailbox: Mailbox,
+        message: Message,
+        decision: Decision,
+        before: tuple[int, int],
+        placed: list[tuple[Queue, Mailbox, Message]],
+    ) -> None:
+        for queue, target, copy in placed:
+            queue.unplace(target, copy)
+        if isinstance(decision, Return | Defer):
+            mailbox.counters.add(message.state, message.size, -1)
+        message.state, message.delivery_count = before
+        mailbox.counters.add(message.state, message.size)
+        if message.lock is None and message.state == State.ACTIVE:
+            mailbox.give_back(message)
+
+    def _returned(self, mailbox: Mailbox, message: Message) -> None:
+        if message.lock is not None:
+            mailbox.unlock(message.lock)
+        if message.state == State.ACTIVE:
+            mailbox.give_back(message)
+            self.namespace.wake(self, mailbox)
+        else:
+            mailbox.held.pop(message.sequence, None)
+
+    # time
+
+    def lapse(self, *, now_ms: int) -> None:
+        """Take back what was held too long."""
+        for mailbox in self.mailboxes.values():
+            for lock in mailbox.lapsed_locks(now_ms=now_ms):
+                mailbox.unlock(lock)
+                decision = lifecycle.lock_lapsed(lock.message, self.description, mailbox.kind)
+                self.change(mailbox, lock.message, decision, now_ms=now_ms)
+        if self.main.sessions is not None:
+            for session in self.main.sessions.lapsed(now_ms=now_ms):
+                holder = session.holder
+                self.let_session_go(session, has_lapsed=True, now_ms=now_ms)
+                if holder is not None:
+                    holder.session_lost()
+
+    @property
+    def next_lapse_ms(self) -> int | None:
+        times = [t for m in self.mailboxes.values() if (t := m.next_lapse_ms) is not None]
+        return min(times, default=None)
+
+    def serve_waiting(self, *, now_ms: int) -> None:
+        """Hand available sessions to those who wait for one, first come first served."""
+        sessions = self.main.sessions
+        while self.waiting and sessions is not None:
+            session_id = sessions.next_available()
+            if session_id is None:
+                return
+            seeker, _ = self.waiting.popitem(last=False)
+            seeker.session_granted(session_id, now_ms=now_ms)
+
+    def give_up_waiting(self, *, now_ms: int) -> None:
+        for seeker in [seeker for seeker, end in self.waiting.items() if end <= now_ms]:
+            del self.waiting[seeker]
+            seeker.session_timed_out()
+
+    @property
+    def next_wait_end_ms(self) -> int | None:
+        return min(self.waiting.values(), default=None)
+
+    def let_session_go(self, session: Session, *, has_lapsed: bool, now_ms: int) -> None:
+        """Closing a session counts no delivery; letting its lock expire counts one each (B-06)."""
+        assert self.main.sessions is not None
+        locks = [lock for lock in self.main.locks.values() if lock.session is session]
+        for lock in locks:
+            self.main.unlock(lock)
+        self.main.sessions.let_go(session)
+        for lock in locks:
+            if lock.message.busy:
+                continue
+            if has_lapsed:
+                decision = lifecycle.lock_lapsed(lock.message, self.description, Kind.MAIN)
+                self.change(self.main, lock.message, decision, now_ms=now_ms)
+            else:
+                self._returned(self.main, lock.message)
+        self.namespace.session_freed(self)
+
+    def expire(self, mailbox: Mailbox, sequence: int, *, now_ms: int) -> bool:
+        """A sweep found the message past its time; False if it is locked or on its way already."""
+        message = mailbox.find(sequence)
+        if message is None or message.busy or message.lock is not None:
+            return False
+        mailbox.held[sequence] = message  # so that nobody takes it while it is changed
+        self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
+        return True
+
+    def activate(self, sequence: int, *, now_ms: int) -> None:
+        """A scheduled message's time has come: it is enqueued as if it were sent now."""
+        message = self.main.find(sequence)
+        if message is not None and not message.busy:
+            self._intake.activate(message, now_ms=now_ms)
+
+    def redescribe(self, description: QueueDescription) -> None:
+        self.description = replace(description, name=self.name)
+
+
+def _nobody_waits(error: AmqpError | None) -> None:
+    """The committer has logged a failure; the message is where it was."""
+
+
+def cannot_store(error: Exception) -> AmqpError:
+    return AmqpError("amqp:internal-error", f"the broker cannot write its data file: {error}")

@@ -1,0 +1,155 @@
+"""`Broker` as a user's test has it: in a `with` block, in this process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pairbus.broker import Broker, NamespaceOptions, Policy, QueueDescription, Right
+from pairbus.errors import BrokerError, ConfigError, StartError
+
+
+def sockets() -> int:
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return sum(link.startswith("socket:") for link in links)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def health(port: int, ca_file: Path | None = None) -> object:
+    connection: http.client.HTTPConnection
+    if ca_file is None:
+        connection = http.client.HTTPConnection("localhost", port, timeout=10)
+    else:
+        context = ssl.create_default_context(cafile=str(ca_file))
+        connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=context)
+    try:
+        connection.request("GET", "/$health")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.req("X-08")
+def test_a_broker_runs_as_long_as_its_block_and_leaves_nothing() -> None:
+    threads, before = threading.active_count(), sockets()
+
+    with Broker(queues=["orders", QueueDescription(name="s", requires_session=True)]) as broker:
+        port = broker.port
+        assert f"sb://localhost:{port};" in broker.connection_string
+        assert health(port) == {"status": "ok", "namespace": "local"}
+        assert health(port, broker.ca_file) == health(port)
+        ca_file = broker.ca_file
+        hanging = socket.create_connection(("localhost", port))
+
+    assert not is_open(port)
+    assert threading.active_count() == threads
+    assert hanging.recv(10) == b""
+    hanging.close()
+    assert sockets() == before
+    assert not ca_file.exists()
+
+
+def test_it_can_be_started_again_on_its_port(tmp_path: Path) -> None:
+    broker = Broker(data=tmp_path)
+    with broker:
+        first, ca = broker.connection_string, broker.ca_file.read_bytes()
+
+    with broker:
+        assert broker.connection_string == first
+        assert broker.ca_file.read_bytes() == ca
+    broker.stop()
+
+
+def test_several_namespaces_are_told_apart_by_name() -> None:
+    names = ("east", "west")
+    with Broker(namespaces=[NamespaceOptions(name=name) for name in names]) as broker:
+        assert list(broker.namespaces) == ["east", "west"]
+        for name in names:
+            assert health(broker[name].port) == {"status": "ok", "namespace": name}
+        with pytest.raises(BrokerError, match=r"several namespaces, east, west: .*broker\[name\]"):
+            _ = broker.connection_string
+        with pytest.raises(KeyError, match="no namespace 'north', but east, west"):
+            _ = broker["north"]
+
+
+def test_policies_have_their_own_connection_strings() -> None:
+    policies = [
+        Policy(name="app", key="k1", rights=frozenset({Right.SEND})),
+        Policy(name="ops", key="k2", rights=frozenset({Right.MANAGE})),
+    ]
+    with Broker(policies=policies) as broker:
+        assert "SharedAccessKeyName=ops;SharedAccessKey=k2;" in broker.connection_string
+        app = broker.connection_string_for("app")
+        assert "SharedAccessKeyName=app;SharedAccessKey=k1;" in app
+
+
+def test_what_goes_wrong_at_the_start_is_raised_at_the_start() -> None:
+    threads = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        broker = Broker(port=taken.getsockname()[1])
+        with pytest.raises(StartError, match="is taken by another program"):
+            broker.start()
+
+    assert threading.active_count() == threads
+    with broker:
+        assert broker.port
+
+
+def test_misuse_is_explained() -> None:
+    broker = Broker()
+    with pytest.raises(BrokerError, match="not running"):
+        _ = broker.connection_string
+    with broker, pytest.raises(BrokerError, match="already running"):
+        broker.start()
+    with pytest.raises(ConfigError, match="in each of the namespaces"):
+        Broker(["q"], namespaces=[NamespaceOptions()])
+    with pytest.raises(ConfigError, match="'no/' is not valid"):
+        Broker(["no/"])
+
+
+def test_a_program_that_forgets_to_stop_it_ends_all_the_same(tmp_path: Path) -> None:
+    program = "from pairbus.broker import Broker; import sys; Broker(data=sys.argv[1]).start()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], timeout=30, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_the_package_loads_none_of_the_heavy_parts() -> None:
+    program = (
+        "import sys, pairbus, pairbus.broker; from pairbus.broker import Broker;"
+        "heavy = {'azure', 'uvicorn', 'starlette', 'cryptography', 'typer', 'rich', 'pyspark'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    import pairbus.broker
+
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = pairbus.broker.nonsense
+    assert "Broker" in dir(pairbus.broker)

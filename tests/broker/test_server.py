@@ -1,0 +1,167 @@
+"""Starting and stopping namespaces together; what cannot start leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from pairbus.broker.entities import DEFAULT_KEY, NamespaceOptions, Policy, QueueDescription, Right
+from pairbus.broker.server import Endpoint, Server
+from pairbus.errors import BrokerError, ConfigError, StartError
+
+OWN = Policy(name="own", key="a key of our own", rights=frozenset(Right))
+LISTEN = Policy(name="listen", key="l", rights=frozenset({Right.LISTEN}))
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def endpoint(*policies: Policy, host: str = "localhost", is_tls_only: bool = False) -> Endpoint:
+    return Endpoint(name="n", host=host, port=5673, policies=policies, is_tls_only=is_tls_only)
+
+
+def test_a_connection_string_is_what_the_sdks_expect_of_an_emulator() -> None:
+    assert endpoint(OWN).connection_string == (
+        "Endpoint=sb://localhost:5673;SharedAccessKeyName=own;SharedAccessKey=a key of our own;"
+        "UseDevelopmentEmulator=true"
+    )
+
+
+def test_with_tls_only_it_does_not_speak_of_an_emulator() -> None:
+    text = endpoint(OWN, host="[2001:db8::1]", is_tls_only=True).connection_string
+
+    assert text.startswith("Endpoint=sb://[2001:db8::1]:5673;")
+    assert "Emulator" not in text
+
+
+def test_a_connection_string_prefers_a_policy_that_may_manage() -> None:
+    both = endpoint(LISTEN, OWN)
+
+    assert "SharedAccessKeyName=own;" in both.connection_string
+    assert "SharedAccessKeyName=listen;" in both.connection_string_for("listen")
+    assert "SharedAccessKeyName=listen;" in endpoint(LISTEN).connection_string
+    with pytest.raises(ConfigError, match="no policy 'other'; its policies are: listen, own"):
+        both.connection_string_for("other")
+
+
+def test_every_namespace_has_its_port(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions(name=n, data=tmp_path) for n in ("east", "west")])
+        assert dict(server.endpoints) == {}
+        await server.start()
+        ports = [each.port for each in server.endpoints.values()]
+        assert list(server.endpoints) == ["east", "west"]
+        assert len(set(ports)) == 2
+        assert all(map(is_open, ports))
+        assert server.ca_file() == tmp_path / "certificates" / "ca.pem"
+
+        await server.stop()
+
+        assert not any(map(is_open, ports))
+        assert dict(server.endpoints) == {}
+
+    run(scenario)
+
+
+def test_one_that_cannot_start_takes_the_others_with_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            server = Server(
+                [
+                    NamespaceOptions(name="good", data=tmp_path),
+                    NamespaceOptions(name="bad", port=port, data=tmp_path),
+                ]
+            )
+            with pytest.raises(StartError, match=f"namespace 'bad': port {port} is taken"):
+                await server.start()
+        # The data file of the good one is free again.
+        again = Server([NamespaceOptions(name="good", data=tmp_path)])
+        await again.start()
+        await again.stop()
+
+    run(scenario)
+
+
+def test_two_brokers_do_not_share_a_data_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = Server([NamespaceOptions(data=tmp_path)])
+        await first.start()
+        with pytest.raises(BrokerError, match=r"local\.db"):
+            await Server([NamespaceOptions(data=tmp_path)]).start()
+        await first.stop()
+
+    run(scenario)
+
+
+def test_what_was_made_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        queue = QueueDescription(name="kept")
+        for queues in ([queue], []):
+            server = Server([NamespaceOptions(data=tmp_path, queues=queues)])
+            await server.start()
+            (namespace,) = server._namespaces
+            assert [each.name for each in namespace.queues] == ["kept"]
+            await server.stop()
+
+    run(scenario)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    async def scenario() -> None:
+        with pytest.raises(StartError, match="file/below"):
+            await Server([NamespaceOptions(data=tmp_path / "file" / "below")]).start()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
+def test_others_get_in_only_with_a_key_of_our_own(host: str) -> None:
+    weak = Policy(name="weak", key=DEFAULT_KEY, rights=frozenset({Right.SEND}))
+
+    with pytest.raises(StartError, match=r"policy 'weak' has the well-known key.*own"):
+        Server([NamespaceOptions(policies=[OWN, weak])], host=host)
+
+
+def test_others_get_in_only_with_tls() -> None:
+    with pytest.raises(StartError, match="in the clear"):
+        Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0", tls_only=False)
+
+    assert Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0")._is_tls_only
+    assert not Server([NamespaceOptions(policies=[OWN])])._is_tls_only
+    assert Server([NamespaceOptions(policies=[OWN])], tls_only=True)._is_tls_only
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "reason"),
+    [
+        ([], "at least one namespace"),
+        (
+            [NamespaceOptions(name="a"), NamespaceOptions(name="A")],
+            "namespace 'A' is defined twice",
+        ),
+    ],
+)
+def test_impossible_sets_of_namespaces_are_refused(
+    namespaces: list[NamespaceOptions], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Server(namespaces)
