@@ -1,0 +1,168 @@
+"""The command line: what a person types, checked and handed on.
+
+Each command imports what it needs when it runs, so that `pairbus broker` starts fast. A mistake of
+the user's ends in one line on stderr and exit code 2, never in a traceback; a bug keeps its
+traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from pairbus.errors import PairbusError
+
+USER_ERROR: Final = 2
+DEFAULT_DATA: Final = Path("pairbus-data")
+
+app = typer.Typer(
+    name="pairbus",
+    help="Keeps an application sending while its Azure Service Bus namespace is down.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def main() -> None:
+    """The console script, and `python -m pairbus`."""
+    try:
+        code = app(prog_name="pairbus", standalone_mode=False)
+    except typer.TyperException as error:
+        sys.exit(_complain(f"{error.format_message().rstrip('.')}; see --help"))
+    except typer.Abort:
+        sys.exit(130)
+    except PairbusError as error:
+        sys.exit(_complain(str(error)))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(text: str) -> int:
+    print(f"pairbus: {' '.join(text.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("pairbus")
+        except metadata.PackageNotFoundError:
+            version = "(not installed: run from its source)"
+        typer.echo(f"pairbus {version}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def broker(
+    context: typer.Context,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:PORT]",
+            help="A namespace and its port; may be repeated. Without a port, or with 0, the system "
+            "picks one. Default: local.",
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A queue in every namespace; may be repeated."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="Config.json", help="Namespaces and queues, in the official emulator's form."
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:KEY:RIGHTS",
+            envvar="PAIRBUS_POLICY",
+            help="A shared access key and its rights, out of Manage,Send,Listen; may be repeated. "
+            "Default: the emulator's well-known key, which others than this machine may not use.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="PAIRBUS_DATA",
+            help=f"Where messages and certificates are kept. Default: ./{DEFAULT_DATA}",
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep nothing beyond the end of this process.")
+    ] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            envvar="PAIRBUS_HOST",
+            help="The address to listen on. Others than loopback need --policy and take only TLS.",
+        ),
+    ] = "localhost",
+    tls_only: Annotated[
+        bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
+    ] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="PAIRBUS_LOG_LEVEL", help="What goes to stderr.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Run a Service Bus in this process, until it is interrupted.
+
+    Prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
+
+    \b
+    Examples:
+      pairbus broker --queue orders
+      pairbus broker --namespace local:5672 --config Config.json
+      pairbus broker --namespace east:5672 --namespace west:5673 --memory
+      pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
+    """
+    from pairbus.console.arguments import gather_namespaces
+    from pairbus.console.serve import run
+
+    data_source = context.get_parameter_source("data")
+    if memory and data_source is not None and data_source.name == "COMMANDLINE":
+        raise typer.BadParameter("--data and --memory exclude each other")
+    options = gather_namespaces(
+        namespaces=namespace or [],
+        queues=queue or [],
+        policies=policy or [],
+        config=config,
+        data=None if memory else data or DEFAULT_DATA,
+    )
+    run(options, host=host, tls_only=tls_only or None, log_level=log_level.value)
+
+
+@app.command()
+def demo() -> None:
+    """Start a broker, send a message through it with the official SDK, and receive it."""
+    from pairbus.console.demo import run
+
+    run()
