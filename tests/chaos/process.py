@@ -1,0 +1,91 @@
+"""A broker in a process of its own, on a port that outlives it: it can be killed and come back."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+NAMESPACE = "chaos"
+READY_SECONDS_MAX = 15.0
+
+
+def free_port() -> int:
+    """A port that the system just gave out; it does not give it out again at once."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class BrokerProcess:
+    """`python -m pairbus broker` on one data folder; started, killed and started again."""
+
+    def __init__(self, folder: Path, queues: Mapping[str, Mapping[str, Any]]) -> None:
+        self.data = folder / "data"
+        self.log = folder / "broker.log"
+        self.port = free_port()
+        self.connection_string = ""
+        self._config = folder / "Config.json"
+        listed = [{"Name": name, "Properties": dict(settings)} for name, settings in queues.items()]
+        namespaces = [{"Name": NAMESPACE, "Queues": listed}]
+        self._config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.spawn()
+        line = self._first_line()
+        prefix = f"{NAMESPACE} ready: "
+        assert line.startswith(prefix), f"it said {line!r}; its log:\n{self.log.read_text()}"
+        self.connection_string = line.removeprefix(prefix)
+
+    def spawn(self) -> None:
+        """Starts it without waiting until it is ready."""
+        command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.data)]
+        command += ["--config", str(self._config), "--namespace", f"{NAMESPACE}:{self.port}"]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def _first_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS_MAX)
+        return self._process.stdout.readline().strip() if ready else ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """As a power cut would: no handler runs."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Politely, as an operator would; answers the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            code = process.wait(READY_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+        return code
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None

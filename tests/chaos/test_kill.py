@@ -1,0 +1,284 @@
+"""`kill -9` at random moments while clients work; then the same data file again, many times over.
+
+The clients are the official SDK, told never to retry, so that each attempt has one of three ends:
+acknowledged, refused, unknown. The ledger keeps them, and gives the verdict in Jepsen's words after
+the last round. Three kinds of traffic run at once:
+
+* `work`: single messages, batches and scheduled ones; receivers complete, abandon, dead-letter or
+  simply hold what they get;
+* `once`: duplicate detection; what got no answer is sent again after the restart;
+* `state`: a session's state, counted up.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from tests.chaos.ledger import Ledger
+from tests.chaos.process import BrokerProcess
+
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
+SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "20240607"))
+QUEUES: dict[str, dict[str, Any]] = {
+    # Locks outlast a round: what comes twice in one life of the broker was not merely late.
+    "work": {"LockDuration": "PT1M", "MaxDeliveryCount": 1_000_000},
+    "once": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1H"},
+    "state": {"RequiresSession": True},
+}
+# Traffic flows this long before the kill; the first tenth often hits the connecting clients.
+LIFE_SECONDS = (0.1, 0.9)
+ANSWER_SECONDS_MAX = 10
+
+connect = ServiceBusClient.from_connection_string
+
+
+def a_message(id_: str) -> ServiceBusMessage:
+    return ServiceBusMessage(id_.encode() * 8, message_id=id_)
+
+
+class Traffic:
+    """The clients of all rounds and what they remember from one round to the next."""
+
+    def __init__(self, seed: int) -> None:
+        self.work = Ledger()
+        self.once = Ledger()
+        self.dead_letters: set[str] = set()
+        self.attempted_dead_letters: set[str] = set()
+        self.unanswered: list[str] = []
+        self.state_attempted = 0
+        self.state_acknowledged = 0
+        self.mistakes: list[str] = []
+        self._random = random.Random(seed)
+        self._count = 0
+        self._count_lock = threading.Lock()
+
+    def next_id(self, kind: str) -> str:
+        with self._count_lock:
+            self._count += 1
+            return f"{kind}-{self._count:06d}"
+
+    def run(self, broker: BrokerProcess) -> None:
+        """One life of the broker, from its start to its sudden end."""
+        broker.start()
+        self.work.restart()
+        self.once.restart()
+        workers = [self.send, self.send, self.receive, self.receive]
+        workers += [self.schedule, self.send_once, self.count_state]
+        killed = threading.Event()
+        threads = []
+        for work in workers:
+            choice = random.Random(self._random.random())
+            client = connect(broker.connection_string, retry_total=0)
+            arguments = (work, client, choice, killed)
+            threads.append(threading.Thread(target=self._guard, args=arguments, name=work.__name__))
+        for thread in threads:
+            thread.start()
+        time.sleep(self._random.uniform(*LIFE_SECONDS))
+        if not broker.is_running():
+            self.mistakes.append(f"the broker ended by itself:\n{broker.log.read_text()}")
+        killed.set()
+        broker.kill()
+        for thread in threads:
+            thread.join(ANSWER_SECONDS_MAX + 5)
+            if thread.is_alive():
+                self.mistakes.append(f"{thread.name} does not notice that the broker is gone")
+
+    def _guard(
+        self,
+        work: Callable[[ServiceBusClient, random.Random], None],
+        client: ServiceBusClient,
+        choice: random.Random,
+        killed: threading.Event,
+    ) -> None:
+        """Works until the broker is killed; any other end is a mistake of the broker."""
+        try:
+            while not killed.is_set():
+                work(client, choice)
+        except Exception as error:
+            # The SDK has many words for a lost connection. Before the kill, none is right.
+            if not killed.is_set():
+                self.mistakes.append(f"{work.__name__} failed before the kill: {error!r}")
+        finally:
+            client.close()
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def send(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_queue_sender("work") as sender:
+            for _ in range(10_000):  # the kill ends it, by an error
+                size = 1 if choice.random() < 0.7 else choice.randint(2, 20)
+                ids = [self.next_id("m") for _ in range(size)]
+                messages = [a_message(id_) for id_ in ids]
+                self.work.attempt(*ids)
+                sender.send_messages(
+                    messages if size > 1 else messages[0], timeout=ANSWER_SECONDS_MAX
+                )
+                self.work.acknowledge(*ids)
+
+    def schedule(self, client: ServiceBusClient, choice: random.Random) -> None:
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        with client.get_queue_sender("work") as sender:
+            for _ in range(10_000):
+                id_ = self.next_id("s")
+                self.work.attempt(id_)
+                (number,) = sender.schedule_messages(a_message(id_), tomorrow)
+                self.work.acknowledge(id_)
+                if choice.random() < 0.5:
+                    self.work.attempt_removal(id_)
+                    sender.cancel_scheduled_messages(number)
+                    self.work.acknowledge_removal(id_)
+                time.sleep(0.02)
+
+    def receive(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_queue_receiver("work") as receiver:
+            for _ in range(10_000):
+                for message in receiver.receive_messages(20, max_wait_time=0.5):
+                    id_ = message.message_id
+                    assert id_ is not None
+                    assert message.sequence_number is not None
+                    self.work.deliver(id_, sequence_number=message.sequence_number)
+                    dice = choice.random()
+                    if dice < 0.8:
+                        self.work.attempt_removal(id_)
+                        receiver.complete_message(message)
+                        self.work.acknowledge_removal(id_)
+                    elif dice < 0.88:
+                        self.work.give_back(id_)
+                        receiver.abandon_message(message)
+                    elif dice < 0.96:
+                        self.attempted_dead_letters.add(id_)
+                        receiver.dead_letter_message(message, reason="chaos")
+                        self.dead_letters.add(id_)
+
+    # --- once and state ---------------------------------------------------------------------------
+
+    def send_once(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_queue_sender("once") as sender:
+            for _ in range(10_000):
+                id_ = self.unanswered[0] if self.unanswered else self.next_id("o")
+                if not self.unanswered:
+                    self.unanswered.append(id_)
+                    self.once.attempt(id_)
+                sender.send_messages(a_message(id_), timeout=ANSWER_SECONDS_MAX)
+                self.once.acknowledge(id_)
+                self.unanswered.remove(id_)
+                if choice.random() < 0.1:
+                    sender.send_messages(a_message(id_), timeout=ANSWER_SECONDS_MAX)
+
+    def count_state(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_queue_receiver("state", session_id="counter") as receiver:
+            found = int(bytes(receiver.session.get_state() or b"0"))
+            if not self.state_acknowledged <= found <= self.state_attempted:
+                self.mistakes.append(
+                    f"session state {found} is not between the acknowledged "
+                    f"{self.state_acknowledged} and the attempted {self.state_attempted}"
+                )
+            self.state_attempted = self.state_acknowledged = found
+            for _ in range(10_000):
+                self.state_attempted += 1
+                receiver.session.set_state(str(self.state_attempted))
+                self.state_acknowledged = self.state_attempted
+
+
+def peek_all(client: ServiceBusClient, queue: str, **options: Any) -> Iterator[tuple[str, int]]:
+    """Every message that exists, locked and scheduled ones too, with its sequence number."""
+    with client.get_queue_receiver(queue, **options) as receiver:
+        number = 1
+        while page := receiver.peek_messages(max_message_count=500, sequence_number=number):
+            for message in page:
+                assert message.message_id is not None
+                assert message.sequence_number is not None
+                yield message.message_id, message.sequence_number
+                number = message.sequence_number + 1
+
+
+def take_all(client: ServiceBusClient, queue: str) -> list[str]:
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    ids = []
+    with client.get_queue_receiver(queue, receive_mode=mode) as receiver:
+        while page := receiver.receive_messages(500, max_wait_time=1):
+            ids += [str(message.message_id) for message in page]
+    return ids
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.req("B-10")
+@pytest.mark.req("B-07")
+@pytest.mark.timeout(180)
+def test_what_was_acknowledged_outlives_every_kill(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    broker = BrokerProcess(tmp_path, QUEUES)
+    traffic = Traffic(SEED)
+
+    for _ in range(ROUNDS):
+        traffic.run(broker)
+    broker.start()
+    try:
+        with connect(broker.connection_string) as client:
+            stored = list(peek_all(client, "work"))
+            dead = list(peek_all(client, "work", sub_queue=ServiceBusSubQueue.DEAD_LETTER))
+            once = list(peek_all(client, "once"))
+            taken = take_all(client, "work")
+        exit_code = broker.stop()
+    finally:
+        broker.kill()
+
+    for id_, number in stored:
+        traffic.work.sequence_numbers.setdefault(id_, set()).add(number)
+    verdict = traffic.work.verdict({id_ for id_, _ in (*stored, *dead)})
+    record_property("verdict", str(verdict))
+    print(f"\nseed {SEED}, {ROUNDS} rounds\n{verdict}")
+    assert traffic.mistakes == []
+    assert verdict.is_valid, f"seed {SEED}\n{verdict}"
+    assert verdict.acknowledged > 20 * ROUNDS, "too little traffic to prove anything"
+
+    ids, dead_ids = [id_ for id_, _ in stored], [id_ for id_, _ in dead]
+    assert len(ids) == len(set(ids)), "a message stands twice in the queue"
+    assert len(dead_ids) == len(set(dead_ids)), "a message stands twice in the dead-letter queue"
+    assert traffic.dead_letters <= set(dead_ids) <= traffic.attempted_dead_letters
+    assert not set(ids) & set(dead_ids), "a message is dead-lettered and active at once"
+    assert sorted(taken) == sorted(id_ for id_ in ids if id_.startswith("m-"))
+    once_ids = [id_ for id_, _ in once]
+    assert len(once_ids) == len(set(once_ids)), "a duplicate got in"
+    assert traffic.once.acknowledged <= set(once_ids) <= traffic.once.attempts
+    assert exit_code == 0
+
+
+@pytest.mark.req("B-12")
+def test_a_broker_killed_while_it_starts_starts_again(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, QUEUES)
+    broker.start()
+    with (
+        connect(broker.connection_string) as client,
+        client.get_queue_sender("work") as sender,
+    ):
+        sender.send_messages([a_message(f"m-{number}") for number in range(100)])
+    broker.kill()
+    choice = random.Random(SEED)
+
+    for _ in range(5):
+        broker.spawn()
+        time.sleep(choice.uniform(0.05, 0.6))
+        broker.kill()
+    broker.start()
+
+    try:
+        with connect(broker.connection_string) as client:
+            assert len(take_all(client, "work")) == 100
+    finally:
+        broker.kill()

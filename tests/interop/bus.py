@@ -1,0 +1,178 @@
+"""What a test of the official SDK holds: its queues, its clients, and the broker's clock."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, TransportType
+
+from pairbus.broker import Broker
+from pairbus.broker.entities import Policy, Right, default_policy
+from tests.interop.shells import Shell
+
+POLICIES = (
+    default_policy(),
+    Policy(name="sender", key="c2VuZA==", rights=frozenset({Right.SEND})),
+    Policy(name="listener", key="bGlzdGVu", rights=frozenset({Right.LISTEN})),
+    Policy(name="manager", key="bWFuYWdl", rights=frozenset({Right.MANAGE})),
+)
+TCP, TLS, WEBSOCKET, WEBSOCKET_TLS = TRANSPORTS = ("tcp", "tls", "websocket", "websocket-tls")
+
+
+class ForwardClock:
+    """The time, and on request more than that: the broker's clock, while the SDK keeps its own.
+
+    It runs, unlike `ManualClock`, because the SDK compares the broker's times with the system's.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+class Bus:
+    """One test's view of the broker, through one shell and over one transport.
+
+    Clients retry nothing unless told to: a failure that is expected should not be waited for.
+    Everything that was opened here is closed when the test ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        shell: Shell,
+        broker: Broker,
+        queue: str,
+        clock: ForwardClock | None = None,
+        transport: str = TCP,
+    ) -> None:
+        self.shell = shell
+        self.broker = broker
+        self.queue = queue
+        self._clock = clock
+        self._transport = transport
+        self._open = ExitStack()
+        self._client: Any = None
+        self._senders: dict[str, Any] = {}
+        self._peekers: dict[tuple[str, str | None], Any] = {}
+
+    # the broker
+
+    @property
+    def clock(self) -> ForwardClock:
+        assert self._clock is not None, "this test's broker has the system's clock"
+        return self._clock
+
+    def advance(self, seconds: float) -> None:
+        """Set the broker's clock forward, and have the broker look at it now.
+
+        By itself it looks when the next thing is due by the time that it knew.
+        """
+        self.clock.advance(seconds)
+        # The one place where a test reaches inside: time does not jump outside of tests.
+        running = self.broker._running
+        assert running is not None
+        assert running._loop is not None
+        for namespace in running.server._namespaces:
+            looked = threading.Event()
+
+            def look(namespace: Any = namespace, looked: threading.Event = looked) -> None:
+                if namespace._timer is not None:
+                    namespace._timer.cancel()
+                namespace.tick()
+                namespace.committer.when_durable(lambda *_: looked.set())
+                namespace.committer.request()
+
+            running._loop.call_soon_threadsafe(look)
+            assert looked.wait(5)
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker's one port is, as host:port."""
+        [endpoint] = self.broker.namespaces.values()
+        return f"{endpoint.host}:{endpoint.port}"
+
+    def path(self, suffix: str) -> str:
+        """The name of the test's queue that `@pytest.mark.queue(suffix)` asked for."""
+        return f"{self.queue}.{suffix}"
+
+    def connection_string(self, policy: str | None = None, key: str | None = None) -> str:
+        """The broker's own, with another policy or key: one that exists, or a wrong one."""
+        text = self.broker.connection_string
+        keys = {known.name: known.key for known in POLICIES}
+        for name, value in (
+            ("SharedAccessKeyName", policy),
+            ("SharedAccessKey", key or keys.get(policy or "")),
+        ):
+            if value is not None:
+                text = re.sub(f"{name}=[^;]*", f"{name}={value}", text)
+        return text
+
+    # the SDK
+
+    def connect(self, connection_string: str | None = None, **options: Any) -> Any:
+        """A client of the shell; `test_transports.py` says how it is pointed at the port."""
+        text = connection_string or self.broker.connection_string
+        if self._transport != TCP:
+            options["custom_endpoint_address"] = f"sb://{self.endpoint}"
+            options["transport_type"] = (
+                TransportType.Amqp if self._transport == TLS else TransportType.AmqpOverWebsocket
+            )
+        if self._transport in (TLS, WEBSOCKET_TLS):
+            text = re.sub(";?UseDevelopmentEmulator=true", "", text)
+            options.setdefault("connection_verify", str(self.broker.ca_file))
+        client = self.shell.client(text, **{"retry_total": 0, **options})
+        return self._open.enter_context(client)
+
+    def connect_with(self, credential: Any) -> Any:
+        """A client with a credential object; `use_tls` is what the emulator flag sets."""
+        client = self.shell.client_with(self.endpoint, credential, use_tls=False, retry_total=0)
+        return self._open.enter_context(client)
+
+    @property
+    def client(self) -> Any:
+        if self._client is None:
+            self._client = self.connect()
+        return self._client
+
+    def sender(self, queue: str | None = None, *, client: Any = None, **options: Any) -> Any:
+        chosen = client or self.client
+        return self._open.enter_context(chosen.get_queue_sender(queue or self.queue, **options))
+
+    def receiver(self, queue: str | None = None, *, client: Any = None, **options: Any) -> Any:
+        chosen = client or self.client
+        return self._open.enter_context(chosen.get_queue_receiver(queue or self.queue, **options))
+
+    # shortcuts
+
+    def send(self, *messages: Any, queue: str | None = None, **settings: Any) -> None:
+        """Texts become messages with these settings; one send each, so their order is theirs."""
+        path = queue or self.queue
+        if path not in self._senders:
+            self._senders[path] = self.sender(path)
+        for message in messages:
+            if isinstance(message, str | bytes):
+                message = ServiceBusMessage(message, **settings)
+            self._senders[path].send_messages(message)
+
+    def left(self, queue: str | None = None, sub_queue: str | None = None) -> list[Any]:
+        """All messages of a queue without sessions, peeked: that takes no lock and no credit."""
+        key = (queue or self.queue, sub_queue)
+        if key not in self._peekers:
+            self._peekers[key] = self.receiver(key[0], sub_queue=sub_queue)
+        return list(self._peekers[key].peek_messages(250, sequence_number=1))
+
+    def left_bodies(self, queue: str | None = None, sub_queue: str | None = None) -> list[str]:
+        return [str(message) for message in self.left(queue, sub_queue)]
+
+    def close(self) -> None:
+        self._open.close()

@@ -1,0 +1,92 @@
+"""Fixtures for the official `azure-servicebus` package, unmodified, against the broker.
+
+Every test runs twice, with the blocking and with the asyncio client. One broker serves a module;
+a test states the queues it needs with `@pytest.mark.queue(...)`, and nobody else uses them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pairbus.broker import Broker, QueueDescription
+from tests.interop.bus import POLICIES, Bus, ForwardClock
+from tests.interop.shells import AsyncioShell, Shell, SyncShell
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "queue(suffix=None, **settings): a queue of the test's own, as QueueDescription takes it; "
+        "forward_to and forward_dead_lettered_messages_to name another suffix",
+    )
+
+
+def _prefix(item: pytest.Item) -> str:
+    """The test's name as a queue name, readable in the broker's log: letters, digits, dashes."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", item.name.removeprefix("test_")).strip("-")[:200]
+
+
+def _descriptions(item: pytest.Item) -> Iterator[QueueDescription]:
+    prefix = _prefix(item)
+    marks = list(item.iter_markers("queue"))
+    if not any(not mark.args for mark in marks):
+        yield QueueDescription(name=prefix)
+    for mark in marks:
+        settings = dict(mark.kwargs)
+        for key in ("forward_to", "forward_dead_lettered_messages_to"):
+            if key in settings:
+                settings[key] = f"{prefix}.{settings[key]}"
+        name = f"{prefix}.{mark.args[0]}" if mark.args else prefix
+        yield QueueDescription(name=name, **settings)
+
+
+@pytest.fixture(scope="session")
+def asyncio_shell() -> Iterator[AsyncioShell]:
+    shell = AsyncioShell()
+    yield shell
+    shell.close()
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def shell(request: pytest.FixtureRequest, asyncio_shell: AsyncioShell) -> Shell:
+    return asyncio_shell if request.param == "asyncio" else SyncShell()
+
+
+@pytest.fixture
+def transport() -> str:
+    return "tcp"
+
+
+@pytest.fixture(scope="module")
+def clock() -> ForwardClock:
+    return ForwardClock()
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest, clock: ForwardClock) -> Iterator[Broker]:
+    items = [item for item in request.session.items if item.path == request.path]
+    queues = {q.name: q for item in items for q in _descriptions(item)}
+    with Broker(queues=list(queues.values()), policies=POLICIES, clock=clock) as running:
+        yield running
+
+
+@pytest.fixture
+def bus(
+    request: pytest.FixtureRequest,
+    shell: Shell,
+    broker: Broker,
+    clock: ForwardClock,
+    transport: str,
+) -> Iterator[Bus]:
+    view = Bus(
+        shell=shell,
+        broker=broker,
+        clock=clock,
+        queue=_prefix(request.node),
+        transport=transport,
+    )
+    yield view
+    view.close()

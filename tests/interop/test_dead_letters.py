@@ -1,0 +1,275 @@
+"""Where else a message can end: delivery counts, time to live, forwarding, dead letters, pings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
+
+from pairbus.broker.entities import Status
+
+MINUTE = timedelta(minutes=1)
+DEAD_LETTER = "deadletter"
+TRANSFER_DEAD_LETTER = "transferdeadletter"
+
+
+def receive_one(receiver, wait=5):
+    [message] = receiver.receive_messages(max_wait_time=wait)
+    return message
+
+
+@pytest.mark.req("B-04")
+@pytest.mark.queue(max_delivery_count=3)
+def test_too_many_deliveries_bury_a_message(bus):
+    bus.send("poison", "fine")
+    receiver = bus.receiver()
+    counts = []
+    for _ in range(3):
+        message = receive_one(receiver)
+        counts.append((str(message), message.delivery_count))
+        receiver.abandon_message(message)
+    assert counts == [("poison", 0), ("poison", 1), ("poison", 2)]
+    assert str(receive_one(receiver)) == "fine"
+    [dead] = bus.left(sub_queue=DEAD_LETTER)
+    assert str(dead) == "poison"
+    assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
+    assert dead.dead_letter_error_description
+
+
+@pytest.mark.req("B-04")
+@pytest.mark.queue(max_delivery_count=1, lock_duration=timedelta(seconds=30))
+def test_a_lock_that_ends_counts_as_a_delivery(bus):
+    bus.send("slow")
+    receive_one(bus.receiver())
+    bus.advance(31)
+    [dead] = bus.left(sub_queue=DEAD_LETTER)
+    assert (str(dead), dead.dead_letter_reason) == ("slow", "MaxDeliveryCountExceeded")
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-04")
+def test_a_dead_letter_queue_is_a_queue_of_its_own(bus):
+    bus.send("a", "b", "c")
+    receiver = bus.receiver()
+    for message in receiver.receive_messages(3, max_wait_time=5):
+        receiver.dead_letter_message(message, reason=str(message))
+    dead = bus.receiver(sub_queue=DEAD_LETTER)
+    a, b, c = dead.receive_messages(3, max_wait_time=5)
+    dead.abandon_message(a)
+    assert dead.renew_message_lock(b) is not None
+    dead.defer_message(b)
+    dead.complete_message(c)
+    again = receive_one(dead)
+    assert (str(again), again.delivery_count) == ("a", 1)
+    [deferred] = dead.receive_deferred_messages(b.sequence_number)
+    assert (str(deferred), deferred.dead_letter_reason) == ("b", "b")
+
+
+@pytest.mark.req("B-04")
+@pytest.mark.queue(max_delivery_count=1)
+def test_a_message_in_the_dead_letter_queue_stays_there_whatever_its_count(bus):
+    bus.send("dead")
+    receiver = bus.receiver()
+    receiver.dead_letter_message(receive_one(receiver))
+    dead = bus.receiver(sub_queue=DEAD_LETTER)
+    for _ in range(3):
+        dead.abandon_message(receive_one(dead))
+    with pytest.raises(ServiceBusError):
+        dead.dead_letter_message(receive_one(dead))
+    assert bus.left_bodies(sub_queue=DEAD_LETTER) == ["dead"]
+
+
+@pytest.mark.req("B-04")
+def test_receive_and_delete_empties_a_dead_letter_queue(bus):
+    bus.send("dead")
+    receiver = bus.receiver()
+    receiver.dead_letter_message(receive_one(receiver), reason="r")
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    taken = receive_one(bus.receiver(sub_queue=DEAD_LETTER, receive_mode=mode))
+    assert (str(taken), taken.dead_letter_reason) == ("dead", "r")
+    assert bus.left(sub_queue=DEAD_LETTER) == []
+
+
+@pytest.mark.req("B-05")
+def test_an_expired_message_is_gone(bus):
+    bus.send("short", time_to_live=MINUTE)
+    bus.send("long", time_to_live=10 * MINUTE)
+    short, _ = bus.left()
+    assert short.time_to_live == MINUTE
+    assert short.expires_at_utc == short.enqueued_time_utc + MINUTE
+    bus.advance(61)
+    assert bus.left_bodies() == ["long"]
+    assert str(receive_one(bus.receiver())) == "long"
+    assert bus.left(sub_queue=DEAD_LETTER) == []
+
+
+@pytest.mark.req("B-04")
+@pytest.mark.queue(dead_lettering_on_message_expiration=True)
+def test_an_expired_message_is_buried_where_the_queue_says_so(bus):
+    bus.send("old", time_to_live=MINUTE, application_properties={"k": "v"})
+    bus.advance(61)
+    dead = bus.receiver(sub_queue=DEAD_LETTER)
+    message = receive_one(dead)
+    assert (str(message), message.dead_letter_reason) == ("old", "TTLExpiredException")
+    assert message.application_properties[b"k"] == b"v"
+    bus.advance(600)
+    assert bus.left_bodies(sub_queue=DEAD_LETTER) == ["old"], "nothing expires there"
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(default_message_time_to_live=MINUTE)
+def test_the_smaller_time_to_live_holds(bus):
+    bus.send("queue's", time_to_live=timedelta(hours=1))
+    bus.send("own", time_to_live=timedelta(seconds=20))
+    bus.send("default")
+    assert [m.time_to_live for m in bus.left()] == [MINUTE, timedelta(seconds=20), MINUTE]
+    bus.advance(21)
+    assert bus.left_bodies() == ["queue's", "default"]
+    bus.advance(40)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-05")
+def test_in_real_time_an_expired_message_is_not_delivered(bus):
+    bus.send("short", time_to_live=timedelta(seconds=1))
+    receiver = bus.receiver()
+    other = bus.receiver(bus.queue, sub_queue=DEAD_LETTER)
+    assert other.receive_messages(max_wait_time=1.2) == []  # passes the time
+    assert receiver.receive_messages(max_wait_time=0.3) == []
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(lock_duration=5 * MINUTE)
+def test_a_message_that_expires_while_locked_can_still_be_completed(bus):
+    bus.send("a", "b", time_to_live=MINUTE)
+    receiver = bus.receiver()
+    a, b = receiver.receive_messages(2, max_wait_time=5)
+    bus.advance(61)
+    receiver.complete_message(a)
+    receiver.abandon_message(b)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(forward_to="target")
+@pytest.mark.queue("target")
+def test_a_forwarded_message_arrives_in_the_target_only(bus):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("0", message_id="m", application_properties={"k": 1}))
+    sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+    receiver = bus.receiver(bus.path("target"))
+    messages = receiver.receive_messages(3, max_wait_time=5)
+    assert [str(m) for m in messages] == ["0", "1", "2"]
+    assert messages[0].message_id == "m"
+    assert messages[0].application_properties == {b"k": 1}
+    for message in messages:
+        receiver.complete_message(message)
+    with pytest.raises(ServiceBusError):
+        bus.receiver()  # a queue that forwards gives nothing itself
+
+
+@pytest.mark.queue(forward_to="middle")
+@pytest.mark.queue("middle", forward_to="target")
+@pytest.mark.queue("target")
+def test_forwarding_goes_on_over_several_queues(bus):
+    bus.send("x")
+    assert str(receive_one(bus.receiver(bus.path("target")))) == "x"
+
+
+@pytest.mark.req("B-04")
+@pytest.mark.queue(forward_dead_lettered_messages_to="graveyard")
+@pytest.mark.queue("graveyard")
+def test_dead_letters_are_forwarded_with_their_reason_and_source(bus):
+    bus.send("bad")
+    receiver = bus.receiver()
+    receiver.dead_letter_message(receive_one(receiver), reason="why", error_description="how")
+    message = receive_one(bus.receiver(bus.path("graveyard")))
+    assert str(message) == "bad"
+    assert (message.dead_letter_reason, message.dead_letter_error_description) == ("why", "how")
+    assert message.dead_letter_source.lower() == bus.queue.lower()
+
+
+@pytest.mark.queue(forward_to="target")
+@pytest.mark.queue("target", status=Status.SEND_DISABLED)
+def test_what_cannot_be_forwarded_goes_to_the_transfer_dead_letter_queue(bus):
+    bus.send("stuck")
+    transfer = bus.receiver(sub_queue=TRANSFER_DEAD_LETTER)
+    message = receive_one(transfer)
+    assert str(message) == "stuck"
+    assert message.dead_letter_reason
+    transfer.complete_message(message)
+    assert bus.left(sub_queue=TRANSFER_DEAD_LETTER) == []
+
+
+@pytest.mark.req("B-11")
+@pytest.mark.queue(dead_lettering_on_message_expiration=True)
+def test_a_ping_is_accepted_and_never_seen_again(bus):
+    content_type = "application/vnd.ms-servicebus-ping"
+    ping = {"content_type": content_type, "time_to_live": timedelta(seconds=1)}
+    receiver = bus.receiver()
+    bus.send(b"", **ping)
+    bus.send(b"", session_id="random", **ping)
+    bus.send("after")
+    assert bus.left_bodies() == ["after"]
+    message = receive_one(receiver)
+    assert (str(message), message.sequence_number) == ("after", 1), "a ping takes no number"
+    bus.advance(5)
+    assert bus.left(sub_queue=DEAD_LETTER) == []
+    assert receiver.receive_messages(max_wait_time=0.3) == []
+
+
+@pytest.mark.req("B-11")
+@pytest.mark.queue(requires_session=True)
+def test_a_ping_with_a_random_session_leaves_no_session_behind(bus):
+    content_type = "application/vnd.ms-servicebus-ping"
+    bus.send(b"", content_type=content_type, time_to_live=timedelta(seconds=1), session_id="r")
+    assert list(bus.client.list_queue_sessions(bus.queue)) == []
+
+
+@pytest.mark.req("B-11")
+@pytest.mark.queue(status=Status.SEND_DISABLED)
+def test_a_ping_fails_where_a_send_would(bus):
+    content_type = "application/vnd.ms-servicebus-ping"
+    with pytest.raises(ServiceBusError):
+        bus.send(b"", content_type=content_type, time_to_live=timedelta(seconds=1))
+
+
+@pytest.mark.req("B-11")
+def test_what_only_resembles_a_ping_is_delivered(bus):
+    content_type = "application/vnd.ms-servicebus-ping"
+    bus.send("has a body", content_type=content_type, time_to_live=timedelta(seconds=600))
+    assert bus.left_bodies() == ["has a body"]
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(
+    requires_duplicate_detection=True,
+    duplicate_detection_history_time_window=timedelta(seconds=30),
+)
+def test_a_duplicate_after_the_window_is_a_new_message(bus):
+    bus.send("first", message_id="m")
+    bus.advance(20)
+    bus.send("within", message_id="m")
+    bus.advance(20)
+    bus.send("after", message_id="m")
+    assert bus.left_bodies() == ["first", "after"]
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(auto_delete_on_idle=5 * MINUTE)
+def test_an_idle_queue_deletes_itself_and_a_used_one_does_not(bus):
+    client = bus.connect()
+    with client.get_queue_sender(bus.queue) as sender:
+        sender.send_messages(ServiceBusMessage("a"))
+    bus.advance(200)
+    with client.get_queue_receiver(bus.queue) as receiver:
+        receiver.complete_message(receive_one(receiver))
+    bus.advance(200)  # 400 s after its start, but used 200 s ago
+    with client.get_queue_sender(bus.queue) as sender:
+        sender.send_messages(ServiceBusMessage("b"))
+    bus.advance(301)
+    with pytest.raises(ServiceBusAuthenticationError), client.get_queue_sender(bus.queue):
+        pass

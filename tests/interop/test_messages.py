@@ -1,0 +1,214 @@
+"""What goes in comes out: bodies, properties and annotations, through the official SDK.
+
+pyamqp shows strings, symbols and binary alike as bytes when it reads; the tests compare with that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import (
+    AmqpAnnotatedMessage,
+    AmqpMessageBodyType,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
+
+pytestmark = pytest.mark.req("B-03")
+
+
+def through(bus, message):
+    """Send it, and have it back as received; the raw AMQP message is what is compared."""
+    bus.send(message)
+    [received] = bus.receiver().receive_messages(max_wait_time=5)
+    return received
+
+
+def test_every_property_of_a_message_comes_back(bus):
+    given = {
+        "message_id": "id",
+        "correlation_id": "correlation",
+        "content_type": "application/json",
+        "subject": "a subject",
+        "to": "somebody",
+        "reply_to": "me",
+        "session_id": "a session",
+        "reply_to_session_id": "my session",
+        "partition_key": "a session",
+        "time_to_live": timedelta(minutes=10),
+    }
+    message = through(bus, ServiceBusMessage(b"body", **given))
+    assert {name: getattr(message, name) for name in given} == given
+    assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=10)
+
+
+def test_application_properties_keep_their_types(bus):
+    when = datetime(2026, 11, 15, 12, 30, 45, 123000, tzinfo=UTC)
+    an_id = uuid.uuid4()
+    given = {
+        "text": "ünïcode ☃",
+        "empty": "",
+        "int": -5,
+        "large": 2**40,
+        "true": True,
+        "false": False,
+        "float": 1.5,
+        "uuid": an_id,
+        "when": when,
+        "none": None,
+        "decimal": Decimal("12.5"),
+    }
+    properties = through(
+        bus, ServiceBusMessage("x", application_properties=given)
+    ).application_properties
+    assert properties == {
+        b"text": "ünïcode ☃".encode(),
+        b"empty": b"",
+        b"int": -5,
+        b"large": 2**40,
+        b"true": True,
+        b"false": False,
+        b"float": 1.5,
+        b"uuid": an_id,
+        b"when": int(when.timestamp() * 1000),
+        b"none": None,
+        b"decimal": Decimal("12.5"),
+    }
+    assert properties[b"true"] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\x00\xff" * 10, "text ☃".encode(), b"x" * 255, b"x" * 256, b"x" * 70_000],
+    ids=["empty", "binary", "text", "255", "256", "more than a frame"],
+)
+def test_a_body_of_bytes_comes_back_to_the_byte(bus, body):
+    message = through(bus, ServiceBusMessage(body))
+    assert b"".join(message.body) == body
+    assert message.body_type == AmqpMessageBodyType.DATA
+
+
+def test_a_message_without_a_body_has_none(bus):
+    message = through(bus, ServiceBusMessage(None))
+    assert message.body_type == AmqpMessageBodyType.VALUE
+    assert message.body is None
+
+
+def test_several_data_sections_stay_several(bus):
+    message = through(bus, AmqpAnnotatedMessage(data_body=[b"one", b"two", b""]))
+    assert list(message.body) == [b"one", b"two", b""]
+
+
+def test_a_body_of_sequences_comes_back(bus):
+    body = [[1, "two", True, None], [3.5, [4, 5]]]
+    message = through(bus, AmqpAnnotatedMessage(sequence_body=body))
+    assert message.body_type == AmqpMessageBodyType.SEQUENCE
+    assert list(message.body) == [[1, b"two", True, None], [3.5, [4, 5]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("text", b"text"),
+        (2**40, 2**40),
+        (-1, -1),
+        (2.5, 2.5),
+        (True, True),
+        ({"key": [1, {"deep": "er"}]}, {b"key": [1, {b"deep": b"er"}]}),
+        ([1, "a", None], [1, b"a", None]),
+    ],
+    ids=str,
+)
+def test_a_body_of_one_value_comes_back(bus, given, read):
+    message = through(bus, AmqpAnnotatedMessage(value_body=given))
+    assert message.body_type == AmqpMessageBodyType.VALUE
+    assert message.body == read
+
+
+def test_all_sections_of_an_annotated_message_come_back(bus):
+    an_id = uuid.uuid4()
+    given = AmqpAnnotatedMessage(
+        data_body=b"body",
+        header=AmqpMessageHeader(priority=7, durable=True, time_to_live=600_000),
+        properties=AmqpMessageProperties(
+            message_id=an_id,
+            user_id=b"user",
+            to="to",
+            subject="subject",
+            reply_to="reply to",
+            correlation_id=b"binary",
+            content_type="text/plain",
+            content_encoding="gzip",
+            creation_time=1_700_000_000_000,
+            group_id="group",
+            group_sequence=3,
+            reply_to_group_id="reply group",
+        ),
+        application_properties={"k": "v"},
+        annotations={"x-custom": "kept", "x-number": 5},
+        delivery_annotations={"x-delivery": "kept too"},
+        footer={"x-foot": "note"},
+    )
+    raw = through(bus, given).raw_amqp_message
+    assert (raw.header.priority, raw.header.durable) == (7, True)
+    assert (raw.header.time_to_live, raw.header.delivery_count) == (600_000, 0)
+    read = raw.properties
+    assert (read.message_id, read.user_id, read.correlation_id) == (an_id, b"user", b"binary")
+    assert (read.to, read.subject, read.reply_to) == (b"to", b"subject", b"reply to")
+    assert (read.content_type, read.content_encoding) == (b"text/plain", b"gzip")
+    assert (read.group_id, read.group_sequence) == (b"group", 3)
+    assert (read.reply_to_group_id, read.creation_time) == (b"reply group", 1_700_000_000_000)
+    assert raw.application_properties == {b"k": b"v"}
+    assert (raw.annotations[b"x-custom"], raw.annotations[b"x-number"]) == (b"kept", 5)
+    assert raw.delivery_annotations[b"x-delivery"] == b"kept too"
+    assert raw.footer == {b"x-foot": b"note"}
+
+
+def test_the_services_own_annotations_cannot_be_forged(bus):
+    forged = {
+        "x-opt-sequence-number": 4711,
+        "x-opt-enqueued-time": 1,
+        "x-opt-locked-until": 1,
+        "x-opt-message-state": 2,
+        "x-opt-enqueue-sequence-number": 4711,
+    }
+    message = through(bus, AmqpAnnotatedMessage(data_body=b"x", annotations=forged))
+    assert (message.sequence_number, message.enqueued_sequence_number) == (1, 1)
+    assert message.enqueued_time_utc.year >= 2026
+    assert message.locked_until_utc > message.enqueued_time_utc
+    assert message.state.name == "ACTIVE"
+
+
+def test_the_lock_token_is_also_a_delivery_annotation(bus):
+    message = through(bus, ServiceBusMessage("x"))
+    assert message.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"] == message.lock_token
+
+
+def test_a_received_message_can_be_sent_again(bus):
+    bus.send("again", message_id="m", application_properties={"k": "v"}, subject="s")
+    receiver = bus.receiver()
+    [first] = receiver.receive_messages(max_wait_time=5)
+    bus.send(first)
+    receiver.complete_message(first)
+    [second] = receiver.receive_messages(max_wait_time=5)
+    assert (str(second), second.message_id, second.subject) == ("again", "m", "s")
+    assert second.application_properties == {b"k": b"v"}
+    assert second.sequence_number == 2
+    assert second.delivery_count == 0
+
+
+def test_a_body_that_is_itself_an_encoded_message_is_not_taken_for_a_batch(bus):
+    bus.send("x")
+    [inner] = bus.left()
+    encoded = b"\x00\x53\x75\xa0\x01x"  # a data section: what a batch is made of
+    assert str(inner) == "x"
+    receiver = bus.receiver()
+    receiver.receive_messages(max_wait_time=5)
+    bus.send(ServiceBusMessage(encoded, message_id="wrapped"))
+    [message] = receiver.receive_messages(max_wait_time=5)
+    assert b"".join(message.body) == encoded
+    assert message.message_id == "wrapped"

@@ -1,0 +1,118 @@
+"""What the official SDK sees of a broker that goes away and comes back on its port and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
+
+from pairbus.broker import Broker, QueueDescription
+from tests.interop.bus import Bus
+from tests.interop.shells import Shell
+
+PATIENT = {"retry_total": 5, "retry_backoff_factor": 0.1}
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    queues = [
+        QueueDescription(name="q", requires_duplicate_detection=True),
+        QueueDescription(name="sessions", requires_session=True),
+    ]
+    with Broker(queues=queues, data=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def bus(shell: Shell, broker: Broker) -> Iterator[Bus]:
+    view = Bus(shell=shell, broker=broker, queue="q")
+    yield view
+    view.close()
+
+
+def restart(broker: Broker) -> None:
+    broker.stop()
+    broker.start()
+
+
+def test_a_sender_of_a_stopped_broker_gets_a_connection_error(bus, broker):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("before"))
+    broker.stop()
+    with pytest.raises(ServiceBusConnectionError):
+        sender.send_messages(ServiceBusMessage("into the void"))
+    broker.start()
+    assert bus.left_bodies() == ["before"]
+
+
+def test_a_receiver_of_a_stopped_broker_gets_a_connection_error(bus, broker):
+    receiver = bus.receiver()
+    broker.stop()
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.receive_messages(max_wait_time=5)
+    broker.start()
+
+
+def test_the_sdk_connects_again_by_itself(bus, broker):
+    client = bus.connect(**PATIENT)
+    sender, receiver = bus.sender(client=client), bus.receiver(client=client)
+    sender.send_messages(ServiceBusMessage("before"))
+    restart(broker)
+    sender.send_messages(ServiceBusMessage("after"))
+    messages = receiver.receive_messages(2, max_wait_time=10)
+    assert [str(m) for m in messages] == ["before", "after"]
+    for message in messages:
+        receiver.complete_message(message)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-12")
+def test_everything_acknowledged_is_there_after_a_restart(bus, broker):
+    sender, receiver = bus.sender(), bus.receiver()
+    for name in ("completed", "abandoned", "deferred", "dead", "active"):
+        sender.send_messages(ServiceBusMessage(name, message_id=name))
+    sender.schedule_messages(ServiceBusMessage("scheduled"), datetime.now(UTC) + HOUR)
+    completed, abandoned, deferred, dead = receiver.receive_messages(4, max_wait_time=5)
+    receiver.complete_message(completed)
+    receiver.abandon_message(abandoned)
+    receiver.defer_message(deferred)
+    receiver.dead_letter_message(dead, reason="why")
+    with bus.receiver("sessions", session_id="s") as session_receiver:
+        session_receiver.session.set_state("state")
+    restart(broker)
+
+    again = Bus(shell=bus.shell, broker=broker, queue="q")
+    try:
+        again.send("a duplicate", message_id="completed")
+        assert again.left_bodies() == ["abandoned", "deferred", "active", "scheduled"]
+        receiver = again.receiver()
+        first, second = receiver.receive_messages(2, max_wait_time=5)
+        assert (str(first), first.delivery_count) == ("abandoned", 1)
+        assert (str(second), second.delivery_count) == ("active", 0)
+        [kept] = receiver.receive_deferred_messages(deferred.sequence_number)
+        assert str(kept) == "deferred"
+        [buried] = again.left(sub_queue="deadletter")
+        assert (str(buried), buried.dead_letter_reason) == ("dead", "why")
+        session_receiver = again.receiver("sessions", session_id="s")
+        assert session_receiver.session.get_state() == b"state"
+    finally:
+        again.close()
+
+
+def test_a_lock_from_before_a_restart_does_not_settle_what_came_after(bus, broker):
+    bus.send("x")
+    receiver = bus.receiver()
+    [message] = receiver.receive_messages(max_wait_time=5)
+    restart(broker)
+    with pytest.raises(ServiceBusError):
+        receiver.complete_message(message)
+    other = Bus(shell=bus.shell, broker=broker, queue="q")
+    try:
+        assert other.left_bodies() == ["x"]
+    finally:
+        other.close()

@@ -1,0 +1,210 @@
+"""Keys, policies and tokens with the official SDK: who gets in, and who may do what.
+
+A token that proves nothing fails at `$cbs` (ServiceBusAuthenticationError), as does one for an
+entity that is not there; a good token without the right fails at the link
+(ServiceBusAuthorizationError).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+
+from pairbus.broker.entities import default_policy
+from pairbus.broker.tokens import make_token
+
+pytestmark = pytest.mark.req("B-02")
+
+
+def with_token(bus, token):
+    """A connection string with a signature in place of a key."""
+    text = re.sub("SharedAccessKeyName=[^;]*;", "", bus.broker.connection_string)
+    return re.sub("SharedAccessKey=[^;]*", f"SharedAccessSignature={token}", text)
+
+
+def token_for(bus, resource, *, seconds=600.0):
+    audience = f"sb://{bus.endpoint}/{resource}"
+    return make_token(default_policy(), audience=audience, expires_at=bus.clock() + seconds)
+
+
+def send_and_look(bus, client):
+    """Both directions of one client."""
+    with client.get_queue_sender(bus.queue) as sender:
+        sender.send_messages(ServiceBusMessage("x"))
+    with client.get_queue_receiver(bus.queue) as receiver:
+        assert [str(m) for m in receiver.peek_messages(10, sequence_number=1)] == ["x"]
+
+
+def test_a_policy_with_only_send_sends_and_schedules_but_does_not_receive(bus):
+    client = bus.connect(bus.connection_string("sender"))
+    sender = bus.sender(client=client)
+    sender.send_messages(ServiceBusMessage("allowed"))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    [number] = sender.schedule_messages(ServiceBusMessage("later"), later)
+    sender.cancel_scheduled_messages(number)
+    with pytest.raises(ServiceBusAuthorizationError):
+        bus.receiver(client=client)
+    with pytest.raises(ServiceBusAuthorizationError):
+        bus.receiver(client=client, sub_queue="deadletter")
+    assert bus.left_bodies() == ["allowed"]
+
+
+def test_a_policy_with_only_listen_receives_but_does_not_send(bus):
+    bus.send("x", "y")
+    client = bus.connect(bus.connection_string("listener"))
+    receiver = bus.receiver(client=client)
+    assert [str(m) for m in receiver.peek_messages(2)] == ["x", "y"]
+    [message] = receiver.receive_messages(max_wait_time=5)
+    receiver.renew_message_lock(message)
+    receiver.complete_message(message)
+    with pytest.raises(ServiceBusAuthorizationError):
+        bus.sender(client=client)
+    assert bus.left_bodies() == ["y"]
+
+
+@pytest.mark.queue(requires_session=True)
+def test_a_policy_with_only_send_may_not_list_sessions(bus):
+    bus.send("x", session_id="s")
+    client = bus.connect(bus.connection_string("sender"))
+    with pytest.raises(ServiceBusAuthorizationError):
+        list(client.list_queue_sessions(bus.queue))
+    client = bus.connect(bus.connection_string("listener"))
+    assert list(client.list_queue_sessions(bus.queue)) == ["s"]
+
+
+def test_manage_includes_send_and_listen(bus):
+    send_and_look(bus, bus.connect(bus.connection_string("manager")))
+
+
+@pytest.mark.parametrize("wrong", [{"key": "bm90IHRoZSBrZXk="}, {"policy": "nobody"}], ids=str)
+def test_a_wrong_key_or_an_unknown_policy_is_refused(bus, wrong):
+    client = bus.connect(bus.connection_string(**wrong))
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.sender(client=client)
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.receiver(client=client)
+
+
+def test_an_unknown_queue_is_refused_like_a_bad_token(bus):
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.sender("nowhere")
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.receiver("nowhere")
+    with pytest.raises(ServiceBusAuthenticationError):
+        list(bus.client.list_queue_sessions("nowhere"))
+
+
+def test_the_names_of_queues_are_known_in_any_case(bus):
+    bus.send("x", queue=bus.queue.upper())
+    assert bus.left_bodies(bus.queue.lower()) == ["x"]
+
+
+def test_a_token_for_the_queue_or_for_the_namespace_opens_the_queue(bus):
+    bus.send("x")
+    for resource in (bus.queue, ""):
+        client = bus.connect(with_token(bus, token_for(bus, resource)))
+        receiver = bus.receiver(client=client)
+        assert [str(m) for m in receiver.peek_messages(1)] == ["x"]
+
+
+@pytest.mark.queue("other")
+def test_a_token_for_another_queue_opens_nothing_here(bus):
+    client = bus.connect(with_token(bus, token_for(bus, bus.path("other"))))
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.sender(client=client)
+    bus.sender(bus.path("other"), client=client).send_messages(ServiceBusMessage("fine"))
+
+
+def test_an_expired_token_is_refused(bus):
+    client = bus.connect(with_token(bus, token_for(bus, bus.queue, seconds=-10)))
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.sender(client=client)
+
+
+def test_text_that_is_no_token_is_refused(bus):
+    client = bus.connect(with_token(bus, "SharedAccessSignature sr=x&sig=y&se=9999999999&skn=z"))
+    with pytest.raises(ServiceBusAuthenticationError):
+        bus.sender(client=client)
+
+
+@pytest.mark.parametrize("kind", ["named key", "sas"])
+def test_the_credential_classes_of_azure_core_work(bus, kind):
+    policy = default_policy()
+    credential = {
+        "named key": lambda: AzureNamedKeyCredential(policy.name, policy.key),
+        "sas": lambda: AzureSasCredential(token_for(bus, bus.queue)),
+    }[kind]()
+    send_and_look(bus, bus.connect_with(credential))
+
+
+class RenewingCredential:
+    """Hands out signatures that live a few seconds, and counts how often it was asked for one."""
+
+    token_type = b"servicebus.windows.net:sastoken"
+    """So the SDK asks for a token for the entity's address and not for Azure's scope."""
+
+    def __init__(self, bus: Any, seconds: float) -> None:
+        self._clock = bus.clock
+        self._seconds = seconds
+        self.asked = 0
+        # The asyncio client awaits what the blocking one only calls.
+        self.get_token = self._make if bus.shell.name == "sync" else self._make_later
+
+    def _make(self, audience: str, **_: Any) -> AccessToken:
+        self.asked += 1
+        expires_at = self._clock() + self._seconds
+        token = make_token(default_policy(), audience=audience, expires_at=expires_at)
+        return AccessToken(token, int(time.time() + self._seconds))
+
+    async def _make_later(self, audience: str, **options: Any) -> AccessToken:
+        return self._make(audience, **options)
+
+
+def test_a_connection_outlives_its_token_when_the_sdk_renews_it(bus):
+    """The SDK renews in the last tenth of a token's life, in whole seconds: below 10 s, never."""
+    credential = RenewingCredential(bus, seconds=11)
+    client = bus.connect_with(credential)
+
+    def keep_sending(sender):
+        started, sent = time.monotonic(), 0
+        while time.monotonic() - started < 13:
+            sender.send_messages(ServiceBusMessage("x"))
+            sent += 1
+            time.sleep(0.2)  # waits for nothing: it keeps the loop from sending thousands
+        return sent
+
+    def keep_receiving(receiver):
+        started, received = time.monotonic(), 0
+        while time.monotonic() - started < 13:
+            for message in receiver.receive_messages(max_wait_time=1):
+                receiver.complete_message(message)
+                received += 1
+        return received
+
+    sender, receiver = bus.sender(client=client), bus.receiver(client=client)
+    with ThreadPoolExecutor(2) as pool:
+        sending = pool.submit(keep_sending, sender)
+        receiving = pool.submit(keep_receiving, receiver)
+        assert sending.result() == receiving.result() + len(bus.left())
+    assert credential.asked == 4, "one connection each, and each renewed its token once"
+
+
+def test_a_token_that_expired_unrenewed_ends_the_use_of_its_link(bus):
+    client = bus.connect(with_token(bus, token_for(bus, bus.queue, seconds=600)))
+    sender = bus.sender(client=client)
+    sender.send_messages(ServiceBusMessage("in time"))
+    bus.advance(601)
+    with pytest.raises((ServiceBusAuthorizationError, ServiceBusAuthenticationError)):
+        sender.send_messages(ServiceBusMessage("too late"))
+    assert bus.left_bodies() == ["in time"]

@@ -1,0 +1,294 @@
+"""Sending with the official SDK: singly, as a list, as a batch, and what the broker refuses.
+
+A refused send leaves nothing behind and the sender in working order.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+
+from pairbus.broker.entities import Status
+
+KILOBYTE = 1024
+
+
+def test_one_message_arrives_with_everything_the_service_adds(bus):
+    bus.send("hello", message_id="m-1")
+    receiver = bus.receiver()
+    [message] = receiver.receive_messages(max_wait_time=5)
+    assert (str(message), message.message_id) == ("hello", "m-1")
+    assert message.delivery_count == 0
+    assert message.sequence_number == 1
+    assert message.enqueued_sequence_number == 1
+    assert message.enqueued_time_utc is not None
+    assert message.lock_token is not None
+    assert message.locked_until_utc > message.enqueued_time_utc
+    assert message.time_to_live is None
+    assert message.expires_at_utc is None
+    assert message.dead_letter_source is None
+
+
+def test_a_list_goes_as_one_batch_and_keeps_its_order(bus):
+    sender = bus.sender()
+    sender.send_messages([ServiceBusMessage(f"{n}") for n in range(20)])
+    assert bus.left_bodies() == [f"{n}" for n in range(20)]
+
+
+@pytest.mark.req("B-10")
+def test_a_batch_keeps_its_order_and_each_messages_own_properties(bus):
+    sender = bus.sender()
+    batch = sender.create_message_batch()
+    for n in range(50):
+        batch.add_message(
+            ServiceBusMessage(
+                f"body {n}",
+                message_id=f"id-{n}",
+                subject=f"subject {n}",
+                application_properties={"n": n},
+            )
+        )
+    sender.send_messages(batch)
+    messages = bus.receiver().receive_messages(50, max_wait_time=5)
+    assert [str(m) for m in messages] == [f"body {n}" for n in range(50)]
+    assert [m.message_id for m in messages] == [f"id-{n}" for n in range(50)]
+    assert [m.subject for m in messages] == [f"subject {n}" for n in range(50)]
+    assert [m.application_properties[b"n"] for m in messages] == list(range(50))
+    assert [m.sequence_number for m in messages] == list(range(1, 51))
+
+
+def test_batches_and_single_messages_keep_the_order_of_their_sends(bus):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("0"))
+    sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+    sender.send_messages(ServiceBusMessage("3"))
+    sender.send_messages([ServiceBusMessage("4")])
+    assert bus.left_bodies() == ["0", "1", "2", "3", "4"]
+
+
+def test_an_empty_list_and_an_empty_batch_send_nothing(bus):
+    sender = bus.sender()
+    sender.send_messages([])
+    sender.send_messages(sender.create_message_batch())
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-10")
+@pytest.mark.queue(requires_session=True)
+def test_a_batch_with_one_bad_message_is_refused_as_a_whole(bus):
+    sender = bus.sender()
+    good = [ServiceBusMessage("good", session_id="s") for _ in range(3)]
+    with pytest.raises(ServiceBusError):
+        sender.send_messages([*good, ServiceBusMessage("without a session")])
+    sender.send_messages(ServiceBusMessage("afterwards", session_id="s"))
+    receiver = bus.receiver(session_id="s")
+    assert [str(m) for m in receiver.peek_messages(10, sequence_number=1)] == ["afterwards"]
+
+
+@pytest.mark.req("B-10")
+@pytest.mark.req("B-05")
+@pytest.mark.queue(max_size_in_megabytes=1)
+def test_a_batch_that_would_overfill_the_queue_is_refused_as_a_whole(bus):
+    sender = bus.sender()
+    block = "x" * (200 * KILOBYTE)
+    for _ in range(4):
+        sender.send_messages(ServiceBusMessage(block))
+    many = [ServiceBusMessage("x" * (60 * KILOBYTE)) for _ in range(4)]
+    with pytest.raises(ServiceBusQuotaExceededError):
+        sender.send_messages(many)
+    assert len(bus.left()) == 4
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(max_size_in_megabytes=1)
+def test_a_full_queue_refuses_until_something_is_taken_out(bus):
+    sender = bus.sender()
+    block = "x" * (200 * KILOBYTE)
+    for _ in range(5):
+        sender.send_messages(ServiceBusMessage(block))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        sender.send_messages(ServiceBusMessage(block))
+    receiver = bus.receiver()
+    [message] = receiver.receive_messages(max_wait_time=5)
+    receiver.complete_message(message)
+    sender.send_messages(ServiceBusMessage(block))
+    assert len(bus.left()) == 5
+
+
+@pytest.mark.req("B-09")
+def test_a_message_above_the_limit_is_refused_and_nothing_is_lost(bus):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("before"))
+    with pytest.raises(MessageSizeExceededError):
+        sender.send_messages(ServiceBusMessage("x" * (300 * KILOBYTE)))
+    sender.send_messages(ServiceBusMessage("after"))
+    assert bus.left_bodies() == ["before", "after"]
+
+
+@pytest.mark.req("B-09")
+def test_a_message_just_below_the_limit_passes_unharmed(bus):
+    body = bytes(range(256)) * 1000  # 250 KiB: several frames each way
+    bus.send(body)
+    [message] = bus.receiver().receive_messages(max_wait_time=5)
+    assert b"".join(message.body) == body
+
+
+@pytest.mark.req("B-09")
+def test_a_list_above_the_limit_is_refused(bus):
+    sender = bus.sender()
+    with pytest.raises(MessageSizeExceededError):
+        sender.send_messages([ServiceBusMessage("x" * (150 * KILOBYTE)) for _ in range(2)])
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-09")
+def test_the_sdk_learns_the_limit_from_the_link(bus):
+    sender = bus.sender()
+    assert sender.create_message_batch().max_size_in_bytes == 256 * KILOBYTE
+    with pytest.raises(ValueError, match="too large"):
+        sender.create_message_batch(max_size_in_bytes=256 * KILOBYTE + 1)
+    batch = sender.create_message_batch(max_size_in_bytes=KILOBYTE)
+    with pytest.raises(MessageSizeExceededError):
+        batch.add_message(ServiceBusMessage("x" * KILOBYTE))
+
+
+@pytest.mark.req("B-09")
+@pytest.mark.queue(max_message_size_in_kilobytes=2048)
+def test_a_queue_with_a_larger_limit_takes_a_larger_message(bus):
+    body = bytes(range(256)) * 7000  # 1.7 MiB: above the frame sizes of both sides
+    bus.send(body)
+    [message] = bus.receiver().receive_messages(max_wait_time=10)
+    assert b"".join(message.body) == body
+
+
+@pytest.mark.req("B-01")
+def test_a_sender_needs_no_receiver_and_a_burst_waits(bus):
+    sender = bus.sender()
+    for start in range(0, 500, 100):
+        sender.send_messages([ServiceBusMessage(f"{n}") for n in range(start, start + 100)])
+    sender.close()
+    receiver = bus.receiver(prefetch_count=100, max_wait_time=5)
+    taken = []
+    while len(taken) < 500:
+        taken += receiver.receive_messages(100)
+    assert [str(m) for m in taken] == [f"{n}" for n in range(500)]
+
+
+@pytest.mark.req("B-01")
+def test_competing_receivers_share_the_load_and_each_message_goes_to_one(bus):
+    bus.sender().send_messages([ServiceBusMessage(f"{n}") for n in range(60)])
+    receivers = [bus.receiver() for _ in range(3)]
+
+    def work(receiver):
+        taken = []
+        for _ in range(4):
+            for message in receiver.receive_messages(5, max_wait_time=5):
+                receiver.complete_message(message)
+                taken.append(str(message))
+        return taken
+
+    with ThreadPoolExecutor(3) as pool:
+        shares = list(pool.map(work, receivers))
+    assert [len(share) for share in shares] == [20, 20, 20]
+    assert sorted(int(body) for share in shares for body in share) == list(range(60))
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-01")
+def test_a_receiver_that_waits_gets_what_is_sent_later(bus):
+    receiver = bus.receiver()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receiver.receive_messages, 1, 10)
+        bus.send("late")
+        assert [str(m) for m in waiting.result()] == ["late"]
+
+
+@pytest.mark.queue(status=Status.DISABLED)
+def test_a_disabled_queue_takes_no_sends_and_gives_no_receives(bus):
+    with pytest.raises(MessagingEntityDisabledError):
+        bus.send("refused")
+    with pytest.raises(MessagingEntityDisabledError):
+        bus.receiver()
+
+
+@pytest.mark.queue(status=Status.SEND_DISABLED)
+def test_a_queue_disabled_for_sending_still_receives(bus):
+    with pytest.raises(MessagingEntityDisabledError):
+        bus.send("refused")
+    assert bus.left() == []
+
+
+@pytest.mark.queue(status=Status.RECEIVE_DISABLED)
+def test_a_queue_disabled_for_receiving_still_takes_sends(bus):
+    bus.send("taken")
+    with pytest.raises(MessagingEntityDisabledError):
+        bus.receiver()
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(requires_duplicate_detection=True)
+def test_a_duplicate_is_accepted_and_dropped(bus):
+    bus.send("first", message_id="order-1")
+    bus.send("again", message_id="order-1")
+    bus.send("other", message_id="order-2")
+    receiver = bus.receiver()
+    [first, other] = receiver.receive_messages(2, max_wait_time=5)
+    assert (str(first), str(other)) == ("first", "other")
+    receiver.complete_message(first)
+    bus.send("again", message_id="order-1")  # completed, yet remembered within the window
+    assert bus.left_bodies() == ["other"]
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(requires_duplicate_detection=True)
+def test_duplicates_inside_one_batch_and_against_earlier_ones_are_dropped(bus):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("a", message_id="1"))
+    sender.send_messages(
+        [
+            ServiceBusMessage("a again", message_id="1"),
+            ServiceBusMessage("b", message_id="2"),
+            ServiceBusMessage("b again", message_id="2"),
+        ]
+    )
+    assert bus.left_bodies() == ["a", "b"]
+
+
+def test_without_duplicate_detection_equal_ids_are_two_messages(bus):
+    bus.send("one", "two", message_id="same")
+    assert bus.left_bodies() == ["one", "two"]
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(enable_partitioning=True)
+def test_a_partitioned_queue_behaves(bus):
+    sender = bus.sender()
+    sender.send_messages([ServiceBusMessage(f"{n}", partition_key="k") for n in range(10)])
+    receiver = bus.receiver()
+    messages = receiver.receive_messages(10, max_wait_time=5)
+    assert [str(m) for m in messages] == [f"{n}" for n in range(10)]
+    assert {m.partition_key for m in messages} == {"k"}
+    partitions = {m.sequence_number >> 48 for m in messages}
+    assert len(partitions) == 1, "one key is one partition, in the top 16 bits of the number"
+    receiver.defer_message(messages[0])
+    for message in messages[1:]:
+        receiver.complete_message(message)
+    [deferred] = receiver.receive_deferred_messages([messages[0].sequence_number])
+    receiver.complete_message(deferred)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(enable_partitioning=True, requires_session=True)
+def test_a_partitioned_queue_with_sessions_takes_a_batch(bus):
+    bus.sender().send_messages([ServiceBusMessage(f"{n}", session_id="s") for n in range(5)])
+    messages = bus.receiver(session_id="s").receive_messages(5, max_wait_time=5)
+    assert [str(m) for m in messages] == [f"{n}" for n in range(5)]

@@ -1,0 +1,334 @@
+"""Peek-lock with the official SDK, and its ends: settlement, renewal, expiry.
+
+The SDK looks at its own clock before it settles a message. Where the broker's answer is wanted, the
+broker's clock is set forward; where the SDK's, the test waits out a lock of one second.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessageState, ServiceBusReceiveMode
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    ServiceBusError,
+)
+
+pytestmark = pytest.mark.req("B-03")
+
+SECOND = timedelta(seconds=1)
+DEAD_LETTER = "deadletter"
+
+
+def receive_one(receiver, wait=5):
+    [message] = receiver.receive_messages(max_wait_time=wait)
+    return message
+
+
+def test_a_completed_message_is_gone(bus):
+    bus.send("a", "b")
+    receiver = bus.receiver()
+    receiver.complete_message(receive_one(receiver))
+    assert bus.left_bodies() == ["b"]
+
+
+def test_an_abandoned_message_comes_again_in_its_old_place_and_is_counted(bus):
+    bus.send("a", "b")
+    receiver = bus.receiver()
+    first = receive_one(receiver)
+    receiver.abandon_message(first)
+    [again, second] = receiver.receive_messages(2, max_wait_time=5)
+    assert (str(again), again.delivery_count) == ("a", 1)
+    assert (str(second), second.delivery_count) == ("b", 0)
+    assert again.sequence_number == first.sequence_number
+    assert again.lock_token != first.lock_token
+
+
+def test_a_dead_lettered_message_carries_its_reason_and_description(bus):
+    bus.send("bad", application_properties={"kept": "yes"}, subject="also kept")
+    receiver = bus.receiver()
+    receiver.dead_letter_message(receive_one(receiver), reason="why", error_description="how so")
+    assert bus.left() == []
+    dead = bus.receiver(sub_queue=DEAD_LETTER)
+    message = receive_one(dead)
+    assert str(message) == "bad"
+    assert (message.dead_letter_reason, message.dead_letter_error_description) == ("why", "how so")
+    assert message.application_properties[b"kept"] == b"yes"
+    assert message.subject == "also kept"
+    dead.complete_message(message)
+    assert bus.left(sub_queue=DEAD_LETTER) == []
+
+
+def test_a_dead_letter_without_a_reason_has_none(bus):
+    bus.send("bad")
+    receiver = bus.receiver()
+    receiver.dead_letter_message(receive_one(receiver))
+    [message] = bus.left(sub_queue=DEAD_LETTER)
+    assert message.dead_letter_reason is None
+    assert message.dead_letter_error_description is None
+
+
+def test_a_deferred_message_comes_only_by_its_number(bus):
+    bus.send("later", "now")
+    receiver = bus.receiver()
+    deferred = receive_one(receiver)
+    receiver.defer_message(deferred)
+    assert str(receive_one(receiver)) == "now"
+    [message] = receiver.receive_deferred_messages([deferred.sequence_number])
+    assert str(message) == "later"
+    assert message.state == ServiceBusMessageState.DEFERRED
+    assert message.lock_token is not None
+    receiver.complete_message(message)
+    assert bus.left_bodies() == ["now"]
+
+
+def test_a_deferred_message_can_be_abandoned_dead_lettered_and_renewed(bus):
+    bus.send("a", "b")
+    receiver = bus.receiver()
+    numbers = []
+    for message in receiver.receive_messages(2, max_wait_time=5):
+        receiver.defer_message(message)
+        numbers.append(message.sequence_number)
+    a, b = receiver.receive_deferred_messages(numbers)
+    before = a.locked_until_utc
+    bus.advance(1)
+    assert receiver.renew_message_lock(a) > before
+    receiver.abandon_message(a)
+    receiver.dead_letter_message(b, reason="stale")
+    [again] = receiver.receive_deferred_messages(numbers[0])
+    assert str(again) == "a"
+    [dead] = bus.left(sub_queue=DEAD_LETTER)
+    assert (str(dead), dead.dead_letter_reason) == ("b", "stale")
+
+
+def test_a_deferred_message_is_taken_for_good_in_receive_and_delete(bus):
+    bus.send("once")
+    receiver = bus.receiver()
+    message = receive_one(receiver)
+    receiver.defer_message(message)
+    taker = bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    [taken] = taker.receive_deferred_messages(message.sequence_number)
+    assert str(taken) == "once"
+    assert bus.left() == []
+
+
+@pytest.mark.parametrize("asked", [[4711], [1, 4711]], ids=["unknown", "one known, one unknown"])
+def test_asking_for_a_number_that_is_not_deferred_is_an_error(bus, asked):
+    bus.send("deferred", "active")
+    receiver = bus.receiver()
+    receiver.defer_message(receive_one(receiver))
+    with pytest.raises(MessageNotFoundError):
+        receiver.receive_deferred_messages(asked)
+    with pytest.raises(MessageNotFoundError):
+        receiver.receive_deferred_messages([2])  # it exists, but is active
+    [message] = receiver.receive_deferred_messages([1])
+    assert str(message) == "deferred", "a refused request locks nothing"
+
+
+def test_settling_twice_is_refused_by_the_sdk(bus):
+    bus.send("a")
+    receiver = bus.receiver()
+    message = receive_one(receiver)
+    receiver.complete_message(message)
+    with pytest.raises(MessageAlreadySettled):
+        receiver.complete_message(message)
+
+
+def test_receive_and_delete_takes_the_message_at_once(bus):
+    bus.send("a", "b")
+    receiver = bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    message = receive_one(receiver)
+    assert str(message) == "a"
+    assert message.lock_token is None
+    with pytest.raises(ValueError, match="RECEIVE_AND_DELETE"):
+        receiver.complete_message(message)
+    assert bus.left_bodies() == ["b"]
+
+
+def test_prefetch_serves_receives_from_the_buffer_and_gives_back_the_rest(bus):
+    bus.send(*(f"{n}" for n in range(10)))
+    receiver = bus.receiver(prefetch_count=5)
+    [message] = receiver.receive_messages(1, max_wait_time=5)
+    assert str(message) == "0"
+    receiver.complete_message(message)
+    receiver.close()
+    again = bus.receiver().receive_messages(9, max_wait_time=5)
+    assert [str(m) for m in again] == [f"{n}" for n in range(1, 10)]
+    assert {m.delivery_count for m in again} == {0}, "what was only buffered was never delivered"
+
+
+def test_the_iterator_yields_until_nothing_comes_for_its_wait(bus):
+    bus.send("a", "b", "c")
+    receiver = bus.receiver(max_wait_time=0.5)
+    seen = []
+    for message in receiver:
+        receiver.complete_message(message)
+        seen.append(str(message))
+    assert seen == ["a", "b", "c"]
+    assert bus.left() == []
+
+
+def test_the_iterator_with_prefetch_and_receive_and_delete(bus):
+    bus.send("a", "b", "c")
+    receiver = bus.receiver(
+        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=10, max_wait_time=0.5
+    )
+    assert [str(message) for message in receiver] == ["a", "b", "c"]
+    assert bus.left() == []
+
+
+def test_a_locked_message_is_not_given_to_another_receiver(bus):
+    bus.send("a", "b")
+    receiver, other = bus.receiver(), bus.receiver()
+    assert str(receive_one(receiver)) == "a"
+    assert str(receive_one(other)) == "b"
+    assert other.receive_messages(max_wait_time=0.3) == []
+
+
+def test_another_receiver_of_the_queue_settles_by_the_lock_token(bus):
+    bus.send("complete", "abandon", "dead-letter", "defer")
+    owner, other = bus.receiver(), bus.receiver()
+    done, back, dead, later = owner.receive_messages(4, max_wait_time=5)
+    other.complete_message(done)
+    other.abandon_message(back)
+    other.dead_letter_message(dead, reason="r", error_description="d")
+    other.defer_message(later)
+    assert bus.left_bodies() == ["abandon", "defer"]
+    assert str(receive_one(other)) == "abandon"
+    [message] = bus.left(sub_queue=DEAD_LETTER)
+    assert (message.dead_letter_reason, message.dead_letter_error_description) == ("r", "d")
+    assert [str(m) for m in other.receive_deferred_messages(later.sequence_number)] == ["defer"]
+
+
+def test_a_lock_outlives_the_receiver_that_took_it(bus):
+    bus.send("a")
+    owner = bus.receiver()
+    message = receive_one(owner)
+    owner.close()
+    other = bus.receiver()
+    assert other.receive_messages(max_wait_time=0.3) == []
+    other.complete_message(message)
+    assert bus.left() == []
+
+
+@pytest.mark.queue(lock_duration=timedelta(seconds=30))
+def test_renewing_moves_the_end_of_the_lock(bus):
+    bus.send("a")
+    receiver = bus.receiver()
+    message = receive_one(receiver)
+    before = message.locked_until_utc
+    bus.advance(20)
+    renewed = receiver.renew_message_lock(message)
+    assert renewed == message.locked_until_utc
+    assert timedelta(seconds=19) < renewed - before < timedelta(seconds=30)
+    bus.advance(20)  # 40 s after the receive: only the renewed lock still holds
+    receiver.complete_message(message)
+    assert bus.left() == []
+
+
+@pytest.mark.queue(lock_duration=timedelta(seconds=30))
+def test_a_lock_that_ended_is_lost_for_settlement_and_renewal(bus):
+    bus.send("a", "b")
+    receiver = bus.receiver()
+    first, second = receiver.receive_messages(2, max_wait_time=5)
+    bus.advance(31)
+    with pytest.raises(MessageLockLostError):
+        receiver.complete_message(first)
+    with pytest.raises(MessageLockLostError):
+        receiver.renew_message_lock(second)
+    again = receiver.receive_messages(2, max_wait_time=5)
+    assert [(str(m), m.delivery_count) for m in again] == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.queue(lock_duration=timedelta(seconds=30))
+def test_a_lock_that_ended_is_lost_for_every_kind_of_settlement_by_token(bus):
+    bus.send("a", "b", "c", "d")
+    owner, other = bus.receiver(), bus.receiver()
+    a, b, c, d = owner.receive_messages(4, max_wait_time=5)
+    bus.advance(31)
+    for settle, message in (
+        (other.complete_message, a),
+        (other.abandon_message, b),
+        (other.defer_message, c),
+        (other.dead_letter_message, d),
+    ):
+        with pytest.raises(MessageLockLostError):
+            settle(message)
+    assert bus.left_bodies() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.queue(lock_duration=SECOND)
+def test_in_real_time_a_waiting_receiver_gets_a_message_whose_lock_ended(bus):
+    bus.send("a")
+    receiver = bus.receiver()
+    first = receive_one(receiver)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bus.receiver().receive_messages, 1, 10)
+        [again] = waiting.result()
+    assert (str(again), again.delivery_count) == ("a", 1)
+    assert again.enqueued_time_utc == first.enqueued_time_utc
+    assert datetime.now(UTC) >= first.locked_until_utc - timedelta(milliseconds=50)
+    with pytest.raises(MessageLockLostError):
+        receiver.complete_message(first)
+
+
+@pytest.mark.queue(lock_duration=timedelta(seconds=2))
+def test_the_sdks_lock_renewer_keeps_a_message(bus):
+    bus.send("slow")
+    receiver = bus.receiver()
+    message = receive_one(receiver)
+    with bus.shell.lock_renewer() as renewer, ThreadPoolExecutor(1) as pool:
+        renewer.register(receiver, message)
+        stolen = pool.submit(bus.receiver().receive_messages, 1, 3).result()
+        assert stolen == []
+        receiver.complete_message(message)
+    assert message.auto_renew_error is None
+    assert bus.left() == []
+
+
+@pytest.mark.queue(lock_duration=timedelta(seconds=30))
+def test_a_deferred_message_falls_back_to_deferred_when_its_lock_ends(bus):
+    bus.send("a")
+    receiver = bus.receiver()
+    number = receive_one_and_defer(receiver)
+    [locked] = receiver.receive_deferred_messages(number)
+    bus.advance(31)
+    with pytest.raises(MessageLockLostError):
+        receiver.renew_message_lock(locked)
+    [shown] = bus.left()
+    assert shown.state == ServiceBusMessageState.DEFERRED
+    [again] = receiver.receive_deferred_messages(number)
+    receiver.complete_message(again)
+    assert bus.left() == []
+
+
+def receive_one_and_defer(receiver):
+    message = receive_one(receiver)
+    receiver.defer_message(message)
+    return message.sequence_number
+
+
+def test_a_deferred_message_that_is_locked_is_not_given_twice(bus):
+    bus.send("a")
+    receiver, other = bus.receiver(), bus.receiver()
+    number = receive_one_and_defer(receiver)
+    [locked] = receiver.receive_deferred_messages(number)
+    with pytest.raises(ServiceBusError):
+        other.receive_deferred_messages(number)
+    receiver.complete_message(locked)
+
+
+def test_credit_left_over_is_used_for_later_messages_and_released_ones_are_not_counted(bus):
+    """Without prefetch the SDK hands back, as released, what arrives outside a receive call."""
+    receiver = bus.receiver()
+    bus.send("a")
+    [first] = receiver.receive_messages(5, max_wait_time=5)  # four credits stay with the broker
+    receiver.complete_message(first)
+    bus.send("b", "c")
+    receiver.close()
+    again = bus.receiver().receive_messages(2, max_wait_time=5)
+    assert [(str(m), m.delivery_count) for m in again] == [("b", 0), ("c", 0)]

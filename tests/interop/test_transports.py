@@ -1,0 +1,121 @@
+"""The official SDK over every transport of the broker's one port.
+
+How an unmodified client is pointed at a port that is not Azure's:
+
+* plain TCP: the connection string as the broker gives it, `Endpoint=sb://HOST:PORT;...;
+  UseDevelopmentEmulator=true`. The flag makes the SDK honour the port and leave out TLS.
+* TLS: the same string without the flag, and `custom_endpoint_address="sb://HOST:PORT"`,
+  `transport_type=TransportType.Amqp`, `connection_verify=<the broker's CA file>`. (Without the flag
+  the SDK drops the port of `Endpoint` and dials 5671; the custom endpoint says where to dial.)
+* WebSocket: `custom_endpoint_address` again, `transport_type=TransportType.AmqpOverWebsocket`; with
+  the flag it is `ws://`, without it `wss://` and needs `connection_verify`. The blocking client
+  needs the package websocket-client, the asyncio one aiohttp.
+"""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, TransportType
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    ServiceBusAuthenticationError,
+    ServiceBusError,
+)
+
+pytestmark = pytest.mark.req("X-08")
+EVERY_TRANSPORT = pytest.mark.parametrize("transport", ["tcp", "tls", "websocket", "websocket-tls"])
+
+
+@EVERY_TRANSPORT
+def test_send_receive_and_settle(bus):
+    sender = bus.sender()
+    sender.send_messages(ServiceBusMessage("single"))
+    sender.send_messages([ServiceBusMessage("list 1"), ServiceBusMessage("list 2")])
+    batch = sender.create_message_batch()
+    batch.add_message(ServiceBusMessage("batch"))
+    sender.send_messages(batch)
+    receiver = bus.receiver()
+    done, back, later, dead = receiver.receive_messages(4, max_wait_time=5)
+    assert [str(m) for m in (done, back, later, dead)] == ["single", "list 1", "list 2", "batch"]
+    receiver.complete_message(done)
+    receiver.defer_message(later)
+    receiver.dead_letter_message(dead, reason="why")
+    receiver.abandon_message(back)
+    [again] = receiver.receive_messages(max_wait_time=5)
+    assert (str(again), again.delivery_count) == ("list 1", 1)
+    assert receiver.renew_message_lock(again) is not None
+    [deferred] = receiver.receive_deferred_messages(later.sequence_number)
+    receiver.complete_message(deferred)
+    receiver.complete_message(again)
+    [number] = sender.schedule_messages(
+        ServiceBusMessage("scheduled"), datetime.now(UTC) + timedelta(hours=1)
+    )
+    assert [str(m) for m in receiver.peek_messages(5, sequence_number=1)] == ["scheduled"]
+    sender.cancel_scheduled_messages(number)
+    assert receiver.peek_messages(5, sequence_number=1) == []
+    assert bus.left_bodies(sub_queue="deadletter") == ["batch"]
+
+
+@EVERY_TRANSPORT
+@pytest.mark.queue(requires_session=True)
+def test_sessions(bus):
+    bus.send("1", "2", session_id="s")
+    receiver = bus.receiver(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
+    messages = receiver.receive_messages(2, max_wait_time=5)
+    assert [(str(m), m.session_id) for m in messages] == [("1", "s"), ("2", "s")]
+    receiver.session.set_state("state")
+    assert receiver.session.get_state() == b"state"
+    assert receiver.session.renew_lock() is not None
+    for message in messages:
+        receiver.complete_message(message)
+    assert list(bus.client.list_queue_sessions(bus.queue)) == ["s"]
+
+
+@EVERY_TRANSPORT
+def test_large_messages_and_refused_ones(bus):
+    body = bytes(range(256)) * 900
+    bus.send(body)
+    with pytest.raises(MessageSizeExceededError):
+        bus.send(body * 2)
+    [message] = bus.receiver().receive_messages(max_wait_time=10)
+    assert b"".join(message.body) == body
+
+
+@EVERY_TRANSPORT
+def test_many_messages_with_prefetch(bus):
+    sender = bus.sender()
+    for start in range(0, 400, 100):
+        sender.send_messages([ServiceBusMessage(f"{n}") for n in range(start, start + 100)])
+    receiver = bus.receiver(prefetch_count=200, max_wait_time=5)
+    taken = []
+    while len(taken) < 400:
+        taken += receiver.receive_messages(400 - len(taken))
+    assert [str(m) for m in taken] == [f"{n}" for n in range(400)]
+
+
+@pytest.mark.parametrize("transport", ["tls", "websocket-tls"])
+def test_a_certificate_from_somebody_else_is_not_trusted(bus):
+    """The SDK's own bundle of authorities does not know the broker's."""
+    client = bus.connect(connection_verify=None, ssl_context=ssl.create_default_context())
+    with pytest.raises(ServiceBusError):
+        bus.sender(client=client)
+
+
+@pytest.mark.parametrize("transport", ["tls"])
+def test_a_wrong_key_is_refused_over_tls_as_well(bus):
+    client = bus.connect(bus.connection_string(key="bm90IHRoZSBrZXk="))
+    with pytest.raises((ServiceBusAuthenticationError, ServiceBusError)):
+        bus.sender(client=client)
+
+
+def test_what_one_transport_sends_another_receives(bus):
+    bus.send("over tcp")
+    client = bus.connect(
+        custom_endpoint_address=f"sb://{bus.endpoint}",
+        transport_type=TransportType.AmqpOverWebsocket,
+    )
+    [message] = bus.receiver(client=client).receive_messages(max_wait_time=5)
+    assert str(message) == "over tcp"
