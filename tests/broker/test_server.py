@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
+from websockets.client import ClientProtocol
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
-from pairbus.broker.entities import DEFAULT_KEY, NamespaceOptions, Policy, QueueDescription, Right
+from pairbus.broker.entities import (
+    DEFAULT_KEY,
+    Limits,
+    NamespaceOptions,
+    Policy,
+    QueueDescription,
+    Right,
+)
 from pairbus.broker.server import Endpoint, Server
-from pairbus.errors import BrokerError, ConfigError, StartError
+from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 
 OWN = Policy(name="own", key="a key of our own", rights=frozenset(Right))
 LISTEN = Policy(name="listen", key="l", rights=frozenset({Right.LISTEN}))
@@ -165,3 +177,135 @@ def test_impossible_sets_of_namespaces_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         Server(namespaces)
+
+
+# --- AMQP itself, by hand: an open, and the close that a stopping broker sends
+
+OPEN = bytes.fromhex("0000001102000000005310c00401a10163")
+HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+class Client:
+    """Bytes of AMQP over TCP, TLS or a WebSocket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.wire: ClientProtocol | None = None
+
+    async def upgrade(self) -> None:
+        self.wire = ClientProtocol(
+            parse_uri("ws://localhost/$servicebus/websocket"),
+            subprotocols=[Subprotocol("AMQPWSB10")],
+        )
+        self.wire.send_request(self.wire.connect())
+        self._send(b"")
+        self.wire.receive_data(await self.reader.readuntil(b"\r\n\r\n"))
+        assert self.wire.events_received()[0].status_code == 101  # type: ignore[union-attr]
+
+    def _send(self, data: bytes) -> None:
+        if self.wire is None:
+            self.writer.write(data)
+        else:
+            if data:
+                self.wire.send_binary(data)
+            self.writer.writelines(self.wire.data_to_send())
+
+    async def until(self, wanted: bytes, *, sending: bytes = b"") -> bytes:
+        """Everything up to the wanted bytes, or to the end of the connection."""
+        self._send(sending)
+        collected = b""
+        while wanted not in collected:  # or the connection ends
+            data = await self.reader.read(10_000)
+            if not data:
+                break
+            collected += data
+        return collected
+
+
+async def connected(server: Server, way: str) -> Client:
+    (place,) = server.endpoints.values()
+    context = None
+    if way == "TLS":
+        context = ssl.create_default_context(cafile=str(server.ca_file()))
+    client = Client(*await asyncio.open_connection("localhost", place.port, ssl=context))
+    if way == "WebSocket":
+        await client.upgrade()
+    return client
+
+
+@pytest.mark.parametrize("way", ["TCP", "TLS", "WebSocket"])
+def test_a_stopping_broker_closes_amqp_connections_with_a_reason(way: str) -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions()])
+        await server.start()
+        client = await connected(server, way)
+        answer = await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
+        assert HEADER in answer
+
+        stopping = asyncio.create_task(server.stop())
+        goodbye = await client.until(b"no such bytes")
+        client.writer.close()
+        await stopping
+
+        assert b"\x00\x53\x18" in goodbye
+        assert b"amqp:connection:forced" in goodbye
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", ["TCP", "TLS", "WebSocket"])
+@pytest.mark.parametrize("said", [HEADER[:5], HEADER, HEADER + OPEN[:12]])
+def test_an_open_that_is_never_finished_ends_the_connection(way: str, said: bytes) -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions(limits=Limits(handshake_seconds=0.3))])
+        await server.start()
+        client = await connected(server, way)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await client.until(b"no such bytes", sending=said)
+        client.writer.close()
+        (listener,) = server._listeners
+        while len(listener.seats):
+            await asyncio.sleep(0.01)
+        await server.stop()
+
+    run(scenario)
+
+
+def test_a_peer_that_lingers_does_not_hold_up_the_stop() -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions()])
+        await server.start()
+        client = await connected(server, "WebSocket")
+        await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
+
+        started = asyncio.get_running_loop().time()
+        await server.stop(patience_seconds=0.2)
+
+        assert asyncio.get_running_loop().time() - started < 2
+        client.writer.close()
+
+    run(scenario)
+
+
+def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
+        await server.start()
+        second = server._namespaces[1]
+        close = second.close
+
+        async def failing() -> None:
+            await close()
+            raise DataFileError("b.db: the disk is full")
+
+        second.close = failing  # type: ignore[method-assign]
+
+        with pytest.raises(DataFileError, match="disk is full"):
+            await server.stop()
+
+        again = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
+        await again.start()
+        await again.stop()
+
+    run(scenario)

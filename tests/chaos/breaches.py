@@ -13,10 +13,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from pairbus.amqp.values import UByte, UInt, encode
 from tests.chaos import peers
 from tests.chaos.peers import DETACH, SASL, TRANSFER, Peer, frame, performative
-
-from pairbus.amqp.values import UByte, UInt, encode
 
 Breach = Callable[[Peer], Any]
 _random = random.Random(1912)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.amqp.values import Described, Int, ULong, encode
 from tests.chaos import peers
 from tests.chaos.breaches import FLOODS, MUTE, ODDITIES, SPOKEN, Breach
-from tests.chaos.peers import AMQP, CLOSE, DETACH, SASL, Peer
+from tests.chaos.peers import AMQP, CLOSE, DETACH, SASL, Farewell, Peer
 from tests.chaos.victim import LIMITS, Healthy, Victim, start_victim
-
-from pairbus.amqp.values import encode
 
 # The official client's own share is a few milliseconds; the machine may be busy with other tests.
 HEALTHY_SECONDS_MAX = 2.0
@@ -63,12 +64,22 @@ def _cases(table: dict[str, Breach]) -> Any:
 # --- one rule at a time ---------------------------------------------------------------------------
 
 
-@_cases(MUTE)
-def test_hangs_up_before_amqp_is_spoken(breach: Breach, victim: Victim) -> None:
-    with Peer(victim.address) as peer:
-        breach(peer)
+@pytest.fixture(scope="module")
+def mute_farewells(victim: Victim) -> dict[str, Farewell]:
+    """Several at a time, as some are only found out when the time for a handshake is over."""
 
-        farewell = peer.farewell(within=HANG_UP_SECONDS_MAX)
+    def part(name: str) -> Farewell:
+        with Peer(victim.address) as peer:
+            MUTE[name](peer)
+            return peer.farewell(within=HANG_UP_SECONDS_MAX)
+
+    with ThreadPoolExecutor(LIMITS.connections_max // 2) as crowd:
+        return dict(zip(MUTE, crowd.map(part, MUTE), strict=True))
+
+
+@pytest.mark.parametrize("breach", MUTE)
+def test_hangs_up_before_amqp_is_spoken(breach: str, mute_farewells: dict[str, Farewell]) -> None:
+    farewell = mute_farewells[breach]
 
     assert farewell.is_closed, f"still connected; it said {farewell.data[:200]!r}"
 
@@ -113,7 +124,7 @@ def test_survives_what_is_merely_odd(breach: Breach, victim: Victim) -> None:
     with Peer(victim.address) as peer:
         breach(peer)
 
-        peer.farewell(within=0.2)
+        peer.farewell(within=0.1)
 
 
 # --- too much -------------------------------------------------------------------------------------
@@ -165,16 +176,14 @@ def test_sessions_above_the_limit_end_the_connection(victim: Victim) -> None:
 
 @pytest.mark.req("B-09")
 def test_a_message_that_never_ends_is_refused_and_takes_no_memory(victim: Victim) -> None:
-    before = victim.usage().resident_bytes
     part = b"\0\x53\x75\xb0\x7f\xff\xff\xff" + bytes(60_000)
-    with Peer(victim.address) as peer:
+    more = peers.transfer(0, bytes(60_000), more=True, first=False)
+    with victim.growth_below(8 * MEGABYTE), Peer(victim.address) as peer:
         peer.attach("target").send(peers.transfer(0, part, more=True))
-        more = peers.transfer(0, bytes(60_000), more=True, first=False)
-        sent = peer.send_what_fits(more * 600, seconds=2)
+        peer.send_what_fits(more * 600, seconds=2)
         peer.send(peers.transfer(0, b"", first=False))
         farewell = peer.farewell(within=2)
 
-    assert victim.usage().resident_bytes - before < 8 * MEGABYTE, f"after {sent:,} bytes"
     rejected = [frame for frame in farewell.frames if frame.code == peers.DISPOSITION]
     conditions = [condition for _, condition, _ in farewell.errors]
     conditions += [str(frame.fields[4].value[0].value[0]) for frame in rejected]
@@ -183,15 +192,12 @@ def test_a_message_that_never_ends_is_refused_and_takes_no_memory(victim: Victim
 
 @pytest.mark.parametrize("flood", [pytest.param(f, id=name) for name, f in FLOODS.items()])
 def test_bears_a_flood_of_tiny_frames(flood: Callable[[int], bytes], victim: Victim) -> None:
-    before = victim.usage().resident_bytes
     data = b"".join(flood(n) for n in range(3_000))
-    with Peer(victim.address) as peer:
+    with victim.growth_below(16 * MEGABYTE), Peer(victim.address) as peer:
         peer.attach("target", receiver=True)
 
         peer.send_what_fits(data, seconds=3)
         peer.farewell(within=0.3)
-
-        assert victim.usage().resident_bytes - before < 16 * MEGABYTE
 
 
 # --- too slow -------------------------------------------------------------------------------------
@@ -280,13 +286,10 @@ def _flooded(victim: Victim) -> None:
 
 @pytest.mark.usefixtures("_flooded")
 def test_what_waits_for_a_reader_that_never_reads_is_bounded(victim: Victim) -> None:
-    before = victim.usage().resident_bytes
-    with Peer(victim.address, receive_buffer=4096) as peer:
+    with victim.growth_below(8 * MEGABYTE), Peer(victim.address, receive_buffer=4096) as peer:
         peer.attach("flood", receiver=True).send(peers.credit(1_000_000))
 
         time.sleep(1)
-
-        assert victim.usage().resident_bytes - before < 6 * MEGABYTE
     with (
         ServiceBusClient.from_connection_string(victim.address.connection_string) as client,
         client.get_queue_receiver("flood") as receiver,
@@ -296,23 +299,22 @@ def test_what_waits_for_a_reader_that_never_reads_is_bounded(victim: Victim) -> 
 
 @pytest.mark.usefixtures("_flooded")
 def test_answers_that_nobody_reads_are_bounded(victim: Victim) -> None:
-    before = victim.usage().resident_bytes
     properties = {"operation": "com.microsoft:peek-message"}
-    arguments = {"from-sequence-number": 1, "message-count": peers.Int(250)}
+    arguments = {"from-sequence-number": 1, "message-count": Int(250)}
     request = (
         encode(peers.described(0x73, "id", None, None, None, "answers"))
-        + encode(peers.Described(peers.ULong(0x74), properties))
-        + encode(peers.Described(peers.ULong(0x77), arguments))
+        + encode(Described(ULong(0x74), properties))
+        + encode(Described(ULong(0x77), arguments))
     )
-    with Peer(victim.address, receive_buffer=4096) as peer:
+    requests = b"".join(peers.transfer(n, request) for n in range(2_000))
+    with victim.growth_below(32 * MEGABYTE), Peer(victim.address, receive_buffer=4096) as peer:
         peer.attach("flood/$management").send(
             peers.attach("flood/$management", name="answers", handle=1, receiver=True),
             peers.credit(1_000_000, handle=1),
         )
 
-        peer.send_what_fits(b"".join(peers.transfer(n, request) for n in range(2_000)), seconds=2)
-
-        assert victim.usage().resident_bytes - before < 32 * MEGABYTE
+        peer.send_what_fits(requests, seconds=2)
+        time.sleep(1)
 
 
 # --- after all that -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from tests.chaos.peers import Address
 
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities import Limits
+from tests.chaos.peers import Address
 
 LIMITS = Limits(
     connections_max=40,
@@ -29,7 +30,7 @@ LIMITS = Limits(
     unsettled_max=500,
     write_buffer_bytes_max=256 * 1024,
     handshake_seconds=1.5,
-    idle_timeout_seconds=4.0,
+    idle_timeout_seconds=3.0,
 )
 QUEUES = ("healthy", "target", "flood")
 START_SECONDS_MAX = 15
@@ -61,6 +62,18 @@ class Victim:
             threads=len(os.listdir(proc / "task")),
             resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
         )
+
+    @contextmanager
+    def growth_below(self, size_bytes: int) -> Iterator[None]:
+        """At no time inside the block may the process hold so much more than before it."""
+        proc = Path("/proc") / str(self._process.pid)
+        before = self.usage().resident_bytes
+        (proc / "clear_refs").write_text("5")  # proc(5): restart the peak from what is held now
+        yield
+        peak = re.search(r"VmHWM:\s+(\d+) kB", (proc / "status").read_text())
+        assert peak is not None
+        grown = int(peak[1]) * 1024 - before
+        assert grown < size_bytes, f"the broker grew by {grown / 2**20:.1f} MiB"
 
     def settled_usage(self, *, files_max: int | None = None, within: float = 4.0) -> Usage:
         """Once the last peers are cleared away; at the latest after that time."""

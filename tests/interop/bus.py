@@ -144,13 +144,17 @@ class Bus:
             self._client = self.connect()
         return self._client
 
-    def sender(self, queue: str | None = None, *, client: Any = None, **options: Any) -> Any:
+    def sender(self, queue: str | None = None, *, client: Any = None) -> Any:
         chosen = client or self.client
-        return self._open.enter_context(chosen.get_queue_sender(queue or self.queue, **options))
+        return self._open.enter_context(chosen.get_queue_sender(queue or self.queue))
 
     def receiver(self, queue: str | None = None, *, client: Any = None, **options: Any) -> Any:
         chosen = client or self.client
-        return self._open.enter_context(chosen.get_queue_receiver(queue or self.queue, **options))
+        path = queue or self.queue
+        receiver = self._open.enter_context(chosen.get_queue_receiver(path, **options))
+        if client is None and "session_id" not in options:
+            self._peekers[path, options.get("sub_queue")] = receiver
+        return receiver
 
     # shortcuts
 
@@ -165,11 +169,15 @@ class Bus:
             self._senders[path].send_messages(message)
 
     def left(self, queue: str | None = None, sub_queue: str | None = None) -> list[Any]:
-        """All messages of a queue without sessions, peeked: that takes no lock and no credit."""
-        key = (queue or self.queue, sub_queue)
-        if key not in self._peekers:
-            self._peekers[key] = self.receiver(key[0], sub_queue=sub_queue)
-        return list(self._peekers[key].peek_messages(250, sequence_number=1))
+        """All messages of a queue without sessions, peeked: that takes no lock and no credit.
+
+        By a receiver that the test has, if it has one: to open another takes the SDK half a second.
+        """
+        path = queue or self.queue
+        receiver = self._peekers.get((path, sub_queue))
+        if receiver is None or receiver._shutdown.is_set():
+            receiver = self.receiver(path, sub_queue=sub_queue)
+        return list(receiver.peek_messages(250, sequence_number=1))
 
     def left_bodies(self, queue: str | None = None, sub_queue: str | None = None) -> list[str]:
         return [str(message) for message in self.left(queue, sub_queue)]

@@ -279,6 +279,7 @@ class Core:
         if self._freed:
             return
         self._forget_all()
+        self._out.clear()
         self._freed = True
         transport, connection, collector = self._transport, self._connection, self._collector
         self._transport = self._connection = self._collector = None

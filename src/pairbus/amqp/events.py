@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Delivery, Link, Session
+    from pairbus.amqp.delivery import Delivery
+    from pairbus.amqp.link import Link, Session
 
 
 class _Event:

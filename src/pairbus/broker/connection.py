@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, Final
 from uuid import uuid4
 
@@ -32,26 +34,39 @@ from pairbus.amqp.engine import (
     Transferred,
 )
 from pairbus.broker import lifecycle, paths, tokens
+from pairbus.broker.dialect import Request, no_entity
 from pairbus.broker.entities import Limits, Right
 from pairbus.broker.lifecycle import Kind
 from pairbus.broker.links import SESSION_FILTER, Inlet, Outlet
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.paths import Path
 from pairbus.broker.queue import Queue
-from pairbus.broker.requests import AnswerLink, CbsLink, ManagementLink
+from pairbus.broker.requests import AnswerLink, CbsLink, ManagementLink, RequestLink
 
 logger = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Messages that have come in and are not on the disk yet; beyond it, reading pauses."""
+_REQUESTS_MAX: Final = 100
+_FRAMING_BYTES: Final = 65_536
+"""What a batch may have on top of the messages in it."""
+
+
+class Pause(Enum):
+    """Why nothing is read from a client at the moment."""
+
+    DISK = auto()
+    """It sends faster than the disk writes."""
+    WRITES = auto()
+    """It does not read what it is sent."""
+    REQUESTS = auto()
+    """It asks faster than it is answered."""
 
 
 class AmqpConnection(asyncio.Protocol):
     def __init__(self, namespace: Namespace, *, limits: Limits, encrypted: bool) -> None:
         self.namespace = namespace
         self.is_encrypted = encrypted
-        self.is_congested = False
-        """The client does not read as fast as it asks; it gets no more messages for now."""
         self._limits = limits
         self._transport: Any = None
         self._links: set[Link] = set()
@@ -60,7 +75,11 @@ class AmqpConnection(asyncio.Protocol):
         self._grants: dict[str, tokens.Grant] = {}
         self._identity: tokens.Grant | None = None
         self._held_bytes = 0
-        self._is_reading = True
+        self._unsent_bytes = 0
+        self._pauses: set[Pause] = set()
+        self._requests: deque[tuple[RequestLink, Request]] = deque()
+        self._is_working = False
+        message_size_max = namespace.message_size_max + _FRAMING_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._engine = Engine(
@@ -70,6 +89,8 @@ class AmqpConnection(asyncio.Protocol):
                 frame_size_max=limits.frame_size_max,
                 links_max=limits.links_max,
                 unsettled_max=limits.unsettled_max,
+                message_size_max=message_size_max,
+                incoming_window=max(_HELD_BYTES_MAX, 2 * message_size_max),
                 idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
             ),
             sasl=SaslServer(self._authenticate),
@@ -119,18 +140,17 @@ class AmqpConnection(asyncio.Protocol):
                 link.context = None
         self._links.clear()
         self._answers.clear()
+        self._requests.clear()
         self._engine.free()
         self.namespace.run()
 
     def pause_writing(self) -> None:
-        self.is_congested = True
+        self._pause(Pause.WRITES)
 
     def resume_writing(self) -> None:
-        self.is_congested = False
-        for link in self._links:
-            if isinstance(link.context, Outlet) and link.credit > 0:
-                link.context.mailbox.hunger(link.context)
-                self.namespace.wake(link.context.queue, link.context.mailbox)
+        self._resume(Pause.WRITES)
+        self._feed_outlets()
+        self._work_on()
         self.namespace.run()
 
     def shutdown(self) -> None:
@@ -153,26 +173,88 @@ class AmqpConnection(asyncio.Protocol):
             transport.write(data)
         if self._engine.closed:
             transport.close()
+        elif self._unsent_bytes > self._limits.write_buffer_bytes_max:
+            self._unsent_bytes = 0
+            if Pause.WRITES not in self._pauses:
+                # It was only our own turn that got too long; go on in the next one.
+                self._feed_outlets()
+                self.namespace.loop.call_soon(self.namespace.run)
+        else:
+            self._unsent_bytes = 0
+
+    @property
+    def is_congested(self) -> bool:
+        """The client does not read as fast as it asks; it gets no more messages for now."""
+        return (
+            self._unsent_bytes > self._limits.write_buffer_bytes_max
+            or Pause.WRITES in self._pauses
+        )
+
+    def sends(self, size: int) -> None:
+        """A message of so many bytes goes out."""
+        self._unsent_bytes += size
+        self.namespace.unsent(self)
 
     def hold(self, size: int) -> None:
-        """So many bytes wait for the disk: a client that sends faster than it writes must wait."""
+        """So many bytes that came in wait for the disk."""
         self._held_bytes += size
-        if self._held_bytes > _HELD_BYTES_MAX and self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
+        if self._held_bytes > _HELD_BYTES_MAX:
+            self._pause(Pause.DISK)
 
     def release(self, size: int) -> None:
         self._held_bytes -= size
-        self.has_output()
-        if not self._is_reading and self._held_bytes < _HELD_BYTES_MAX // 2:
-            self._is_reading = True
-            if not self._transport.is_closing():
+        self.namespace.unsent(self)
+        if self._held_bytes < _HELD_BYTES_MAX // 2:
+            self._resume(Pause.DISK)
+
+    def _pause(self, why: Pause) -> None:
+        if not self._pauses and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(why)
+
+    def _resume(self, why: Pause) -> None:
+        if why in self._pauses:
+            self._pauses.remove(why)
+            if not self._pauses and not self._transport.is_closing():
                 self._transport.resume_reading()
 
+    def _feed_outlets(self) -> None:
+        for link in self._links:
+            if isinstance(link.context, Outlet) and link.credit > 0:
+                link.context.mailbox.hunger(link.context)
+                self.namespace.wake(link.context.queue, link.context.mailbox)
+
+    # requests, one a turn: a client that asks for much must not keep the others waiting
+
+    def put_off(self, link: RequestLink, request: Request) -> None:
+        self._requests.append((link, request))
+        if len(self._requests) > _REQUESTS_MAX:
+            self._pause(Pause.REQUESTS)
+        self._work_on()
+
+    def _work_on(self) -> None:
+        if self._requests and not self._is_working and Pause.WRITES not in self._pauses:
+            self._is_working = True
+            self.namespace.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._is_working = False
+        if not self._requests:
+            return
+        link, request = self._requests.popleft()
+        if len(self._requests) < _REQUESTS_MAX // 2:
+            self._resume(Pause.REQUESTS)
+        link.handle(request, now_ms=self.namespace.now_ms())
+        self.has_output()
+        self.namespace.run()
+        self._work_on()
+
     def _keep_alive(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         deadline = self._engine.tick(now=time.monotonic())
         self.flush()
-        self._timer = None
         if deadline is not None and not self._transport.is_closing():
             delay = max(deadline - time.monotonic(), 0.1)
             self._timer = self.namespace.loop.call_later(delay, self._keep_alive)
@@ -226,9 +308,7 @@ class AmqpConnection(asyncio.Protocol):
     def entity_gone(self, queue: Queue) -> None:
         for link in list(self._links):
             if getattr(link.context, "queue", None) is queue:
-                self._end(
-                    link, AmqpError("amqp:not-found", f"queue {queue.name!r} has been deleted")
-                )
+                self._end(link, no_entity(self.namespace.name, queue.name))
 
     def _end(self, link: Link, error: AmqpError) -> None:
         self._forget(link)
@@ -252,6 +332,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
+        self._keep_alive()  # only now it is known how often the client wants a sign of life
 
     def _transferred(self, event: Transferred, now_ms: int) -> None:
         if event.link.context is not None:
@@ -291,9 +372,7 @@ class AmqpConnection(asyncio.Protocol):
             return None
         queue = self.namespace.find_queue(path.entity)
         if queue is None:
-            return AmqpError(
-                "amqp:not-found", f"namespace {self.namespace.name!r} has no entity {path.entity!r}"
-            )
+            return no_entity(self.namespace.name, path.entity)
         mailbox = queue.mailboxes[path.kind]
         if path.is_management:
             rights = (Right.LISTEN, Right.SEND)

@@ -22,6 +22,7 @@ from pairbus.amqp.values import Described, Int, Long, Symbol, decode, encode, en
 
 TICKS_PER_MS: Final = 10_000
 _TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
+_SHOWN_MAX: Final = 100
 _MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
 
 
@@ -120,6 +121,14 @@ def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
 def ticks(epoch_ms: int) -> Long:
     """.NET's count of 100 ns since the year 1."""
     return Long(epoch_ms * TICKS_PER_MS + _TICKS_AT_EPOCH)
+
+
+def no_entity(namespace: str, name: str) -> AmqpError:
+    """The words matter: Node's SDK knows a missing entity by them."""
+    shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
+    return AmqpError(
+        "amqp:not-found", f"The messaging entity 'sb://{namespace}/{shown}' could not be found."
+    )
 
 
 def malformed(error: MalformedMessage) -> AmqpError:

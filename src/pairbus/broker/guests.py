@@ -39,7 +39,6 @@ class Seat:
         self._seats = seats
         self._guest: Guest | None = None
         self._transport: asyncio.Transport | None = None
-        self.logger = logger
 
     def take(self, guest: Guest, transport: asyncio.BaseTransport | None = None) -> None:
         self._guest = guest

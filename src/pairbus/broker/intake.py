@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from pairbus.amqp import sections
 from pairbus.amqp.outcomes import AmqpError
@@ -29,7 +28,7 @@ from pairbus.broker.lifecycle import FORWARD_HOPS_MAX, PING_CONTENT_TYPE, Kind
 from pairbus.broker.message import Message, State
 
 if TYPE_CHECKING:
-    from pairbus.broker.mailbox import Mailbox
+    from pairbus.broker.mailbox import Mailbox, Tokens
     from pairbus.broker.queue import Done, Queue
 
     Placed = list[tuple[Queue, Mailbox, Message]]
@@ -39,6 +38,8 @@ UINT_MAX: Final = 2**32 - 1
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _ABSOLUTE_EXPIRY_TIME: Final = 8
 _NULL: Final = 0x40
+_ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
+"""A properties section with nothing but a message id of 32 characters, which follow."""
 _BODY_SECTIONS: Final = (b"\x00\x53\x75\xa0\x00", b"\x00\x53\x75\xb0\x00\x00\x00\x00", b"")
 _STAMPED_NAMES: Final = frozenset(key.decode() for key in STAMPED_KEYS)
 _SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
@@ -90,8 +91,11 @@ class Intake:
         placed: Placed = []
         numbers = []
         new_ids: list[str] = []
+        plain_times = lifecycle.times_at_enqueue(
+            queue.description, ttl_ms=None, due_ms=None, now_ms=now_ms
+        )
         for one in checked:
-            number, where = self._pass_on(one, new_ids, now_ms=now_ms)
+            number, where = self._pass_on(one, new_ids, plain_times, now_ms=now_ms)
             numbers.append(number)
             placed += where
         queue.namespace.committer.when_durable(self._taken_in, placed, new_ids, done, arguments)
@@ -127,7 +131,7 @@ class Intake:
         queue, parts = self._queue.description, incoming.parts
         one = _Checked(parts, incoming.size)
         try:
-            _give_id(parts)
+            _give_id(parts, self._queue.namespace.tokens)
             if queue.requires_session or queue.enable_partitioning:
                 one.session_id = sections.group_id(parts)
             if queue.requires_duplicate_detection or queue.enable_partitioning:
@@ -161,16 +165,18 @@ class Intake:
     # ways in
 
     def _pass_on(
-        self, one: _Checked, new_ids: list[str], *, now_ms: int
+        self, one: _Checked, new_ids: list[str], plain_times: lifecycle.Times, *, now_ms: int
     ) -> tuple[int, Placed]:
         """Number it here, drop a duplicate or a ping, and store it here or where this forwards."""
         queue = self._queue
         number = queue.main.next_sequence()
         if one.is_ping or self._is_duplicate(one, new_ids, now_ms=now_ms):
             return number, []
-        times = lifecycle.times_at_enqueue(
-            queue.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
-        )
+        times = plain_times
+        if one.parts.ttl_ms is not None or one.due_ms is not None:
+            times = lifecycle.times_at_enqueue(
+                queue.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
+            )
         if queue.description.forward_to is not None and times.state == State.ACTIVE:
             return number, self._forward(one, number, now_ms=now_ms)
         partition_id = self._partition(one, number)
@@ -336,14 +342,21 @@ def _is_ping(parts: Parts) -> bool:
     return parts.bare[max(ends) :] in _BODY_SECTIONS
 
 
-def _give_id(parts: Parts) -> None:
+def _give_id(parts: Parts, tokens: Tokens) -> None:
     """The service names what came without a message id; Node's SDK cannot settle without one."""
     span = parts.properties
-    if span is not None:
-        position, count = sections.section_values(parts.bare, *span)
-        if count and parts.bare[position] != _NULL:
-            return
-    named = slice_message(with_property(parts.bare, span, 0, encode(uuid4().hex)))
+    if span is None:
+        # By hand, because a plain message of an AMQP client has no properties at all.
+        shift = len(_ID_SECTION) + 32
+        parts.bare = _ID_SECTION + tokens.next().hex().encode() + parts.bare
+        parts.properties = (0, shift)
+        if (other := parts.application_properties) is not None:
+            parts.application_properties = (other[0] + shift, other[1] + shift)
+        return
+    position, count = sections.section_values(parts.bare, *span)
+    if count and parts.bare[position] != _NULL:
+        return
+    named = slice_message(with_property(parts.bare, span, 0, encode(tokens.next().hex())))
     parts.bare, parts.properties = named.bare, named.properties
     parts.application_properties = named.application_properties
 
@@ -397,10 +410,7 @@ def _parts(message: Message, properties: Mapping[str, Any]) -> Parts:
 
 
 def _copy(message: Message) -> Message:
-    row = message.row(0)
-    from pairbus.broker.message import from_row
-
-    return from_row(row)
+    return replace(message, lock=None, busy=False)
 
 
 def _message(

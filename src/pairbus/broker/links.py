@@ -212,16 +212,17 @@ class Outlet:
             self.queue.remove(self.mailbox, message, self._deleted, message)
             return
         lock = self.queue.lock(self.mailbox, message, self, now_ms=now_ms)
-        self.link.send(lock.token, stamped(message, lock), context=lock)
-        self.connection.has_output()
+        data = stamped(message, lock)
+        self.link.send(lock.token, data, context=lock)
+        self.connection.sends(len(data))
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1
         if error is None:
             if self.link.alive:
-                tag = message.sequence.to_bytes(8, "big")
-                self.link.send(tag, stamped(message, None), settled=True)
-                self.connection.has_output()
+                data = stamped(message, None)
+                self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
+                self.connection.sends(len(data))
             else:
                 # The receiver has left in between. It never got it, so it is not its to lose.
                 self.queue.put_back(self.mailbox, message)

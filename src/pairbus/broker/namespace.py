@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from pairbus.broker.committer import Committer
 from pairbus.broker.descriptions import changed_for_good, from_stored, to_stored
@@ -30,6 +30,7 @@ _SWEEP_COUNT: Final = 500
 _SWEEP_PAGES_MAX: Final = 20
 _TICK_GAP_MS: Final = 20
 """Between two looks: what cannot be dealt with now (busy, locked) must not spin the loop."""
+_MESSAGE_KILOBYTES_MAX: Final = 1024
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 
@@ -40,13 +41,6 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
     def entity_gone(self, queue: Queue) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
-
-
-@runtime_checkable
-class AdjustableClock(Protocol):
-    """A clock that can jump, and tells when it did (`pairbus.testing.ManualClock`)."""
-
-    def subscribe(self, moved: Callable[[], None]) -> Callable[[], None]: ...
 
 
 class Namespace:
@@ -96,8 +90,10 @@ class Namespace:
             raise
         self.committer = Committer(self.store, self.loop, settled=self.run)
         self.expect(self.now_ms())
-        if isinstance(self.clock, AdjustableClock):
-            self._unsubscribe = self.clock.subscribe(self._clock_moved)
+        # A clock that can jump tells when it did (`pairbus.testing.ManualClock`).
+        subscribe = getattr(self.clock, "subscribe", None)
+        if subscribe is not None:
+            self._unsubscribe = subscribe(self._clock_moved)
 
     async def close(self) -> None:
         """All that was promised is on the disk when this returns."""
@@ -136,6 +132,12 @@ class Namespace:
     @property
     def queues(self) -> list[Queue]:
         return list(self._queues.values())
+
+    @property
+    def message_size_max(self) -> int:
+        """The most that any queue takes, in bytes."""
+        kilobytes = (q.description.max_message_size_in_kilobytes for q in self._queues.values())
+        return max(kilobytes, default=_MESSAGE_KILOBYTES_MAX) * 1024
 
     def ensure_queue(self, description: QueueDescription) -> Queue:
         """Make it, or bring it in line. One that says nothing but its name changes nothing."""

@@ -12,7 +12,8 @@ from typing import Final
 
 from pairbus.broker.lifecycle import Kind
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/]*")
+LENGTH_MAX: Final = 1024
 _SUFFIXES: Final = (
     ("/$transfer/$deadletterqueue", Kind.TRANSFER_DEAD_LETTER),
     ("/$deadletterqueue", Kind.DEAD_LETTER),
@@ -38,7 +39,10 @@ class Path:
 
 
 def parse(address: str) -> Path:
-    rest = _SCHEME.sub("", address, count=1).strip("/")
+    """What is longer than any name can be is cut: it names nothing, and costs no more than that."""
+    address = address[:LENGTH_MAX]
+    scheme = _SCHEME.match(address)
+    rest = (address[scheme.end() :] if scheme else address).strip("/")
     is_management = rest.lower().endswith(_MANAGEMENT)
     if is_management:
         rest = rest[: -len(_MANAGEMENT)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
@@ -51,7 +50,9 @@ class Queue:
     ) -> None:
         self.namespace = namespace
         self.entity_id = stored.entity_id
-        self.description = description
+        self.description: QueueDescription
+        self.lock_ms: int
+        self.redescribe(description)
         self.created_ms = stored.created_ms
         self.updated_ms = stored.updated_ms
         self.accessed_ms = stored.accessed_ms
@@ -66,6 +67,7 @@ class Queue:
             for kind in Kind
         }
         self.main = self.mailboxes[Kind.MAIN]
+        self._counters = tuple(counters)
         self.saved_access_ms = stored.accessed_ms
         self.waiting: OrderedDict[SessionSeeker, int] = OrderedDict()
         """Those who asked for the next available session, and until when they wait."""
@@ -78,11 +80,8 @@ class Queue:
     @property
     def size_bytes(self) -> int:
         """Dead letters count towards the quota, too."""
-        return sum(mailbox.counters.bytes for mailbox in self.mailboxes.values())
-
-    @property
-    def lock_ms(self) -> int:
-        return milliseconds(self.description.lock_duration) or 0
+        main, dead, transfer = self._counters
+        return main.bytes + dead.bytes + transfer.bytes
 
     @property
     def is_in_use(self) -> bool:
@@ -376,7 +375,8 @@ class Queue:
             self._intake.activate(message, now_ms=now_ms)
 
     def redescribe(self, description: QueueDescription) -> None:
-        self.description = replace(description, name=self.name)
+        self.description = description
+        self.lock_ms = milliseconds(description.lock_duration) or 0
 
 
 def _nobody_waits(error: AmqpError | None) -> None:

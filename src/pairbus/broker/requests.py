@@ -19,6 +19,7 @@ from pairbus.broker.dialect import (
     cbs_answer,
     malformed,
     management_answer,
+    no_entity,
     read_request,
     refusal,
 )
@@ -97,7 +98,7 @@ class RequestLink:
             event.delivery.reject(malformed(error))
             return
         event.delivery.accept()
-        self.handle(request, now_ms=now_ms)
+        self.connection.put_off(self, request)
 
     def handle(self, request: Request, *, now_ms: int) -> None:
         raise NotImplementedError
@@ -130,7 +131,7 @@ class CbsLink(RequestLink):
             return Answer(401, refused.reason)
         path = paths.parse(audience)
         if path.entity and namespace.find_queue(path.entity) is None:
-            return Answer(404, f"namespace {namespace.name!r} has no entity {path.entity!r}")
+            return refusal(no_entity(namespace.name, path.entity))
         self.connection.granted(str(path), grant)
         return Answer(202, "Accepted")
 

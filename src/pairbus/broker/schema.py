@@ -29,7 +29,7 @@ CREATE TABLE entity (
     accessed_ms INTEGER NOT NULL       -- written at leisure: AutoDeleteOnIdle needs no more
 );
 CREATE TABLE mailbox (
-    id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: rows of a dropped one may linger
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: rows may linger
     entity        INTEGER NOT NULL,
     kind          INTEGER NOT NULL,
     last_sequence INTEGER NOT NULL DEFAULT 0,
@@ -43,20 +43,11 @@ CREATE TABLE message (
     state          INTEGER NOT NULL,
     enqueued_ms    INTEGER NOT NULL,
     expires_ms     INTEGER,
-    ttl_ms         INTEGER,
     due_ms         INTEGER,
     delivery_count INTEGER NOT NULL,
     session_id     TEXT,               -- only where the queue requires sessions
-    durable        INTEGER,
-    priority       INTEGER,
-    annotations    BLOB,
-    annotation_count          INTEGER NOT NULL,
-    delivery_annotations      BLOB,
-    delivery_annotation_count INTEGER NOT NULL,
-    enqueued_sequence         INTEGER NOT NULL,
-    dead_letter_source        TEXT,
-    partition_id   INTEGER,
     size           INTEGER NOT NULL,
+    extra          BLOB,               -- what a plain message does not have; see message.py
     bare           BLOB    NOT NULL
 );
 CREATE INDEX message_by_expiry  ON message (expires_ms) WHERE expires_ms IS NOT NULL;

@@ -8,6 +8,7 @@ bytes may be split and joined across frames as they like, so nothing is put toge
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -29,6 +30,16 @@ _PINGS_UNREAD_MAX: Final = 1000
 _CLOSE_SECONDS: Final = 2.0
 
 
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    """The library tells of every connection at level info, where others say what is new."""
+
+    def info(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        self.debug(msg, *args, **kwargs)
+
+
+_QUIET: Final = _Quiet(logging.getLogger(__name__))
+
+
 class WebSocketConnection(asyncio.Protocol):
     """One upgraded HTTP connection; lives until its socket is gone."""
 
@@ -36,7 +47,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._seat = seat
         self._open_amqp = open_amqp
         self._wire = ServerProtocol(
-            subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=seat.logger
+            subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
         )
         self._transport: asyncio.Transport | None = None
         self._amqp: AmqpProtocol | None = None

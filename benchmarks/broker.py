@@ -1,0 +1,229 @@
+"""How fast the broker is, next to RabbitMQ on the same machine in the same run.
+
+    python benchmarks/broker.py            the whole table (about five minutes)
+    python benchmarks/broker.py --deep     also a queue of a million messages
+    python benchmarks/broker.py --quick    some seconds; figures without meaning
+
+Every broker is a process of its own, durable, with each send acknowledged and each receipt
+settled. All brokers run from the start and take turns, so that a busy moment of the machine hits
+each of them. Everything that was started is stopped and deleted at the end, also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import deep
+import floors
+import machine
+import native
+import ours
+import rabbitmq
+import report
+import rows
+from loop import LoadError
+
+FULL = rows.Counts(single=40_000, batch=120_000, both=40_000)
+QUICK = rows.Counts(single=300, batch=500, both=300)
+DEPTHS = [10_000, 100_000, 1_000_000]
+SIZE = 500
+STARTS = 5
+
+
+def main() -> int:
+    options = _options()
+    # Who stops us with SIGTERM wants the same tidy end as with Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    screen = Console(stderr=True)
+    base = Path(tempfile.mkdtemp(prefix="pairbus-bench-", dir=options.folder))
+    try:
+        with screen.status("starting") as status:
+            result = _run(options, base, lambda text: status.update(text))
+    except KeyboardInterrupt:
+        screen.print("stopped; every process is ended and every file deleted")
+        return 130
+    except (LoadError, ours.BrokerFailed) as error:
+        screen.print(f"benchmark failed: {error}", style="red", markup=False)
+        return 1
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    if options.json:
+        print(json.dumps(result, indent=1))
+    elif options.markdown:
+        print(report.markdown(result))
+    else:
+        report.show(result, Console(width=None if sys.stdout.isatty() else 160))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke test of some seconds")
+    parser.add_argument("--deep", action="store_true", help="also a queue of a million messages")
+    parser.add_argument("--only-deep", action="store_true", help="nothing but that")
+    parser.add_argument("--alone", action="store_true", help="without RabbitMQ")
+    parser.add_argument("--rounds", type=int, default=0, help="how often (3; with --quick 1)")
+    parser.add_argument(
+        "--folder",
+        default="/var/tmp",  # and not /tmp, which is memory on many machines
+        help="a folder on the disk that is to be measured (default: %(default)s)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the result as JSON")
+    form.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.deep = options.deep or options.only_deep
+    if not Path(options.folder).is_dir():
+        parser.error(f"--folder {options.folder!r} is not a folder")
+    return options
+
+
+def _run(
+    options: argparse.Namespace, base: Path, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "size": SIZE,
+        "rounds": options.rounds,
+        "machine": machine.describe(base),
+        "subjects": [],
+        "rows": [],
+        "process": {},
+        "floors": [],
+        "deep": None,
+        "notes": [],
+    }
+    if result["machine"]["data folder on"] in ("tmpfs", "ramfs"):
+        result["notes"].append(f"{options.folder} is memory, not a disk: commits cost nothing there")
+    if not options.only_deep:
+        progress("the floor")
+        scale = 1_000 if options.quick else 50_000
+        found = floors.sqlite_floor(base / "floor", messages=scale, size=SIZE)
+        found += floors.proton_floor(messages=scale, size=SIZE)
+        result["floors"] = [asdict(floor) for floor in found]
+        _compare(options, base, progress, result)
+    if options.deep:
+        depths, probe = ([1_000, 3_000], 300) if options.quick else (DEPTHS, 10_000)
+        result["deep"] = deep.run(base / "deep", depths, probe, progress)
+    return result
+
+
+def _compare(
+    options: argparse.Namespace,
+    base: Path,
+    progress: Callable[[str], None],
+    result: dict[str, Any],
+) -> None:
+    counts = QUICK if options.quick else FULL
+    progress("starting pairbus")
+    startups = _startups(base, 1 if options.quick else STARTS)
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(ours.broker(base / "pairbus", [rows.QUEUE]))
+        idle = rows.resident_mb(broker.pid)
+        seconds = statistics.median([*startups, broker.startup_seconds])
+        result["process"]["pairbus"] = {"startup_seconds": seconds, "idle_mb": idle}
+        subjects = [deep.our_subject(broker)]
+        if not options.alone:
+            try:
+                progress("starting RabbitMQ")
+                subjects += stack.enter_context(_peers(base / "rabbitmq", result))
+            except rabbitmq.PeerMissing as missing:
+                result["notes"].append(f"measured without a peer. {missing}")
+        samples = _rounds(subjects, counts, options.rounds, progress)
+    result["subjects"] = [subject.name for subject in subjects]
+    result["rows"] = [_row(row, subjects, samples) for row in rows.ROWS]
+
+
+def _startups(base: Path, count: int) -> list[float]:
+    """Starts on fresh folders, before anything else runs. The first may have to compile."""
+    seconds = []
+    for number in range(count):
+        with ours.broker(base / f"start-{number}", [rows.QUEUE]) as broker:
+            seconds.append(broker.startup_seconds)
+    return seconds
+
+
+@contextlib.contextmanager
+def _peers(folder: Path, result: dict[str, Any]) -> Iterator[list[rows.Subject]]:
+    rabbitmq.install()
+    with rabbitmq.node(folder) as node:
+        result["machine"]["RabbitMQ"] = node.version
+        channel = native.Channel(node.port, rabbitmq.USER, rabbitmq.PASSWORD)
+        channel.declare(rows.QUEUE.encode())
+        channel.close()
+        result["process"]["RabbitMQ"] = {
+            "startup_seconds": node.startup_seconds,
+            "idle_mb": rows.resident_mb(node.pid),
+        }
+        port = ("--port", str(node.port))
+        login = ("--user", rabbitmq.USER, "--password", rabbitmq.PASSWORD)
+        yield [
+            rows.Subject(
+                name="RabbitMQ, AMQP 1.0",
+                script="load.py",
+                pid=node.pid,
+                arguments=(*port, *login, "--address", f"/amq/queue/{rows.QUEUE}"),
+                batches=False,
+            ),
+            rows.Subject(
+                name="RabbitMQ, AMQP 0-9-1",
+                script="native.py",
+                pid=node.pid,
+                arguments=(*port, *login, "--queue", rows.QUEUE),
+                batches=False,
+            ),
+        ]
+
+
+def _rounds(
+    subjects: list[rows.Subject], counts: rows.Counts, rounds: int, progress: Callable[[str], None]
+) -> dict[tuple[str, str], list[rows.Sample]]:
+    samples: dict[tuple[str, str], list[rows.Sample]] = {}
+    for number in range(rounds):
+        # The queue is empty after each subject: `receive` takes what was sent before it.
+        for subject in subjects:
+            for row in rows.ROWS:
+                progress(f"round {number + 1} of {rounds}: {subject.name}, {row.title}")
+                sample = rows.measure(subject, row, counts.of(row), SIZE)
+                samples.setdefault((subject.name, row.key), []).append(sample)
+    return samples
+
+
+def _row(
+    row: rows.Row,
+    subjects: list[rows.Subject],
+    samples: dict[tuple[str, str], list[rows.Sample]],
+) -> dict[str, Any]:
+    figures = {
+        subject.name: rows.summary(samples[subject.name, row.key]) for subject in subjects
+    }
+    us = figures["pairbus"].rate
+    return {
+        "key": row.key,
+        "title": row.title,
+        "aim": row.aim,
+        "figures": {
+            name: asdict(figure) | {"generator_share": figure.generator_share}
+            for name, figure in figures.items()
+        },
+        "ratios": {name: us / f.rate for name, f in figures.items() if name != "pairbus"},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

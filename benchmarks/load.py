@@ -1,0 +1,246 @@
+"""Load in AMQP 1.0 for any broker, on `pairbus.amqp.engine` in the client role.
+
+One process drives one sending and one receiving connection on a single loop. The SDK would be
+slower than the broker; this costs a fraction of it. Each send waits for its `accepted`; a receiver
+settles in two phases where the broker can (it answers when the settlement is durable, and until then
+the message is not counted) and at once where it cannot. RabbitMQ and we are spoken to alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+
+import loop
+from pairbus.amqp.engine import (
+    ACCEPTED,
+    Attached,
+    Closed,
+    Detached,
+    Disposed,
+    Engine,
+    EngineLimits,
+    Event,
+    Link,
+    OutcomeKind,
+    SaslClient,
+    Transferred,
+)
+
+BATCH_FORMAT = struct.pack(">BI", 0x70, 0x80013700)
+DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"  # a header section with nothing else in it
+UNSETTLED = 0  # snd-settle-mode
+FIRST, SECOND = 0, 1  # rcv-settle-mode
+
+
+def data_section(content: bytes) -> bytes:
+    return b"\x00\x53\x75\xb0" + struct.pack(">I", len(content)) + content
+
+
+def as_batches(output: bytes) -> bytes:
+    """Mark every transfer in the engine's output as a batch.
+
+    Proton cannot set a transfer's message-format and writes 0, one byte, which becomes five here:
+    the sizes of frame and list grow by four. Frames must have that much room.
+    """
+    parts, at = [], 0
+    while at < len(output):
+        size, offset = struct.unpack_from(">IB", output, at)
+        body, end = at + 4 * offset, at + size
+        if output[body : body + 3] == b"\x00\x53\x14":
+            parts.append(_marked(output[at:body], output[body:end]))
+        else:
+            parts.append(output[at:end])
+        at = end
+    return b"".join(parts)
+
+
+def _marked(head: bytes, transfer: bytes) -> bytes:
+    wide = transfer[3] == 0xD0  # list32, or else list8
+    at = 12 if wide else 6
+    for _ in range(3):  # handle, delivery-id, delivery-tag
+        at += _width(transfer, at)
+    if _width(transfer, at) > 1 and transfer[at : at + 2] != b"\x52\x00":
+        raise loop.LoadError(f"the transfer has a message-format already: {transfer[:40]!r}")
+    grown = 5 - _width(transfer, at)
+    if wide:
+        sizes = struct.pack(">II", _u32(transfer, 4) + grown, _u32(transfer, 8))
+    else:
+        sizes = bytes((transfer[4] + grown, transfer[5]))
+    rest = transfer[at + _width(transfer, at) :]
+    head = struct.pack(">I", _u32(head, 0) + grown) + head[4:]
+    return head + transfer[:4] + sizes + transfer[4 + len(sizes) : at] + BATCH_FORMAT + rest
+
+
+def _u32(data: bytes, at: int) -> int:
+    return int(struct.unpack_from(">I", data, at)[0])
+
+
+def _width(data: bytes, at: int) -> int:
+    """Of an encoded uint, binary or null."""
+    code = data[at]
+    return {0x40: 1, 0x43: 1, 0x52: 2, 0x70: 5}.get(code) or 2 + data[at + 1]
+
+
+class Client:
+    """A connection with one link, set up before the clock starts."""
+
+    def __init__(self, options: argparse.Namespace, name: str) -> None:
+        self.sock = loop.connect("127.0.0.1", options.port)
+        self.done = False
+        sasl = SaslClient("PLAIN", options.user, options.password)
+        self.engine = Engine(
+            server=False,
+            container_id=f"pairbus-bench-{name}",
+            hostname="localhost",
+            limits=EngineLimits(idle_timeout_ms=None),
+            sasl=sasl,
+        )
+        self.engine.open()
+        self.session = self.engine.session()
+
+    def attach(self, link: Link) -> None:
+        """Wait, blocking, until the broker has attached its end too."""
+        attached = False
+        while not attached or (link.is_sender and not link.credit):
+            self.sock.sendall(self.engine.data_to_send())
+            data = self.sock.recv(loop.READ_SIZE)
+            if not data:
+                raise loop.LoadError("the broker closed the connection before the link was attached")
+            for event in self.engine.receive(data):
+                attached = attached or type(event) is Attached
+                self.check(event)
+
+    def check(self, event: Event) -> None:
+        if type(event) is Closed or type(event) is Detached:
+            raise loop.LoadError(f"the broker ended the link or connection: {event.error}")
+
+
+class Sender(Client):
+    """Keeps `flight` messages unacknowledged until `count` are accepted."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options, "sender")
+        message = DURABLE + data_section(bytes(options.size))
+        self._batched = options.batch > 1
+        if self._batched:
+            message = data_section(message) * options.batch
+        self._message = message
+        self._transfers, extra = divmod(options.count, options.batch)
+        if extra or options.send % options.batch:
+            raise loop.LoadError(f"count and flight must be multiples of {options.batch}")
+        self._flight = options.send // options.batch
+        self._sent = self._accepted = 0
+        self.link = self.engine.attach_sender(
+            self.session, "bench-out", options.address, snd_settle_mode=UNSETTLED
+        )
+        self.attach(self.link)
+
+    def received(self, data: bytes) -> None:
+        accepted = 0
+        for event in self.engine.receive(data):
+            if type(event) is Disposed:
+                if event.outcome.kind is not OutcomeKind.ACCEPTED:
+                    raise loop.LoadError(f"a message was not accepted: {event.outcome}")
+                if not event.settled:
+                    event.delivery.settle()
+                accepted += 1
+            else:
+                self.check(event)
+        self._accepted += accepted
+        self.done = self._accepted >= self._transfers
+
+    def output(self) -> bytes:
+        room = self._flight - (self._sent - self._accepted)
+        more = min(room, self._transfers - self._sent, self.link.credit)
+        send, message, first = self.link.send, self._message, self._sent
+        for number in range(first, first + more):
+            send(number.to_bytes(4, "big"), message)
+        self._sent += max(more, 0)
+        output = self.engine.data_to_send()
+        return as_batches(output) if self._batched else output
+
+
+class Receiver(Client):
+    """Receives and settles `count` messages, never with more than `credit` outstanding."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options, "receiver")
+        self._two_phase = options.two_phase
+        self._count = options.count
+        self._credit = options.receive
+        self._received = self._settled = self._granted = 0
+        self._barrier: Link | None = None
+        self._address = options.address
+        self.link = self._attach("bench-in")
+        self.attach(self.link)
+
+    def _attach(self, name: str) -> Link:
+        return self.engine.attach_receiver(
+            self.session,
+            name,
+            self._address,
+            snd_settle_mode=UNSETTLED,
+            rcv_settle_mode=SECOND if self._two_phase else FIRST,
+        )
+
+    def received(self, data: bytes) -> None:
+        two_phase, settled = self._two_phase, 0
+        for event in self.engine.receive(data):
+            kind = type(event)
+            if kind is Transferred:
+                self._received += 1
+                if two_phase:
+                    event.delivery.update(ACCEPTED)
+                else:
+                    event.delivery.accept()
+                    settled += 1
+            elif kind is Disposed:
+                if not event.settled or event.outcome.kind is not OutcomeKind.ACCEPTED:
+                    raise loop.LoadError(f"a settlement was not confirmed: {event.outcome}")
+                settled += 1
+            elif kind is Attached:
+                self.done = event.link is self._barrier
+            else:
+                self.check(event)
+        self._settled += settled
+        if two_phase and self._settled >= self._count:
+            self.done = True
+
+    def output(self) -> bytes:
+        # Credit comes back with the settlement, so that it also bounds what is unsettled.
+        more = min(self._credit - (self._granted - self._settled), self._count - self._granted)
+        # Some at a time: a flow frame per message would be a cost of its own.
+        if more >= min(self._credit // 10, self._count - self._granted) and more > 0:
+            self._granted += more
+            self.link.grant(more)
+        if not self._two_phase and self._settled >= self._count and self._barrier is None:
+            # Nothing answers a settlement here. A link that is attached afterwards to the same
+            # queue is answered only when the broker has dealt with all of them.
+            self._barrier = self._attach("barrier")
+        return self.engine.data_to_send()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--user", required=True)
+    parser.add_argument("--password", required=True)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--size", type=int, default=500)
+    parser.add_argument("--count", type=int, required=True, help="messages")
+    parser.add_argument("--send", type=int, metavar="FLIGHT", default=0)
+    parser.add_argument("--batch", type=int, default=1, help="messages in a transfer")
+    parser.add_argument("--receive", type=int, metavar="CREDIT", default=0)
+    parser.add_argument("--two-phase", action="store_true")
+    options = parser.parse_args()
+    peers: list[loop.Peer] = []
+    if options.send:
+        peers.append(Sender(options))
+    if options.receive:
+        peers.append(Receiver(options))
+    loop.measure(peers, options.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""A namespace to test: a real data file, a clock moved by hand, a loop whose timers never fire.
+
+`World` speaks the language of the tests (send, receive, settle, pass time, crash) and waits until
+what it asked for is durable, unless a test wants to look in between.
+"""
+
+import asyncio
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import count
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sections import read_application_properties, slice_message
+from pairbus.amqp.values import Symbol, Timestamp, UInt, encode, encode_list
+from pairbus.broker import management
+from pairbus.broker.dialect import Request
+from pairbus.broker.entities import NamespaceOptions
+from pairbus.broker.intake import Incoming
+from pairbus.broker.lifecycle import PING_CONTENT_TYPE, Kind
+from pairbus.broker.message import MAILBOX_SHIFT
+from pairbus.broker.namespace import Namespace
+from pairbus.testing import ManualClock
+
+_MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10
+_UNTOLD = object()
+
+
+def encoded(
+    body=b"hello",
+    *,
+    message_id=None,
+    session=None,
+    content_type=None,
+    ttl_ms=None,
+    due_ms=None,
+    annotations=None,
+    properties=None,
+):
+    """An AMQP message as a sender writes it; only what is asked for is there."""
+    pieces = []
+    if ttl_ms is not None:
+        pieces.append(b"\x00\x53\x70" + encode([None, None, UInt(ttl_ms)]))
+    notes = {Symbol(name): value for name, value in (annotations or {}).items()}
+    if due_ms is not None:
+        notes[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(due_ms)
+    if notes:
+        pieces.append(b"\x00\x53\x72" + encode(notes))
+    fields = {_MESSAGE_ID: message_id, _CONTENT_TYPE: content_type, _GROUP_ID: session}
+    if any(value is not None for value in fields.values()):
+        last = max(index for index, value in fields.items() if value is not None)
+        values = [encode(fields.get(index)) for index in range(last + 1)]
+        pieces.append(b"\x00\x53\x73" + encode_list(values))
+    if properties:
+        pieces.append(b"\x00\x53\x74" + encode(properties))
+    if body is not None:
+        pieces.append(b"\x00\x53\x75" + encode(body))
+    return b"".join(pieces)
+
+
+def ping(**more):
+    return encoded(b"", content_type=PING_CONTENT_TYPE, ttl_ms=1000, **more)
+
+
+def application_properties(message):
+    parts = slice_message(message.bare)
+    return read_application_properties(parts.bare, parts.application_properties)
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """Timers are taken down and never fire: the tests decide when time has passed."""
+
+    def __init__(self):
+        super().__init__()
+        self.delays = []
+
+    def call_later(self, delay, callback, *args, context=None):
+        self.delays.append(delay)
+        return asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+
+
+class Receiver:
+    """A link that takes messages while it has credit, and keeps the locks."""
+
+    def __init__(self, queue, kind=Kind.MAIN, *, credit=0):
+        self.queue = queue
+        self.mailbox = queue.mailboxes[kind]
+        self.credit = credit
+        self.session = None
+        self.locks = []
+        self.has_lost_session = False
+
+    @property
+    def sequences(self):
+        return [lock.message.sequence for lock in self.locks]
+
+    def can_take(self):
+        return self.credit > 0
+
+    def deliver(self, message, *, now_ms):
+        self.credit -= 1
+        self.locks.append(self.queue.lock(self.mailbox, message, self, now_ms=now_ms))
+
+    def session_lost(self):
+        self.has_lost_session = True
+        self.session = None
+        self.mailbox.detach(self)
+
+    def session_granted(self, session_id, *, now_ms):
+        until_ms = now_ms + self.queue.lock_ms
+        self.session = self.mailbox.sessions.hold(session_id, self, until_ms=until_ms)
+        self.mailbox.attach(self)
+
+    def session_timed_out(self):
+        self.has_lost_session = True
+
+    def flow(self, credit):
+        """More credit, as a client grants it."""
+        self.credit += credit
+        self.mailbox.hunger(self)
+        self.queue.pump(self.mailbox, now_ms=self.queue.namespace.now_ms())
+
+    def close(self):
+        session, self.session = self.session, None
+        self.mailbox.detach(self)
+        if session is not None:
+            now_ms = self.queue.namespace.now_ms()
+            self.queue.let_session_go(session, has_lapsed=False, now_ms=now_ms)
+
+
+class World:
+    def __init__(self, folder, *queues, clock=None):
+        self.folder = folder
+        self.queues = queues
+        self.clock = clock or ManualClock()
+        self.loop = StillLoop()
+        self._copies = count(1)
+        self.open()
+
+    # life
+
+    def open(self):
+        # A plain function: the namespace would wait for the loop at each jump of the clock itself.
+        options = NamespaceOptions(queues=self.queues, data=self.folder)
+        self.namespace = Namespace(options, loop=self.loop, clock=lambda: self.clock())
+        self.namespace.open()
+
+    def close(self):
+        self.loop.run_until_complete(self.namespace.close())
+
+    def end(self):
+        self.close()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def restart(self):
+        self.close()
+        self.open()
+
+    def crash(self):
+        """As after kill -9: what the disk has at this moment, and nothing else, comes back.
+
+        The write-ahead log belongs to the data file; the lock of the dead process does not.
+        """
+        aside = self.folder.with_name(f"{self.folder.name.split('~')[0]}~{next(self._copies)}")
+        aside.mkdir()
+        for path in self.folder.glob("*.db*"):
+            if not path.name.endswith("-shm"):
+                shutil.copy(path, aside)
+        self.vanish()
+        self.folder = aside
+        self.open()
+
+    def vanish(self):
+        """Free what the process would have held; what this still writes, nobody reads."""
+        namespace = self.namespace
+        namespace.committer._orders.put(False)
+        namespace.committer._thread.join()
+        namespace.store.rollback()
+        for thing in (namespace.store._reader, namespace.store._db, namespace.store._lock):
+            thing.close()
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    # time
+
+    @property
+    def now_ms(self):
+        return self.namespace.now_ms()
+
+    def flush(self):
+        self.loop.run_until_complete(self.namespace.committer.flushed())
+
+    def pass_time(self, seconds):
+        self.clock.advance(seconds)
+        self.tick()
+
+    def tick(self):
+        self.namespace.tick()
+        self.flush()
+
+    # messages
+
+    def queue(self, name="q"):
+        queue = self.namespace.find_queue(name)
+        assert queue is not None, name
+        return queue
+
+    def submit(self, *messages, to="q"):
+        """Hand over a batch without waiting: what was answered at once, and who will be told."""
+        told = []
+        batch = [Incoming(slice_message(data), len(data)) for data in messages]
+        return self.queue(to).enqueue(batch, told.append, now_ms=self.now_ms), told
+
+    def send(self, *messages, to="q"):
+        """The numbers given, once durable; or the error."""
+        result, told = self.submit(*messages, to=to)
+        if isinstance(result, AmqpError):
+            assert told == []
+            return result
+        self.flush()
+        assert len(told) == 1
+        return told[0] or result
+
+    def receive(self, count=1, *, of="q", kind=Kind.MAIN):
+        """A receiver that came, took up to `count` messages under lock, and went."""
+        receiver = Receiver(self.queue(of), kind, credit=0)
+        receiver.mailbox.attach(receiver)
+        receiver.flow(count)
+        self.flush()  # what had expired is cleared away meanwhile
+        receiver.mailbox.detach(receiver)
+        return receiver.locks
+
+    def accept(self, session_id, *, of="q", credit=0):
+        receiver = Receiver(self.queue(of))
+        receiver.session_granted(session_id, now_ms=self.now_ms)
+        if credit:
+            receiver.flow(credit)
+        return receiver
+
+    def start_settling(self, lock, settlement, *, of="q", kind=Kind.MAIN, **words):
+        queue, told = self.queue(of), []
+        mailbox = queue.mailboxes[kind]
+        if mailbox.valid_lock(lock.token, now_ms=self.now_ms) is not lock:
+            return ["lock lost"]
+        queue.settle(mailbox, lock, settlement, told.append, now_ms=self.now_ms, **words)
+        return told
+
+    def settle(self, lock, settlement, *, of="q", kind=Kind.MAIN, **words):
+        """What the settler is told: None, an error, or that the lock is lost."""
+        told = self.start_settling(lock, settlement, of=of, kind=kind, **words)
+        self.flush()
+        assert len(told) == 1
+        return told[0]
+
+    def ask(self, operation, body, *, of="q", kind=Kind.MAIN, holder=None, wait=True):
+        """The answer of `$management`, asked by the connection that has `holder`'s link."""
+        queue, answers = self.queue(of), []
+        context = management.Context(
+            queue,
+            queue.mailboxes[kind],
+            holder_of=lambda session: session.holder is holder and holder is not None,
+            now_ms=self.now_ms,
+        )
+        request = Request("id", None, {"operation": f"com.microsoft:{operation}"}, body)
+        management.handle(context, request, answers.append)
+        if not wait:
+            return answers
+        self.flush()
+        assert len(answers) == 1
+        return answers[0]
+
+    # what the file says
+
+    @property
+    def file(self):
+        return self.namespace.store.path
+
+    def rows(self, *, of="q", kind=Kind.MAIN, columns="state, delivery_count"):
+        """Of a mailbox's messages, by sequence number, read by somebody else from the file."""
+        mailbox_id = self.queue(of).mailboxes[kind].counters.mailbox_id
+        low = mailbox_id << MAILBOX_SHIFT
+        with closing(sqlite3.connect(self.file)) as db:
+            found = db.execute(
+                f"SELECT id - ?, {columns} FROM message WHERE id >= ? AND id < ? ORDER BY id",
+                (low, low, low + (1 << MAILBOX_SHIFT)),
+            ).fetchall()
+        return {row[0]: row[1:] if len(row) > 2 else row[1] for row in found}
+
+    def sequences(self, *, of="q", kind=Kind.MAIN):
+        return list(self.rows(of=of, kind=kind))
+
+    def check_counters(self):
+        """What the counters claim, in memory and in the file, is what the file holds."""
+        with closing(sqlite3.connect(self.file)) as db:
+            claimed = {
+                row[0]: row[1:]
+                for row in db.execute("SELECT id, active, deferred, scheduled, bytes FROM mailbox")
+            }
+            held = {mailbox_id: Counter() for mailbox_id in claimed}
+            for mailbox_id, state, number, size in db.execute(
+                f"SELECT id >> {MAILBOX_SHIFT}, state, count(*), sum(size) FROM message "
+                "GROUP BY 1, 2"
+            ):
+                held[mailbox_id][state] = number
+                held[mailbox_id]["bytes"] += size
+        for queue in self.namespace.queues:
+            for mailbox in queue.mailboxes.values():
+                counters = mailbox.counters
+                found = held[counters.mailbox_id]
+                truth = (found[0], found[1], found[2], found["bytes"])
+                where = (queue.name, mailbox.kind)
+                assert (
+                    where,
+                    (counters.active, counters.deferred, counters.scheduled, counters.bytes),
+                ) == (where, truth)
+                assert (where, claimed[counters.mailbox_id]) == (where, truth)

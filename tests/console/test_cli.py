@@ -1,0 +1,281 @@
+"""`python -m pairbus` as a person, a script and an operating system meet it: in a real process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "pairbus"]
+SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PAIRBUS_")]:
+        monkeypatch.delenv(name)
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=SECONDS, cwd=cwd
+    )
+
+
+class Process:
+    """A `pairbus broker` that is ready."""
+
+    def __init__(self, *words: str, cwd: Path, namespaces: int = 1) -> None:
+        self.popen = subprocess.Popen(
+            [*COMMAND, "broker", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+        )
+        assert self.popen.stdout is not None
+        self.lines = [self.popen.stdout.readline() for _ in range(namespaces)]
+        self.ports = [int(found) for found in re.findall(r"sb://[^;]+:(\d+);", "".join(self.lines))]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit code, what else was on stdout, stderr."""
+        self.popen.send_signal(number)
+        out, err = self.popen.communicate(timeout=SECONDS)
+        return self.popen.returncode, out, err
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def starting(*words: str, namespaces: int = 1) -> Process:
+        started.append(Process(*words, cwd=tmp_path, namespaces=namespaces))
+        return started[-1]
+
+    yield starting
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.communicate()
+
+
+def get_health(port: int, context: ssl.SSLContext | None = None) -> object:
+    connection: http.client.HTTPConnection
+    if context is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    else:
+        connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=context)
+    try:
+        connection.request("GET", "/$health")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def test_it_says_when_each_namespace_is_ready_and_nothing_else(
+    start: Callable[..., Process],
+) -> None:
+    process = start("--namespace", "east", "--namespace", "west", "--memory", namespaces=2)
+
+    assert [re.sub(r":\d+;", ":PORT;", line) for line in process.lines] == [
+        f"{name} ready: Endpoint=sb://localhost:PORT;SharedAccessKeyName=RootManageSharedAccessKey;"
+        "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true\n"
+        for name in ("east", "west")
+    ]
+    for name, port in zip(("east", "west"), process.ports, strict=True):
+        assert get_health(port) == {"status": "ok", "namespace": name}
+    code, out, err = process.stop()
+    assert (code, out) == (0, "")
+    assert "SIGTERM: stopping" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly_while_clients_are_connected(
+    start: Callable[..., Process], number: signal.Signals
+) -> None:
+    process = start("--memory", "--log-level", "error")
+    with (
+        socket.create_connection(("127.0.0.1", process.ports[0]), timeout=SECONDS) as silent,
+        socket.create_connection(("::1", process.ports[0]), timeout=SECONDS) as amqp,
+    ):
+        amqp.sendall(b"AMQP\x00\x01\x00\x00")
+        assert amqp.recv(8) == b"AMQP\x00\x01\x00\x00"
+
+        assert process.stop(number) == (0, "", "")
+
+        assert silent.recv(1) == b""
+
+
+def test_messages_and_certificates_are_kept_in_the_folder(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start("--queue", "orders")
+    ca_file = tmp_path / "pairbus-data" / "certificates" / "ca.pem"
+    deadline = time.monotonic() + SECONDS
+    while not ca_file.exists() and process.popen.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)  # it is made right after "ready", in another process
+    context = ssl.create_default_context(cafile=str(ca_file))
+    assert get_health(process.ports[0], context) == {"status": "ok", "namespace": "local"}
+    code, _, err = process.stop()
+    assert code == 0
+    assert f"TLS clients are to trust {ca_file}" in err
+
+    again = start()
+    assert get_health(again.ports[0], context) == {"status": "ok", "namespace": "local"}
+    assert again.stop()[0] == 0
+    assert (tmp_path / "pairbus-data" / "local.db").exists()
+
+
+def test_tls_only_refuses_the_rest(start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start("--memory", "--tls-only", "--policy", "app:k:Send", "--policy", "ops:m:Manage")
+
+    assert re.fullmatch(
+        r"local ready: Endpoint=sb://localhost:\d+;SharedAccessKeyName=ops;SharedAccessKey=m\n",
+        process.lines[0],
+    )
+    with socket.create_connection(("127.0.0.1", process.ports[0]), timeout=SECONDS) as plain:
+        plain.sendall(b"AMQP\x03\x01\x00\x00")
+        assert plain.recv(100) == b"AMQP\x02\x01\x00\x00"
+
+
+def test_a_second_signal_ends_it_at_once(start: Callable[..., Process]) -> None:
+    process = start("--memory")
+    # A peer that does not read keeps a polite stop waiting for a while.
+    with socket.create_connection(("127.0.0.1", process.ports[0])) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        stuck.sendall(b"GET /nothing HTTP/1.1\r\nhost: h\r\n\r\n" * 20_000)
+        process.popen.send_signal(signal.SIGINT)
+        assert process.popen.stderr is not None
+        while "SIGINT: stopping" not in process.popen.stderr.readline():
+            pass
+        started = time.monotonic()
+
+        code, _, _ = process.stop(signal.SIGINT)
+
+        assert code == 130
+        assert time.monotonic() - started < 2
+
+
+def mistake(*words: str, cwd: Path) -> str:
+    """Runs what must fail as a user's mistake does, and returns the complaint."""
+    done = run(*words, cwd=cwd)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("pairbus: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.removeprefix("pairbus: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["brokr"], "No such command 'brokr'"),
+        (["broker", "--nonsense"], "No such option: --nonsense"),
+        (["broker", "--log-level", "loud"], "'loud' is not one of"),
+        (["broker", "--memory", "--data", "x"], "--data and --memory exclude each other"),
+        (["broker", "--policy", "app:k:Fly"], "'Fly' is no right; use Manage, Send, Listen"),
+        (["broker", "--namespace", "a:b"], "'b' is not a port"),
+        (["broker", "--queue", "no good"], "queue name 'no good' is not valid"),
+        (["broker", "--memory", "--host", "192.0.2.1"], "has the well-known key"),
+        (
+            ["broker", "--memory", "--host", "192.0.2.1", "--policy", "a:own:Send"],
+            "'192.0.2.1' is not an address of this machine",
+        ),
+        (["broker", "--config", "absent.json"], "absent.json: cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], complaint: str) -> None:
+    assert complaint in mistake(*words, cwd=tmp_path)
+    assert not (tmp_path / "pairbus-data").exists()
+
+
+def test_a_bad_configuration_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "Config.json").write_text('{\n "UserConfig": {\n  "Namespaces": 7\n }\n}\n')
+
+    complaint = mistake("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+
+    assert complaint.startswith("Config.json:3: ")
+
+
+def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        complaint = mistake("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path)
+
+    assert complaint.startswith(f"namespace 'n': port {port} is taken by another program")
+
+
+def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "file/below" in mistake("broker", "--data", "file/below", cwd=tmp_path)
+
+
+def test_a_second_broker_on_the_same_file_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start()
+
+    assert "local.db" in mistake("broker", cwd=tmp_path)
+
+
+def test_a_file_of_a_newer_version_is_told(start: Callable[..., Process], tmp_path: Path) -> None:
+    assert start().stop()[0] == 0
+    file = sqlite3.connect(tmp_path / "pairbus-data" / "local.db")
+    file.execute("PRAGMA user_version = 1000000")
+    file.close()
+
+    complaint = mistake("broker", cwd=tmp_path)
+
+    assert "local.db" in complaint
+    assert "newer" in complaint
+
+
+def test_the_environment_may_say_where_and_how(
+    start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAIRBUS_DATA", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("PAIRBUS_POLICY", "app:from-the-environment:Send,Listen")
+    monkeypatch.setenv("PAIRBUS_HOST", "127.0.0.1")
+
+    process = start()
+
+    assert "Endpoint=sb://127.0.0.1:" in process.lines[0]
+    assert "SharedAccessKey=from-the-environment;" in process.lines[0]
+    assert (tmp_path / "elsewhere" / "local.db").exists()
+    assert process.stop()[0] == 0
+    # The command line has the last word.
+    assert start("--memory").stop()[0] == 0
+
+
+def test_help_has_examples_and_the_version_is_told() -> None:
+    version = run("--version")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert version.stdout.startswith("pairbus ")
+
+    assert "Commands:\n  broker" in run().stdout
+    assert "pairbus broker --queue orders" in run("broker", "--help").stdout
+
+
+@pytest.mark.req("X-08")
+def test_the_demo_tells_its_story(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "demo"], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Sent 'Hello, Service Bus!' to the queue 'demo'" in done.stdout
+    assert "Received 'Hello, Service Bus!' from it, and completed it." in done.stdout
+    assert list(tmp_path.iterdir()) == []
