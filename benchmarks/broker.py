@@ -51,7 +51,9 @@ def main() -> int:
     base = Path(tempfile.mkdtemp(prefix="pairbus-bench-", dir=options.folder))
     try:
         with screen.status("starting") as status:
-            result = _run(options, base, lambda text: status.update(text))
+            # A log file gets lines; a terminal one line that changes.
+            progress = status.update if screen.is_terminal else lambda text: screen.print(text)
+            result = _run(options, base, progress)
     except KeyboardInterrupt:
         screen.print("stopped; every process is ended and every file deleted")
         return 130
@@ -109,7 +111,9 @@ def _run(
         "notes": [],
     }
     if result["machine"]["data folder on"] in ("tmpfs", "ramfs"):
-        result["notes"].append(f"{options.folder} is memory, not a disk: commits cost nothing there")
+        result["notes"].append(
+            f"{options.folder} is memory, not a disk: commits cost nothing there"
+        )
     if not options.only_deep:
         progress("the floor")
         scale = 1_000 if options.quick else 50_000
@@ -164,30 +168,29 @@ def _peers(folder: Path, result: dict[str, Any]) -> Iterator[list[rows.Subject]]
     with rabbitmq.node(folder) as node:
         result["machine"]["RabbitMQ"] = node.version
         channel = native.Channel(node.port, rabbitmq.USER, rabbitmq.PASSWORD)
-        channel.declare(rows.QUEUE.encode())
+        for kind in rabbitmq.QUEUE_KINDS:
+            channel.declare(kind.encode(), kind.encode())
         channel.close()
         result["process"]["RabbitMQ"] = {
             "startup_seconds": node.startup_seconds,
             "idle_mb": rows.resident_mb(node.pid),
         }
-        port = ("--port", str(node.port))
-        login = ("--user", rabbitmq.USER, "--password", rabbitmq.PASSWORD)
-        yield [
-            rows.Subject(
-                name="RabbitMQ, AMQP 1.0",
-                script="load.py",
-                pid=node.pid,
-                arguments=(*port, *login, "--address", f"/amq/queue/{rows.QUEUE}"),
-                batches=False,
-            ),
-            rows.Subject(
-                name="RabbitMQ, AMQP 0-9-1",
-                script="native.py",
-                pid=node.pid,
-                arguments=(*port, *login, "--queue", rows.QUEUE),
-                batches=False,
-            ),
-        ]
+        yield [subject for kind in rabbitmq.QUEUE_KINDS for subject in _peer_subjects(node, kind)]
+
+
+def _peer_subjects(node: rabbitmq.Node, kind: str) -> Iterator[rows.Subject]:
+    login = ("--user", rabbitmq.USER, "--password", rabbitmq.PASSWORD)
+    for protocol, script, queue in (
+        ("1.0", "load.py", ("--address", f"/amq/queue/{kind}")),
+        ("0-9-1", "native.py", ("--queue", kind)),
+    ):
+        yield rows.Subject(
+            name=f"RabbitMQ {protocol}, {kind} queue",
+            script=script,
+            pid=node.pid,
+            arguments=("--port", str(node.port), *login, *queue),
+            batches=False,
+        )
 
 
 def _rounds(
@@ -209,9 +212,7 @@ def _row(
     subjects: list[rows.Subject],
     samples: dict[tuple[str, str], list[rows.Sample]],
 ) -> dict[str, Any]:
-    figures = {
-        subject.name: rows.summary(samples[subject.name, row.key]) for subject in subjects
-    }
+    figures = {subject.name: rows.summary(samples[subject.name, row.key]) for subject in subjects}
     us = figures["pairbus"].rate
     return {
         "key": row.key,

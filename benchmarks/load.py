@@ -2,8 +2,8 @@
 
 One process drives one sending and one receiving connection on a single loop. The SDK would be
 slower than the broker; this costs a fraction of it. Each send waits for its `accepted`; a receiver
-settles in two phases where the broker can (it answers when the settlement is durable, and until then
-the message is not counted) and at once where it cannot. RabbitMQ and we are spoken to alike.
+settles in two phases where the broker can (it answers when the settlement is durable, and until
+then the message is not counted) and at once where it cannot.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class Client:
             self.sock.sendall(self.engine.data_to_send())
             data = self.sock.recv(loop.READ_SIZE)
             if not data:
-                raise loop.LoadError("the broker closed the connection before the link was attached")
+                raise loop.LoadError(
+                    "the broker closed the connection before the link was attached"
+                )
             for event in self.engine.receive(data):
                 attached = attached or type(event) is Attached
                 self.check(event)
@@ -187,19 +189,18 @@ class Receiver(Client):
     def received(self, data: bytes) -> None:
         two_phase, settled = self._two_phase, 0
         for event in self.engine.receive(data):
-            kind = type(event)
-            if kind is Transferred:
+            if type(event) is Transferred:
                 self._received += 1
                 if two_phase:
                     event.delivery.update(ACCEPTED)
                 else:
                     event.delivery.accept()
                     settled += 1
-            elif kind is Disposed:
+            elif type(event) is Disposed:
                 if not event.settled or event.outcome.kind is not OutcomeKind.ACCEPTED:
                     raise loop.LoadError(f"a settlement was not confirmed: {event.outcome}")
                 settled += 1
-            elif kind is Attached:
+            elif type(event) is Attached:
                 self.done = event.link is self._barrier
             else:
                 self.check(event)

@@ -23,7 +23,7 @@ PERSISTENT = struct.pack(">HB", 0x1000, 2)  # property flags: only delivery-mode
 
 CONNECTION_START, CONNECTION_TUNE, CONNECTION_OPEN_OK = (10, 10), (10, 30), (10, 41)
 CHANNEL_OPEN_OK, QOS_OK, CONSUME_OK, DELIVER = (20, 11), (60, 11), (60, 21), (60, 60)
-QUEUE_DECLARE_OK, QUEUE_PURGE_OK, CONFIRM_SELECT_OK = (50, 11), (50, 31), (85, 11)
+QUEUE_DECLARE_OK, CONFIRM_SELECT_OK = (50, 11), (85, 11)
 ACK = struct.pack(">HH", 60, 80)
 
 
@@ -54,9 +54,7 @@ class Channel:
         self.sock.sendall(b"AMQP\x00\x00\x09\x01")
         self.expect(CONNECTION_START)
         plain = f"\0{user}\0{password}".encode()
-        arguments = (
-            struct.pack(">I", 0) + short(b"PLAIN") + struct.pack(">I", len(plain)) + plain
-        )
+        arguments = struct.pack(">I", 0) + short(b"PLAIN") + struct.pack(">I", len(plain)) + plain
         self.sock.sendall(method(0, (10, 11), arguments + short(b"en_US")))
         self.expect(CONNECTION_TUNE)
         tune = struct.pack(">HIH", 1, FRAME_MAX, 0)  # one channel, no heartbeats
@@ -85,14 +83,12 @@ class Channel:
                 raise loop.LoadError(f"RabbitMQ closed the connection instead of {answer}")
             self._buffer += data
 
-    def declare(self, queue: bytes) -> int:
-        """Make a durable classic queue, or find it; how many messages are ready in it."""
-        arguments = b"\0\0" + short(queue) + b"\x02" + struct.pack(">I", 0)
-        rest = self.call((50, 10), arguments, QUEUE_DECLARE_OK)
-        return int(struct.unpack_from(">I", rest, 1 + rest[0])[0])
-
-    def purge(self, queue: bytes) -> None:
-        self.call((50, 30), b"\0\0" + short(queue) + b"\0", QUEUE_PURGE_OK)
+    def declare(self, queue: bytes, kind: bytes) -> None:
+        """Make a durable queue of the kind `classic` or `quorum`."""
+        value = b"S" + struct.pack(">I", len(kind)) + kind
+        table = short(b"x-queue-type") + value
+        arguments = b"\0\0" + short(queue) + b"\x02" + struct.pack(">I", len(table)) + table
+        self.call((50, 10), arguments, QUEUE_DECLARE_OK)
 
     def close(self) -> None:
         self.sock.close()
@@ -101,7 +97,9 @@ class Channel:
 class Publisher:
     """Keeps `window` persistent messages in flight until `count` are confirmed."""
 
-    def __init__(self, channel: Channel, queue: bytes, body: bytes, count: int, window: int) -> None:
+    def __init__(
+        self, channel: Channel, queue: bytes, body: bytes, count: int, window: int
+    ) -> None:
         channel.call((85, 10), b"\0", CONFIRM_SELECT_OK)
         self.sock: socket.socket = channel.sock
         self.done = False
@@ -149,7 +147,9 @@ class Consumer:
     the end a synchronous call makes sure that the channel has taken all acknowledgements.
     """
 
-    def __init__(self, channel: Channel, queue: bytes, body: bytes, count: int, prefetch: int) -> None:
+    def __init__(
+        self, channel: Channel, queue: bytes, body: bytes, count: int, prefetch: int
+    ) -> None:
         channel.call((60, 10), struct.pack(">IHB", 0, prefetch, 0), QOS_OK)
         self.sock: socket.socket = channel.sock
         self.done = False
@@ -213,7 +213,6 @@ def main() -> None:
     for kind, depth in ((Publisher, options.send), (Consumer, options.receive)):
         if depth:
             channel = Channel(options.port, options.user, options.password)
-            channel.declare(queue)
             peers.append(kind(channel, queue, body, options.count, depth))
     loop.measure(peers, options.count)
 

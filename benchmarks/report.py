@@ -21,12 +21,12 @@ class Table:
     title: str
     header: list[str]
     rows: list[list[str]] = field(default_factory=list)
+    is_grouped: bool = False  # a row with an empty first cell belongs to the one above
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
     if result["rows"]:
         yield _speed(result)
-        yield _cost(result)
     if result["process"]:
         yield _process(result)
     if result["floors"]:
@@ -39,17 +39,27 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
 
 
 def _speed(result: dict[str, Any]) -> Table:
-    peers = [name for name in result["subjects"] if name != OURS]
     table = Table(
-        f"Messages a second, {result['size']} bytes each, median of {result['rounds']} "
-        "(in brackets: the slowest and the fastest)",
-        ["", "aim", OURS, *(text for peer in peers for text in (peer, "ratio"))],
+        f"Messages of {result['size']} bytes: the median of {result['rounds']} rounds (in brackets "
+        "the slowest and the fastest), and processor time per message",
+        ["", "", "a second", "pairbus is", "broker", "generator", "its share"],
+        is_grouped=True,
     )
     for row in result["rows"]:
-        cells = [row["title"], _number(row["aim"]), _rate(row["figures"][OURS])]
-        for peer in peers:
-            cells += [_rate(row["figures"][peer]), f"{row['ratios'][peer]:.2f} x"]
-        table.rows.append(cells)
+        aim = f"; aim {row['aim']:,}" if row["aim"] else ""
+        for name in result["subjects"]:
+            figure = row["figures"][name]
+            table.rows.append(
+                [
+                    row["title"] + aim if name == OURS else "",
+                    name,
+                    _rate(figure),
+                    "" if name == OURS else f"{row['ratios'][name]:.2f} x",
+                    f"{figure['broker_us']:.0f} us",
+                    f"{figure['generator_us']:.1f} us",
+                    f"{figure['generator_share']:.0%}",
+                ]
+            )
     return table
 
 
@@ -57,23 +67,6 @@ def _rate(figure: dict[str, Any]) -> str:
     rates = figure["rates"]
     spread = f" ({min(rates):,.0f} - {max(rates):,.0f})" if len(rates) > 1 else ""
     return f"{figure['rate']:,.0f}{spread}"
-
-
-def _cost(result: dict[str, Any]) -> Table:
-    table = Table(
-        "Processor time per message: broker + generator (the generator's share of both)",
-        ["", *result["subjects"]],
-    )
-    for row in result["rows"]:
-        cells = [row["title"]]
-        for name in result["subjects"]:
-            figure = row["figures"][name]
-            cells.append(
-                f"{figure['broker_us']:.0f} + {figure['generator_us']:.0f} us "
-                f"({figure['generator_share']:.0%})"
-            )
-        table.rows.append(cells)
-    return table
 
 
 def _process(result: dict[str, Any]) -> Table:
@@ -126,16 +119,15 @@ def _deep(result: dict[str, Any]) -> Table:
     return table
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
 def show(result: dict[str, Any], console: Console) -> None:
     for table in tables(result):
         shown = RichTable(title=table.title, title_justify="left", title_style="bold")
         for number, name in enumerate(table.header):
-            shown.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-        for row in table.rows:
+            left = number == 0 or (number == 1 and table.is_grouped)
+            shown.add_column(name, justify="left" if left else "right", overflow="fold")
+        for number, row in enumerate(table.rows):
+            if table.is_grouped and row[0] and number:
+                shown.add_section()
             shown.add_row(*row)
         console.print()
         console.print(shown)

@@ -110,7 +110,7 @@ class Figure:
 
 def summary(samples: list[Sample]) -> Figure:
     def median_us(seconds: str) -> float:
-        return statistics.median(getattr(s, seconds) / s.messages * 1e6 for s in samples)
+        return float(statistics.median(getattr(s, seconds) / s.messages * 1e6 for s in samples))
 
     return Figure(
         rate=statistics.median(s.rate for s in samples),

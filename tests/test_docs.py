@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import typer.main
 
 from pairbus.broker.config import load_config
+from pairbus.console.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -165,6 +167,14 @@ def test_every_fence_is_run_or_says_why_not():
     ]
 
     assert not odd
+
+
+def test_every_option_of_the_broker_is_on_its_page():
+    page = (ROOT / "docs" / "broker.md").read_text("utf-8")
+    command = typer.main.get_group(app).commands["broker"]
+    options = {option for parameter in command.params for option in parameter.opts}
+
+    assert not [option for option in options if f"| `{option}" not in page]
 
 
 def test_links_between_pages_lead_somewhere():

@@ -920,6 +920,14 @@ def test_without_a_limit_time_has_no_deadline():
         assert pair.server.tick(now=5.0) is None
 
 
+def test_a_peer_cannot_keep_us_awake_with_a_tiny_idle_time_out():
+    tiny = EngineLimits(idle_timeout_ms=2)
+    with Pair(client_limits=tiny) as pair:
+        pair.open()
+
+        assert pair.server.tick(now=50.0) == pytest.approx(50.1)
+
+
 # -- sessions ---------------------------------------------------------------------------------
 
 

@@ -318,6 +318,7 @@ MALFORMED = {
     "a section that does not exist": section(0x79, []),
     "a descriptor that is of another type": encode(Described(UInt(0x75), b"body")),
     "a descriptor in long form of another type": b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x24\x45",
+    "a descriptor larger than a byte": encode(Described(ULong(0x13700000006), [])),
     "a symbol that is no section": encode(Described(Symbol("amqp:open:list"), [])),
     "a section in long form, then nothing": b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75",
     "a section in long form, then a wrong one": descriptors(0x70)[0] + b"\x45" + section(0x75, "x"),

@@ -152,6 +152,26 @@ def test_encoded_pieces_make_lists_and_maps():
     assert decode(encode_list([b"\x40"] * 300))[0] == [None] * 300
 
 
+@pytest.mark.parametrize("kind", [int, Int])
+@pytest.mark.parametrize("number", [-129, -128, 127, 128])
+def test_signed_numbers_at_the_edge_of_a_byte_come_back(kind, number):
+    assert same(decode(encode(kind(number)))[0], kind(number))
+
+
+@pytest.mark.parametrize("kind", [UInt, ULong])
+@pytest.mark.parametrize("number", [0, 1, 255, 256])
+def test_unsigned_numbers_at_the_edge_of_a_byte_come_back(kind, number):
+    assert same(decode(encode(kind(number)))[0], kind(number))
+
+
+@pytest.mark.parametrize("size", range(245, 260))
+def test_lists_maps_arrays_and_text_at_the_edge_of_a_byte_come_back(size):
+    text = "x" * size
+
+    for value in (text, [text], {"": text}, Array([text]), [None] * size, Array([True] * size)):
+        assert same(decode(encode(value))[0], value)
+
+
 UNENCODABLE = {
     "a ubyte of 256": (UByte(256), ValueError, "256 does not fit into an AMQP ubyte"),
     "a negative ulong": (ULong(-1), ValueError, "-1 does not fit into an AMQP ulong"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -167,3 +168,15 @@ def test_a_host_name_may_hold_letters_of_any_language(tmp_path: Path, now: float
     ca_file = certificates.ca_file(now=now)
 
     assert trusted(certificates, ca_file, "bücher.example", now=now)
+
+
+def test_brokers_that_start_at_once_in_one_folder_agree_on_one_ca(
+    tmp_path: Path, now: float
+) -> None:
+    brokers = [Certificates(tmp_path, NAMES) for _ in range(8)]
+
+    with ThreadPoolExecutor(len(brokers)) as pool:
+        files = list(pool.map(lambda each: each.ca_file(now=now), brokers))
+
+    held = {trusted(each, files[0], "localhost", now=now) for each in brokers}
+    assert len(held) == 1

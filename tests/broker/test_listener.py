@@ -343,7 +343,10 @@ def test_tls_only_means_tls_only(
         async with opened(tmp_path, is_tls_only=True) as port:
             plain = await port.connect()
             plain.writer.write(first)
-            assert (await plain.read()).startswith(answer)
+            said = await plain.read()
+            assert said.startswith(answer)
+            head, _, body = said.partition(b"\r\n\r\n")
+            assert not body or f"Content-Length: {len(body)}\r\n".encode() in head
             await plain.close()
             assert not port.made
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pairbus.amqp.values import UByte, UInt, encode
 from tests.chaos import peers
-from tests.chaos.peers import DETACH, SASL, TRANSFER, Peer, frame, performative
+from tests.chaos.peers import AMQP, DETACH, SASL, TRANSFER, Peer, frame, performative
 
 Breach = Callable[[Peer], Any]
 _random = random.Random(1912)
@@ -32,6 +32,7 @@ def _upgrade(peer: Peer, *, protocol: str = "AMQPWSB10") -> Peer:
         "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n".encode()
     )
+    peer.wait_for(b"\r\n\r\n")  # RFC 6455, 4.1: nothing is sent before the answer
     return peer
 
 
@@ -41,6 +42,15 @@ def _web_frame(payload: bytes, *, opcode: int = 2, is_masked: bool = True) -> by
     length = bytes([size | is_masked << 7]) if size < 126 else struct.pack(">BH", 0xFE, size)
     body = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
     return bytes([0x80 | opcode]) + length + (mask + body if is_masked else payload)
+
+
+def _open_in_web(peer: Peer) -> Peer:
+    """AMQP is open inside a WebSocket: from here on, no handshake's deadline helps the broker."""
+    secret = f"\0{peer.address.policy}\0{peer.address.key}".encode()
+    steps = (SASL, peers.sasl("PLAIN", secret), AMQP, peers.opening())
+    _upgrade(peer).send(*map(_web_frame, steps))
+    peer.wait_for(b"\0\x53\x10")
+    return peer
 
 
 def _garbage(size: int) -> Breach:
@@ -81,6 +91,16 @@ MUTE: Final[dict[str, Breach]] = {
     "garbage inside WebSocket": lambda peer: _upgrade(peer).send(_web_frame(b"\xf0" * 120)),
     "a WebSocket for another protocol": lambda peer: _upgrade(peer, protocol="mqtt").send(
         b"\0" * 9
+    ),
+    "an unmasked frame in an open WebSocket": lambda peer: _open_in_web(peer).send(
+        _web_frame(b"x", is_masked=False)
+    ),
+    "a text frame in an open WebSocket": lambda peer: _open_in_web(peer).send(
+        _web_frame(b"x", opcode=1)
+    ),
+    "garbage in an open WebSocket": lambda peer: _open_in_web(peer).send(_web_frame(b"\xf0" * 99)),
+    "a WebSocket frame of 2^62 bytes, opened": lambda peer: _open_in_web(peer).send(
+        b"\x82\xff", struct.pack(">Q", 2**62), bytes(1000)
     ),
     "an unknown SASL mechanism": lambda peer: peer.send(SASL, peers.sasl("TELEPATHY", b"")),
     "a wrong key": lambda peer: peer.send(

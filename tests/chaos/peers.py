@@ -231,6 +231,13 @@ class Peer:
             assert frame_.error is None, frame_
         raise AssertionError(f"the broker hung up before it sent {code:#x}")
 
+    def wait_for(self, piece: bytes) -> None:
+        """Whatever protocol it is wrapped in."""
+        while piece not in self._buffer:
+            chunk = self._socket.recv(65_536)
+            assert chunk, f"the broker hung up after {self._buffer!r}"
+            self._buffer += chunk
+
     def frames(self) -> Iterator[Frame]:
         """Frame by frame until the broker hangs up; raises TimeoutError when it goes silent."""
         while header := self._take(8):

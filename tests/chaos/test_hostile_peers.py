@@ -130,6 +130,18 @@ def test_survives_what_is_merely_odd(breach: Breach, victim: Victim) -> None:
 # --- too much -------------------------------------------------------------------------------------
 
 
+def _wait_for_a_seat(victim: Victim) -> None:
+    """The broker may take a moment to see that the crowd is gone."""
+    deadline = time.monotonic() + 3
+    while True:  # until a seat is free or the time is over
+        with Peer(victim.address) as late:
+            late.send(SASL)
+            if late.farewell(within=0.1).data or time.monotonic() > deadline:
+                break
+    with Peer(victim.address) as late:
+        late.open()
+
+
 def test_a_connection_above_the_limit_is_turned_away_and_the_others_stay(victim: Victim) -> None:
     started = time.monotonic()
     crowd = [Peer(victim.address) for _ in range(3 * LIMITS.connections_max)]
@@ -145,8 +157,7 @@ def test_a_connection_above_the_limit_is_turned_away_and_the_others_stay(victim:
     assert time.monotonic() - started < 10
     assert not any(turned_away[:20])
     assert sum(turned_away) >= 2 * LIMITS.connections_max
-    with Peer(victim.address) as late:
-        late.open()
+    _wait_for_a_seat(victim)
 
 
 def test_links_above_the_limit_are_refused(victim: Victim) -> None:

@@ -43,7 +43,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "state": {"RequiresSession": True},
 }
 # From the first acknowledgement of a life to its end.
-LIFE_SECONDS = (0.0, 0.7)
+LIFE_SECONDS = (0.0, 0.5)
 # Some are killed while the clients still connect.
 EARLY_KILLS = 0.15
 ANSWER_SECONDS_MAX = 10

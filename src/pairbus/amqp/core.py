@@ -7,6 +7,7 @@ takes the pointers away before Proton may free what they point to.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -291,5 +292,5 @@ class Core:
 
     def __del__(self) -> None:
         # A safety net for an owner that failed half-way: what C allocated, Python cannot collect.
-        if not getattr(self, "_freed", True):
+        if not getattr(self, "_freed", True) and not sys.is_finalizing():
             self.free()

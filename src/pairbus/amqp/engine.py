@@ -80,6 +80,7 @@ _SLICE_SIZE: Final = 8192
 """How much Proton takes before its events are read. A disposition of 30 bytes may name every
 unsettled delivery and makes an event for each: small slices keep that from piling up."""
 
+_TICK_SECONDS_MIN: Final = 0.1
 _DEFAULT_LIMITS: Final = EngineLimits()
 
 # The frequent calls by name: an attribute look-up less for each of them, for each message.
@@ -181,7 +182,10 @@ class Engine(Core):
         # Proton reads a time of 0 as "none yet", hence the millisecond that is added.
         deadline = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)
         self._collect(self._backlog)
-        return (deadline - 1) / 1000 if deadline and not self._ended else None
+        if not deadline or self._is_over():
+            return None
+        # A peer may ask for a heartbeat every millisecond; it will not get that.
+        return max((deadline - 1) / 1000, now + _TICK_SECONDS_MIN)
 
     def _shake_hands(self, data: bytes, events: list[Event]) -> bytes:
         handshake = self._handshake

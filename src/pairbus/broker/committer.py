@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -75,8 +74,9 @@ class Committer:
             return
         try:
             self._store.apply()
-        except sqlite3.Error as error:
-            logger.error("the data file %s cannot be written: %s", self._store.path, error)
+        except Exception as error:
+            # Whatever it is: those who wait must be told, and the next commit must come.
+            logger.error("the data file %s cannot be written: %r", self._store.path, error)
             self._finish(error)
         else:
             self._orders.put(True)
@@ -86,7 +86,7 @@ class Committer:
             error: Exception | None = None
             try:
                 self._store.commit()
-            except sqlite3.Error as trouble:
+            except Exception as trouble:
                 error = trouble
             try:
                 self._loop.call_soon_threadsafe(self._committed, error)
@@ -95,7 +95,7 @@ class Committer:
 
     def _committed(self, error: Exception | None) -> None:
         if error is not None:
-            logger.error("the data file %s cannot be written: %s", self._store.path, error)
+            logger.error("the data file %s cannot be written: %r", self._store.path, error)
             self._store.rollback()
         self._finish(error)
 
@@ -107,7 +107,10 @@ class Committer:
             except Exception:
                 # One peer's trouble must not cost the others their answer.
                 logger.exception("after a commit")
-        self._settled()
+        try:
+            self._settled()
+        except Exception:
+            logger.exception("after a commit")
         if self._waiters or self._store.has_changes:
             self.request()
         else:

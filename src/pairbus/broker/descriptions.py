@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pairbus.broker.entities import QueueDescription, Status, format_duration, parse_duration
+from pairbus.errors import DataFileError
 
 FIXED: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 """What cannot be changed once the queue exists."""
@@ -29,12 +30,18 @@ def to_stored(description: QueueDescription) -> dict[str, Any]:
 def from_stored(name: str, stored: dict[str, Any]) -> QueueDescription:
     default = QueueDescription(name=name)
     settings: dict[str, Any] = {}
-    for key, value in stored.items():
-        if isinstance(getattr(default, key), timedelta):
-            settings[key] = parse_duration(value)
-        else:
-            settings[key] = Status(value) if key == "status" else value
-    return QueueDescription(name=name, **settings)
+    try:
+        for key, value in stored.items():
+            if isinstance(getattr(default, key), timedelta):
+                settings[key] = parse_duration(value)
+            else:
+                settings[key] = Status(value) if key == "status" else value
+        return QueueDescription(name=name, **settings)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataFileError(
+            f"the data file describes queue {name!r} in a way that this pairbus does not know: "
+            f"{error}"
+        ) from error
 
 
 def changed_for_good(old: QueueDescription, new: QueueDescription) -> str | None:

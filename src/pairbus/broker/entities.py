@@ -54,7 +54,10 @@ def parse_duration(text: str) -> timedelta:
     parts = {unit: float(value) for unit, value in match.groupdict().items() if value}
     if parts.get("days", 0) >= _INFINITE_FROM.days:
         return INFINITE
-    return timedelta(**parts)
+    try:
+        return timedelta(**parts)
+    except OverflowError:
+        raise ValueError(f"{text!r} is longer than any duration can be") from None
 
 
 def format_duration(value: timedelta) -> str:

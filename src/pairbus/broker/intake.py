@@ -38,6 +38,7 @@ UINT_MAX: Final = 2**32 - 1
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _ABSOLUTE_EXPIRY_TIME: Final = 8
 _NULL: Final = 0x40
+_YEAR_10000_MS: Final = 253_402_300_800_000
 _ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
 """A properties section with nothing but a message id of 32 characters, which follow."""
 _BODY_SECTIONS: Final = (b"\x00\x53\x75\xa0\x00", b"\x00\x53\x75\xb0\x00\x00\x00\x00", b"")
@@ -65,11 +66,22 @@ class _Checked:
     is_ping: bool = False
 
 
+class _FirstSend:
+    """A message id on its way to the disk, for the duplicates that come meanwhile."""
+
+    __slots__ = ("error", "intake", "message_id")
+
+    def __init__(self, message_id: str, intake: Intake) -> None:
+        self.message_id = message_id
+        self.intake: Intake | None = intake
+        self.error: Exception | None = None
+
+
 class Intake:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         # Message ids of sends that are not durable yet; `store.was_seen` knows the others.
-        self._pending_ids: set[str] = set()
+        self._pending_ids: dict[str, _FirstSend] = {}
 
     def take_in(
         self, batch: Sequence[Incoming], done: Done, arguments: tuple[Any, ...], *, now_ms: int
@@ -90,27 +102,26 @@ class Intake:
             return error
         placed: Placed = []
         numbers = []
-        new_ids: list[str] = []
+        firsts: list[_FirstSend] = []
         plain_times = lifecycle.times_at_enqueue(
             queue.description, ttl_ms=None, due_ms=None, now_ms=now_ms
         )
         for one in checked:
-            number, where = self._pass_on(one, new_ids, plain_times, now_ms=now_ms)
+            number, where = self._pass_on(one, firsts, plain_times, now_ms=now_ms)
             numbers.append(number)
             placed += where
-        queue.namespace.committer.when_durable(self._taken_in, placed, new_ids, done, arguments)
+        queue.namespace.committer.when_durable(self._taken_in, placed, firsts, done, arguments)
         return numbers
 
     def _taken_in(
         self,
         error: Exception | None,
         placed: Placed,
-        new_ids: list[str],
+        firsts: list[_FirstSend],
         done: Done,
         arguments: tuple[Any, ...],
     ) -> None:
-        if new_ids:
-            self._pending_ids.difference_update(new_ids)
+        error = self._ids_durable(error, firsts)
         if error is not None:
             from pairbus.broker.queue import cannot_store
 
@@ -122,8 +133,20 @@ class Intake:
             queue.arrived(mailbox, message)
         done(None, *arguments)
 
-    def _ids_durable(self, error: Exception | None, new_ids: list[str]) -> None:
-        self._pending_ids.difference_update(new_ids)
+    def _ids_durable(
+        self, error: Exception | None, firsts: list[_FirstSend]
+    ) -> Exception | None:
+        """The error of the first send is also its duplicates': they rely on its being stored."""
+        for first in firsts:
+            if first.intake is self:
+                self._pending_ids.pop(first.message_id, None)
+                first.intake = None
+                first.error = error
+            error = error or first.error
+        return error
+
+    def _forwarded_ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> None:
+        self._ids_durable(error, firsts)
 
     # checks
 
@@ -132,9 +155,13 @@ class Intake:
         one = _Checked(parts, incoming.size)
         try:
             _give_id(parts, self._queue.namespace.tokens)
-            if queue.requires_session or queue.enable_partitioning:
+            if queue.requires_session or queue.enable_partitioning or queue.forward_to:
                 one.session_id = sections.group_id(parts)
-            if queue.requires_duplicate_detection or queue.enable_partitioning:
+            if (
+                queue.requires_duplicate_detection
+                or queue.enable_partitioning
+                or queue.forward_to
+            ):
                 one.message_id = sections.message_id(parts)
             if parts.annotation_count:
                 self._read_annotations(one)
@@ -152,6 +179,8 @@ class Intake:
         notes = sections.read_annotations(parts.annotations)
         due = notes.get(_SCHEDULED_TIME)
         if isinstance(due, int):
+            if not 0 <= due < _YEAR_10000_MS:
+                raise ValueError(f"{_SCHEDULED_TIME} is {due}, which is no time before year 10000")
             one.due_ms = int(due)
         key = notes.get(_PARTITION_KEY)
         if isinstance(key, str):
@@ -165,12 +194,13 @@ class Intake:
     # ways in
 
     def _pass_on(
-        self, one: _Checked, new_ids: list[str], plain_times: lifecycle.Times, *, now_ms: int
+        self, one: _Checked, firsts: list[_FirstSend], plain_times: lifecycle.Times, *, now_ms: int
     ) -> tuple[int, Placed]:
         """Number it here, drop a duplicate or a ping, and store it here or where this forwards."""
         queue = self._queue
         number = queue.main.next_sequence()
-        if one.is_ping or self._is_duplicate(one, new_ids, now_ms=now_ms):
+        if one.is_ping or self._is_duplicate(one, firsts, now_ms=now_ms):
+            queue.namespace.store.keep_count(queue.main.counters)
             return number, []
         times = plain_times
         if one.parts.ttl_ms is not None or one.due_ms is not None:
@@ -178,25 +208,29 @@ class Intake:
                 queue.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
             )
         if queue.description.forward_to is not None and times.state == State.ACTIVE:
+            queue.namespace.store.keep_count(queue.main.counters)
             return number, self._forward(one, number, now_ms=now_ms)
         partition_id = self._partition(one, number)
         message = _message(one, number, times, partition_id=partition_id, enqueued_sequence=number)
         queue.place(queue.main, message)
         return message.wire_sequence, [(queue, queue.main, message)]
 
-    def _is_duplicate(self, one: _Checked, new_ids: list[str], *, now_ms: int) -> bool:
+    def _is_duplicate(self, one: _Checked, firsts: list[_FirstSend], *, now_ms: int) -> bool:
         queue = self._queue
         if not queue.description.requires_duplicate_detection or one.message_id is None:
             return False
         store, mailbox_id = queue.namespace.store, queue.main.counters.mailbox_id
-        if one.message_id in self._pending_ids or store.was_seen(
-            mailbox_id, one.message_id, now_ms=now_ms
-        ):
+        first = self._pending_ids.get(one.message_id)
+        if first is not None:
+            firsts.append(first)
+            return True
+        if store.was_seen(mailbox_id, one.message_id, now_ms=now_ms):
             return True
         window = milliseconds(queue.description.duplicate_detection_history_time_window) or 0
         store.remember(mailbox_id, one.message_id, now_ms + window)
-        self._pending_ids.add(one.message_id)
-        new_ids.append(one.message_id)
+        first = _FirstSend(one.message_id, self)
+        self._pending_ids[one.message_id] = first
+        firsts.append(first)
         return False
 
     def _partition(self, one: _Checked, number: int) -> int | None:
@@ -212,12 +246,12 @@ class Intake:
         start = self._queue
         target_name = to or start.description.forward_to
         hops = 0
+        target: Queue | None = None
         while target_name is not None:
             target = start.namespace.find_queue(target_name)
             hops += 1
-            trouble = _refusal_of_hop(target_name, target, hops, one)
-            if trouble is not None or target is None:
-                reason = trouble.description if trouble else target_name
+            reason = _refusal_of_hop(target_name, target, hops, one)
+            if reason is not None or target is None:
                 return start._intake._bury_in(
                     Kind.TRANSFER_DEAD_LETTER,
                     _message(
@@ -240,13 +274,14 @@ class Intake:
         self, one: _Checked, enqueued_sequence: int, *, source: str | None, now_ms: int
     ) -> Placed:
         queue = self._queue
-        new_ids: list[str] = []
+        firsts: list[_FirstSend] = []
         one.session_id = sections.group_id(one.parts) if queue.description.requires_session else None
         one.message_id = sections.message_id(one.parts)
-        if self._is_duplicate(one, new_ids, now_ms=now_ms):
+        is_duplicate = self._is_duplicate(one, firsts, now_ms=now_ms)
+        if firsts:
+            queue.namespace.committer.when_durable(self._forwarded_ids_durable, firsts)
+        if is_duplicate:
             return []
-        if new_ids:
-            queue.namespace.committer.when_durable(self._ids_durable, new_ids)
         number = queue.main.next_sequence()
         message = _message(
             one,
@@ -371,23 +406,24 @@ def _refusal_of_partition_key(queue: QueueDescription, one: _Checked) -> AmqpErr
     )
 
 
-def _refusal_of_hop(
-    name: str, target: Queue | None, hops: int, one: _Checked
-) -> AmqpError | None:
+def _refusal_of_hop(name: str, target: Queue | None, hops: int, one: _Checked) -> str | None:
+    """Why the message cannot go there."""
     if target is None:
-        return AmqpError("amqp:not-found", f"the forwarding target {name!r} does not exist")
+        return f"the forwarding target {name!r} does not exist"
     if hops > FORWARD_HOPS_MAX:
-        return AmqpError(
-            "amqp:not-allowed", f"forwarded more than {FORWARD_HOPS_MAX} times, last to {name!r}"
-        )
+        return f"forwarded more than {FORWARD_HOPS_MAX} times, last to {name!r}"
     description = target.description
-    return (
+    try:
+        session_id = sections.group_id(one.parts)
+        sections.message_id(one.parts)
+    except ValueError as trouble:
+        return f"{name!r} cannot take it: {trouble}"
+    error = (
         lifecycle.refusal_to_send(description)
-        or lifecycle.refusal_of_message(
-            description, size=one.size, session_id=sections.group_id(one.parts)
-        )
+        or lifecycle.refusal_of_message(description, size=one.size, session_id=session_id)
         or lifecycle.refusal_of_size(description, used=target.size_bytes, added=one.size)
     )
+    return None if error is None else error.description
 
 
 def _why(reason: str | None, description: str | None) -> dict[str, str]:
@@ -428,7 +464,8 @@ def _message(
         bare = with_property(
             bare, parts.properties, _ABSOLUTE_EXPIRY_TIME, encode(Timestamp(times.expires_ms))
         )
-        ttl_ms = min(times.ttl_ms or 0, UINT_MAX)  # the header's field has 32 bits
+    if ttl_ms is not None and ttl_ms > UINT_MAX:
+        ttl_ms = UINT_MAX  # the header's field has 32 bits
     return Message(
         number,
         times.state,

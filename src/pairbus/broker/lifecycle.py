@@ -97,9 +97,9 @@ def times_at_enqueue(
     queue: QueueDescription, *, ttl_ms: int | None, due_ms: int | None, now_ms: int
 ) -> Times:
     """A time to live starts when the message can first be received, not when it is scheduled."""
-    ttl = effective_ttl_ms(queue, ttl_ms)
     if due_ms is not None and due_ms > now_ms:
-        return Times(State.SCHEDULED, now_ms, ttl, None, due_ms)
+        return Times(State.SCHEDULED, now_ms, ttl_ms, None, due_ms)
+    ttl = effective_ttl_ms(queue, ttl_ms)
     return Times(State.ACTIVE, now_ms, ttl, None if ttl is None else now_ms + ttl, None)
 
 

@@ -204,7 +204,11 @@ class Outlet:
             self.connection.has_output()
 
     def can_take(self) -> bool:
-        return self.link.credit > self._deleting and not self.connection.is_congested
+        return (
+            self.link.credit > self._deleting
+            and not self.connection.is_congested
+            and (self.session is None or not self.session.is_ending)
+        )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:
         if self._deletes:

@@ -33,7 +33,7 @@ _AMQP: Final = b"AMQP"
 _AMQP_TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
 _HTTP_NEEDS_TLS: Final = (
     b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 36\r\n"
-    b"Connection: close\r\n\r\nThis broker takes only TLS (https).\r\n"
+    b"Connection: close\r\n\r\nThis broker takes only TLS (https).\n"
 )
 _ACCEPTS_AT_ONCE: Final = 64
 # No file descriptors are left: those who wait are better served a little later than in a busy loop.

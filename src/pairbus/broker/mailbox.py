@@ -110,6 +110,8 @@ class Mailbox:
             if session.window is not None and session.holder is not None:
                 session.window.arrive(message, wanted=wanted)
                 self.hunger(session.holder)
+            else:
+                self.held.pop(message.sequence, None)
             if message.sequence > self._window.last_committed:
                 self._window.last_committed = message.sequence
         else:

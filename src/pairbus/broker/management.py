@@ -22,7 +22,7 @@ from pairbus.broker.entities import Right
 from pairbus.broker.intake import Incoming
 from pairbus.broker.lifecycle import Kind, Settlement
 from pairbus.broker.mailbox import Lock, Mailbox, guid
-from pairbus.broker.message import SEQUENCE_MASK, Message, State
+from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
 from pairbus.broker.queue import Queue, lock_lost
 from pairbus.broker.sessions import Session
 
@@ -32,6 +32,7 @@ _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
 _NUMBERS_MAX: Final = 4000
+_LONG_MAX: Final = 2**63 - 1
 _ANY_SESSION_MS: Final = 253_402_300_800_000
 """The year 10000 stands for "with messages or state" in a listing of sessions."""
 _SETTLEMENTS: Final = {
@@ -80,8 +81,8 @@ def _wrong(name: str, value: Any, right: str) -> Refused:
 
 def _integer(body: dict[str, Any], name: str, *, least: int = 0) -> int:
     value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise _wrong(name, value, f"a whole number from {least} on")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LONG_MAX:
+        raise _wrong(name, value, f"a whole number from {least} to {_LONG_MAX}")
     return int(value)
 
 
@@ -103,8 +104,15 @@ def _many(body: dict[str, Any], name: str, kind: type) -> list[Any]:
     return values
 
 
-def _sequences(body: dict[str, Any]) -> list[int]:
-    return [int(number) & SEQUENCE_MASK for number in _many(body, "sequence-numbers", int)]
+def _sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
+    """Without the partition's bits. A number that no message can have would name another row."""
+    numbers = []
+    for given in dict.fromkeys(_many(body, "sequence-numbers", int)):
+        number = int(given) & SEQUENCE_MASK
+        if not 0 < number <= ROW_SEQUENCE_MASK:
+            raise _not_found([int(given)], context.queue, what)
+        numbers.append(number)
+    return list(dict.fromkeys(numbers))
 
 
 def _not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
@@ -143,7 +151,7 @@ def _session(context: Context, body: dict[str, Any]) -> Session:
 def _locks(context: Context, body: dict[str, Any]) -> list[Lock]:
     tokens = _many(body, "lock-tokens", UUID)
     locks = []
-    for token in tokens:
+    for token in dict.fromkeys(tokens):
         lock = context.mailbox.valid_lock(guid(token.bytes), now_ms=context.now_ms)
         if lock is None:
             raise Refused(lock_lost(f"{context.queue.name!r}, lock token {token}"))
@@ -176,12 +184,12 @@ def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
     for lock in locks:
         context.mailbox.renew(lock, until_ms=until_ms)
     context.queue.namespace.expect(until_ms)
-    expirations = Array([Timestamp(until_ms)] * len(locks))
+    expirations = Array([Timestamp(until_ms)] * len(body["lock-tokens"]))
     reply(Answer(200, body={"expirations": expirations}))
 
 
 def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    first = _integer(body, "from-sequence-number") & SEQUENCE_MASK
+    first = min(_integer(body, "from-sequence-number") & SEQUENCE_MASK, ROW_SEQUENCE_MASK)
     count = min(_integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
     session_id = _text(body, "session-id") if body.get("session-id") is not None else None
     found: list[dict[str, Any]] = []
@@ -202,10 +210,12 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
 
 def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Reply) -> None:
     queue, mailbox = context.queue, context.mailbox
-    numbers = _sequences(body)
-    session = _session(context, body) if body.get("session-id") is not None else None
+    numbers = _sequences(context, body, "deferred")
+    session = None
+    if body.get("session-id") is not None or mailbox.sessions is not None:
+        session = _session(context, body)
     messages = []
-    for number in dict.fromkeys(numbers):
+    for number in numbers:
         message = mailbox.find(number)
         if (
             message is None
@@ -281,7 +291,7 @@ def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> No
 def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
     queue, mailbox = context.queue, context.mailbox
     messages: list[Message] = []
-    for number in dict.fromkeys(_sequences(body)):
+    for number in _sequences(context, body, "scheduled"):
         message = mailbox.find(number)
         if message is None or message.state != State.SCHEDULED or message.busy:
             raise _not_found([number], queue, "scheduled")

@@ -25,7 +25,7 @@ packed into `extra`, which is null for nearly all of them."""
 
 # durable, priority, ttl, annotations (bytes, pairs), delivery annotations (bytes, pairs), original
 # sequence number, partition, bytes of the dead-letter source; -1 stands for none
-_EXTRA: Final = struct.Struct("<bhqIIIIqhH")
+_EXTRA: Final = struct.Struct("<bhqIIIIqhh")
 
 PARTITION_SHIFT: Final = 48
 SEQUENCE_MASK: Final = (1 << PARTITION_SHIFT) - 1
@@ -112,7 +112,7 @@ class Message:
             self.delivery_annotation_count,
             self.enqueued_sequence,
             -1 if self.partition_id is None else self.partition_id,
-            len(source),
+            -1 if self.dead_letter_source is None else len(source),
         )
         return b"".join((head, self.annotations, self.delivery_annotations, source))
 
@@ -144,5 +144,5 @@ def _unpack_extra(message: Message, extra: bytes) -> None:
     start += size
     message.delivery_annotations = extra[start : start + delivery_size]
     start += delivery_size
-    if source_size:
+    if source_size >= 0:
         message.dead_letter_source = extra[start : start + source_size].decode()

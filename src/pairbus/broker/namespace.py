@@ -67,6 +67,7 @@ class Namespace:
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping_ms = 0
+        self._is_closing = False
         self._unsubscribe: Callable[[], None] | None = None
 
     def now_ms(self) -> int:
@@ -81,11 +82,14 @@ class Namespace:
             for stored in self.store.entities():
                 description = from_stored(stored.name, stored.description)
                 counters = self.store.mailboxes(stored.entity_id)
-                self._add(Queue(self, stored, description, counters))
+                queue = Queue(self, stored, description, counters)
+                queue.accessed_ms = self.now_ms()  # nobody can use it while the broker is down
+                self._add(queue)
             for description in self.options.queues:
                 self.ensure_queue(description)
             self.store.save()
         except BaseException:
+            self.store.discard()  # a refused start changes nothing
             self.store.close()
             raise
         self.committer = Committer(self.store, self.loop, settled=self.run)
@@ -99,6 +103,7 @@ class Namespace:
         """All that was promised is on the disk when this returns."""
         if self._unsubscribe is not None:
             self._unsubscribe()
+        self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         await self.committer.stop()
@@ -205,7 +210,7 @@ class Namespace:
 
     def expect(self, at_ms: int) -> None:
         """Look at the clock no later than then."""
-        if at_ms < self._next_ms:
+        if at_ms < self._next_ms and not self._is_closing:
             self._next_ms = at_ms
             if self._timer is not None:
                 self._timer.cancel()

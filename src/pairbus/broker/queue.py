@@ -106,18 +106,24 @@ class Queue:
         if message.sequence > counters.last_sequence:  # dead letters bring their number along
             counters.last_sequence = message.sequence
         self.namespace.store.insert(counters, message)
+        # The disk has it before we are told so. Held and busy, it is not read from there as well.
+        message.busy = True
+        mailbox.held[message.sequence] = message
 
     def unplace(self, mailbox: Mailbox, message: Message) -> None:
         """The disk refused it."""
         mailbox.counters.add(message.state, message.size, -1)
+        mailbox.held.pop(message.sequence, None)
 
     def arrived(self, mailbox: Mailbox, message: Message) -> None:
         message.busy = False
         if message.state == State.ACTIVE:
             mailbox.arrive(message)
             self.namespace.wake(self, mailbox)
-        elif message.due_ms is not None:
-            self.namespace.expect(message.due_ms)
+        else:
+            mailbox.held.pop(message.sequence, None)
+            if message.due_ms is not None:
+                self.namespace.expect(message.due_ms)
         if message.expires_ms is not None:
             self.namespace.expect(message.expires_ms)
 
@@ -193,8 +199,6 @@ class Queue:
             self._returned(mailbox, lock.message)
             done(None, *arguments)
         else:
-            if properties:
-                self._intake.add_properties(lock.message, properties)
             self._store_decision(
                 mailbox,
                 lock.message,
@@ -202,7 +206,7 @@ class Queue:
                 done,
                 arguments,
                 now_ms=now_ms,
-                rewrite=bool(properties),
+                properties=properties,
             )
 
     def change(
@@ -220,11 +224,13 @@ class Queue:
         arguments: tuple[Any, ...],
         *,
         now_ms: int,
-        rewrite: bool = False,
+        properties: Mapping[str, Any] | None = None,
     ) -> None:
         store, counters = self.namespace.store, mailbox.counters
-        before = (message.state, message.delivery_count)
+        before = (message.state, message.delivery_count, message.bare)
         message.busy = True
+        if properties:
+            self._intake.add_properties(message, properties)
         placed: list[tuple[Queue, Mailbox, Message]] = []
         match decision:
             case Remove():
@@ -240,7 +246,7 @@ class Queue:
                 if isinstance(decision, Defer):
                     message.state = State.DEFERRED
                 counters.add(message.state, message.size)
-                if rewrite:
+                if properties:
                     store.rewrite(counters, message)
                 store.update(counters, message)
             case Refuse():
@@ -255,7 +261,7 @@ class Queue:
         mailbox: Mailbox,
         message: Message,
         decision: Decision,
-        before: tuple[int, int],
+        before: tuple[int, int, bytes],
         placed: list[tuple[Queue, Mailbox, Message]],
         done: Done,
         arguments: tuple[Any, ...],
@@ -281,14 +287,14 @@ class Queue:
         mailbox: Mailbox,
         message: Message,
         decision: Decision,
-        before: tuple[int, int],
+        before: tuple[int, int, bytes],
         placed: list[tuple[Queue, Mailbox, Message]],
     ) -> None:
         for queue, target, copy in placed:
             queue.unplace(target, copy)
         if isinstance(decision, Return | Defer):
             mailbox.counters.add(message.state, message.size, -1)
-        message.state, message.delivery_count = before
+        message.state, message.delivery_count, message.bare = before
         mailbox.counters.add(message.state, message.size)
         if message.lock is None and message.state == State.ACTIVE:
             mailbox.give_back(message)
@@ -313,10 +319,7 @@ class Queue:
                 self.change(mailbox, lock.message, decision, now_ms=now_ms)
         if self.main.sessions is not None:
             for session in self.main.sessions.lapsed(now_ms=now_ms):
-                holder = session.holder
                 self.let_session_go(session, has_lapsed=True, now_ms=now_ms)
-                if holder is not None:
-                    holder.session_lost()
 
     @property
     def next_lapse_ms(self) -> int | None:
@@ -343,20 +346,37 @@ class Queue:
         return min(self.waiting.values(), default=None)
 
     def let_session_go(self, session: Session, *, has_lapsed: bool, now_ms: int) -> None:
-        """Closing a session counts no delivery; letting its lock expire counts one each (B-06)."""
-        assert self.main.sessions is not None
+        """Closing a session counts no delivery; letting its lock expire counts one each (B-06).
+
+        It is free for the next when all its messages are back in their places, or their order
+        would depend on how fast the disk is.
+        """
         locks = [lock for lock in self.main.locks.values() if lock.session is session]
         for lock in locks:
-            self.main.unlock(lock)
-        self.main.sessions.let_go(session)
-        for lock in locks:
             if lock.message.busy:
-                continue
+                continue  # it was settled in time
+            self.main.unlock(lock)
             if has_lapsed:
                 decision = lifecycle.lock_lapsed(lock.message, self.description, Kind.MAIN)
                 self.change(self.main, lock.message, decision, now_ms=now_ms)
             else:
                 self._returned(self.main, lock.message)
+        holder = session.holder if has_lapsed else None
+        session.is_ending = True
+        if any(lock.message.busy for lock in locks):
+            self.namespace.committer.when_durable(self._session_ended, session, holder)
+        else:
+            self._session_ended(None, session, holder)
+
+    def _session_ended(
+        self, error: Exception | None, session: Session, holder: Consumer | None
+    ) -> None:
+        """`holder`: who is to be told that the session is lost. On an error the messages are back
+        as well, in the state they were in."""
+        assert self.main.sessions is not None
+        self.main.sessions.let_go(session)
+        if holder is not None:
+            holder.session_lost()
         self.namespace.session_freed(self)
 
     def expire(self, mailbox: Mailbox, sequence: int, *, now_ms: int) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    __slots__ = ("active", "holder", "session_id", "until_ms", "window")
+    __slots__ = ("active", "holder", "is_ending", "session_id", "until_ms", "window")
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
@@ -26,6 +26,8 @@ class Session:
         """Durable active messages, those that its holder has locked too."""
         self.holder: Consumer | None = None
         self.until_ms = 0
+        self.is_ending = False
+        """Nobody's any more, but its messages are still on their way back to the disk."""
         self.window: Window | None = None
         """Only while it is held."""
 
@@ -75,6 +77,7 @@ class Sessions:
     def let_go(self, session: Session) -> None:
         """Its messages' locks have been taken back before."""
         session.holder = None
+        session.is_ending = False
         if session.window is not None:
             session.window.clear()
         session.window = None
@@ -86,12 +89,14 @@ class Sessions:
         for session in self._held.values():
             if session.until_ms > now_ms:
                 break
-            found.append(session)
+            if not session.is_ending:
+                found.append(session)
         return found
 
     @property
     def next_lapse_ms(self) -> int | None:
-        session = next(iter(self._held.values()), None)
+        waiting = (session for session in self._held.values() if not session.is_ending)
+        session = next(waiting, None)
         return None if session is None else session.until_ms
 
     def count(self, session_id: str, change: int) -> Session:

@@ -107,6 +107,10 @@ class Store:
         self._inserts.append(message.row(counters.mailbox_id))
         self._counters[counters.mailbox_id] = counters
 
+    def keep_count(self, counters: Counters) -> None:
+        """A number was given to a message that is stored elsewhere, or nowhere."""
+        self._counters[counters.mailbox_id] = counters
+
     def update(self, counters: Counters, message: Message) -> None:
         self._updates.append(
             (
@@ -219,8 +223,7 @@ class Store:
             self.rollback()
             raise
         finally:
-            self._inserts, self._updates, self._deletes = [], [], []
-            self._others, self._counters = [], {}
+            self.discard()
 
     def commit(self) -> None:
         """Runs on the committer's thread; nothing else uses the writing connection meanwhile."""
@@ -239,6 +242,11 @@ class Store:
             except BaseException:
                 self.rollback()
                 raise
+
+    def discard(self) -> None:
+        """Forget what has gathered, as if it had never been asked for."""
+        self._inserts, self._updates, self._deletes = [], [], []
+        self._others, self._counters = [], {}
 
     def close(self) -> None:
         self.save()

@@ -37,22 +37,32 @@ class Window:
     def arrive(self, message: Message, *, wanted: bool) -> None:
         """A message has become durable. `wanted`: somebody is there to take it soon."""
         number = message.sequence
+        kept = False
         has_room = len(self._ready) < COUNT_MAX and self._bytes < BYTES_MAX
         if number <= self.loaded_upto:
             if has_room:
-                self.give_back(message)
+                kept = self.give_back(message)
             else:
                 self._forget_from(number)
         elif self.loaded_upto >= self.last_committed and has_room and wanted:
             self.loaded_upto = number
-            self.give_back(message)
+            kept = self.give_back(message)
+        if not kept:
+            self._held.pop(number, None)
         if number > self.last_committed:
             self.last_committed = number
 
-    def give_back(self, message: Message) -> None:
-        self._held[message.sequence] = message
+    def give_back(self, message: Message) -> bool:
+        """Available again; False if that is beyond what is in memory, and left to the disk."""
+        number = message.sequence
+        if number > self.loaded_upto:
+            # In memory it would come before those in front of it, which are only on the disk.
+            self._held.pop(number, None)
+            return False
+        self._held[number] = message
         self._bytes += message.size
-        heappush(self._ready, message.sequence)
+        heappush(self._ready, number)
+        return True
 
     def take(self) -> Message | None:
         """The first available message, out of the heap but still held in memory."""
@@ -63,7 +73,6 @@ class Window:
                 self._bytes -= message.size
                 if message.lock is None and not message.busy:
                     return message
-        self._bytes = 0
         return None
 
     def clear(self) -> None:
@@ -76,6 +85,7 @@ class Window:
         return not self._ready and self.loaded_upto >= self.last_committed
 
     def _refill(self) -> bool:
+        self._bytes = 0  # of messages that went away while they lay here
         while not self._ready and self.loaded_upto < self.last_committed:
             messages = self._read(self.loaded_upto, self.last_committed, READ_COUNT)
             self.loaded_upto = messages[-1].sequence if messages else self.last_committed

@@ -1,0 +1,52 @@
+"""A message's columns are what it is made of."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, State, from_row
+
+MAYBE_TIME = st.none() | st.integers(0, 2**53)
+MESSAGES = st.builds(
+    Message,
+    sequence=st.integers(1, (1 << MAILBOX_SHIFT) - 1),
+    state=st.sampled_from([int(state) for state in State]),
+    enqueued_ms=st.integers(0, 2**53),
+    expires_ms=MAYBE_TIME,
+    ttl_ms=MAYBE_TIME,
+    due_ms=MAYBE_TIME,
+    delivery_count=st.integers(0, 2**31 - 1),
+    session_id=st.none() | st.text(max_size=9),
+    durable=st.none() | st.booleans(),
+    priority=st.none() | st.integers(0, 255),
+    annotations=st.binary(max_size=9),
+    annotation_count=st.integers(0, 9),
+    delivery_annotations=st.binary(max_size=9),
+    delivery_annotation_count=st.integers(0, 9),
+    enqueued_sequence=st.integers(1, 2**40),
+    dead_letter_source=st.none() | st.text(max_size=9),
+    partition_id=st.none() | st.integers(0, 15),
+    size=st.integers(0, 2**27),
+    bare=st.binary(max_size=9),
+    lock=st.none(),
+    busy=st.just(False),
+)
+
+
+@given(MESSAGES, st.integers(1, 2**20))
+def test_a_message_comes_back_from_its_row(message, mailbox_id):
+    row = message.row(mailbox_id)
+
+    again = from_row(row)
+
+    assert len(row) == len(COLUMNS)
+    assert row[0] == mailbox_id << MAILBOX_SHIFT | message.sequence
+    for slot in Message.__slots__:
+        assert getattr(again, slot) == getattr(message, slot), slot
+
+
+@given(MESSAGES)
+def test_a_partition_shows_in_the_top_bits_of_the_number(message):
+    shown = message.wire_sequence
+
+    assert shown & ((1 << 48) - 1) == message.sequence
+    assert shown >> 48 == (message.partition_id or 0)

@@ -1,0 +1,94 @@
+"""Time as it passes: where the SDK's clock and the broker's must agree, nothing is set forward.
+
+The tests of other modules jump; here short times are waited out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
+
+SECOND = timedelta(seconds=1)
+RENEWABLE = timedelta(seconds=4)
+"""The SDK's renewer looks once a second; with a shorter lock it would look too late."""
+MARGIN = timedelta(milliseconds=5)
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.queue(lock_duration=SECOND)
+def test_a_waiting_receiver_gets_a_message_whose_lock_ended(bus):
+    bus.send("a")
+    receiver = bus.receiver()
+    [first] = receiver.receive_messages(max_wait_time=5)
+    [again] = receiver.receive_messages(max_wait_time=10)
+    assert (str(again), again.delivery_count) == ("a", 1)
+    assert again.enqueued_time_utc == first.enqueued_time_utc
+    assert datetime.now(UTC) >= first.locked_until_utc - MARGIN, "not before the lock had ended"
+    with pytest.raises(MessageLockLostError):
+        receiver.complete_message(first)
+    receiver.complete_message(again)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.queue(lock_duration=RENEWABLE)
+def test_the_sdks_lock_renewer_keeps_a_message(bus):
+    bus.send("slow")
+    receiver, other = bus.receiver(), bus.receiver()
+    [message] = receiver.receive_messages(max_wait_time=5)
+    with bus.shell.lock_renewer() as renewer:
+        renewer.register(receiver, message)
+        assert other.receive_messages(max_wait_time=5) == []
+        receiver.complete_message(message)
+    assert message.auto_renew_error is None
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-06")
+@pytest.mark.queue(requires_session=True, lock_duration=SECOND)
+def test_the_sdk_sees_a_session_lock_end(bus):
+    bus.send("x", session_id="s")
+    receiver = bus.receiver(session_id="s")
+    [message] = receiver.receive_messages(max_wait_time=5)
+    with pytest.raises(SessionLockLostError):
+        receiver.receive_messages(max_wait_time=3)
+    with pytest.raises(SessionLockLostError):
+        receiver.complete_message(message)
+    with pytest.raises(SessionLockLostError):
+        receiver.session.get_state()
+    [again] = bus.receiver(session_id="s").receive_messages(max_wait_time=5)
+    assert again.delivery_count == 1
+
+
+@pytest.mark.req("B-06")
+@pytest.mark.queue(requires_session=True, lock_duration=RENEWABLE)
+def test_the_sdks_lock_renewer_keeps_a_session(bus):
+    with bus.shell.lock_renewer() as renewer:
+        receiver = bus.receiver(session_id="s", auto_lock_renewer=renewer)
+        assert receiver.receive_messages(max_wait_time=5) == []
+        receiver.session.set_state("still mine")
+        receiver.close()
+    assert receiver.session.auto_renew_error is None
+
+
+@pytest.mark.req("B-05")
+def test_a_waiting_receiver_gets_a_scheduled_message_at_its_time(bus):
+    due = datetime.now(UTC) + SECOND
+    bus.sender().schedule_messages(ServiceBusMessage("soon"), due)
+    [message] = bus.receiver().receive_messages(max_wait_time=10)
+    assert str(message) == "soon"
+    assert due - MARGIN <= message.enqueued_time_utc
+    assert due - MARGIN <= datetime.now(UTC) < due + SECOND
+
+
+@pytest.mark.req("B-05")
+def test_an_expired_message_is_not_delivered(bus):
+    receiver, passing_time = bus.receiver(), bus.receiver(sub_queue="deadletter")
+    bus.send("short", time_to_live=SECOND)
+    assert bus.left_bodies() == ["short"]
+    assert passing_time.receive_messages(max_wait_time=1.2) == []
+    assert receiver.receive_messages(max_wait_time=0.3) == []
+    assert bus.left() == []

@@ -1,0 +1,133 @@
+"""The benchmark runs, and what it runs on can be trusted. Its figures are not tested here."""
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.engine import BATCH_FORMAT, Attached, Engine, Transferred
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
+ROWS = {"single", "batch", "receive", "both"}
+
+
+@pytest.fixture
+def benchmark_module(monkeypatch):
+    """Modules of benchmarks/, which is a folder of scripts and not a package."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
+
+
+def quick(folder, *options):
+    done = subprocess.run(
+        [*COMMAND, "--json", "--folder", str(folder), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == [], "the benchmark left files behind"
+    return json.loads(done.stdout)
+
+
+def test_a_quick_run_measures_every_row_and_a_deep_queue(tmp_path):
+    result = quick(tmp_path, "--alone", "--deep")
+    assert {row["key"] for row in result["rows"]} == ROWS
+    for row in result["rows"]:
+        assert row["figures"]["pairbus"]["rate"] > 0
+    assert [step["depth"] for step in result["deep"]["steps"]] == [1_000, 3_000]
+    assert result["deep"]["restart"]["startup_seconds"] > 0
+    assert result["process"]["pairbus"]["idle_mb"] > 0
+    assert result["floors"]
+    assert result["machine"]["processor"]
+
+
+def test_rabbitmq_is_measured_in_the_same_run_through_both_protocols(tmp_path, benchmark_module):
+    if not benchmark_module("rabbitmq").SCRIPT.exists():
+        pytest.skip("Debian's rabbitmq-server is not installed; `make bench` would install it")
+    result = quick(tmp_path)
+    kinds = ("1.0, classic", "0-9-1, classic", "1.0, quorum", "0-9-1, quorum")
+    peers = {f"RabbitMQ {kind} queue" for kind in kinds}
+    assert {row["key"] for row in result["rows"]} == ROWS
+    for row in result["rows"]:
+        assert row["ratios"].keys() == peers
+    text = benchmark_module("report").markdown(result)
+    assert all(peer in text for peer in peers)
+
+
+def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "--alone", "--rounds", "1000", "--folder", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    progress = next(line for line in process.stderr if line.startswith("round 2"))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, progress + said
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in running_commands()
+
+
+def running_commands():
+    commands = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            commands.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it ended meanwhile
+            continue
+    return "\n".join(commands)
+
+
+@pytest.mark.parametrize("size", [10, 20_000], ids=["short-list", "long-message"])
+def test_a_marked_transfer_reaches_the_other_engine_as_a_batch(benchmark_module, size):
+    client = Engine(server=False, container_id="client")
+    server = Engine(server=True, container_id="server")
+    client.open()
+    link = client.attach_sender(client.session(), "out", "bench")
+    for _ in range(3):
+        for event in server.receive(client.data_to_send()):
+            if type(event) is Attached:
+                event.link.accept(credit=10)
+        client.receive(server.data_to_send())
+    link.send(b"1", bytes(size))
+    link.send(b"2", bytes(size))
+    marked = benchmark_module("load").as_batches(client.data_to_send())
+    got = [event for event in server.receive(marked) if type(event) is Transferred]
+    assert [(event.message_format, event.data) for event in got] == [
+        (BATCH_FORMAT, bytes(size))
+    ] * 2
+    client.free()
+    server.free()
+
+
+def test_confirms_in_any_order_free_just_their_own_places(benchmark_module):
+    native = benchmark_module("native")
+
+    class Channel:
+        sock = None
+
+        def call(self, *arguments):
+            pass
+
+    def confirm(tag, multiple=0):
+        return native.method(1, (60, 80), tag.to_bytes(8, "big") + bytes([multiple]))
+
+    publisher = native.Publisher(Channel(), b"q", b"body", count=10, window=4)
+    one = len(publisher.output()) // 4
+    assert publisher.output() == b""
+    stream = confirm(3) + confirm(1)
+    publisher.received(stream[:30])
+    publisher.received(stream[30:])
+    assert len(publisher.output()) == 2 * one
+    publisher.received(confirm(6, multiple=1))
+    assert len(publisher.output()) == 4 * one
+    publisher.received(confirm(10, multiple=1))
+    assert publisher.done
