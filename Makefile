@@ -3,7 +3,7 @@
 # Extras of pyproject.toml that the lock, and so the development environment, holds: add a word
 # (say `spark`), run `make lock`.
 EXTRAS :=
-# `make lock UPGRADE=--upgrade` moves every pinned version on, plain `make lock` only what must move.
+# `make lock UPGRADE=--upgrade` moves every pinned version on, `make lock` only what must move.
 UPGRADE :=
 
 BIN := .venv/bin

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def main() -> int:
     try:
         with screen.status("starting") as status:
             # A log file gets lines; a terminal one line that changes.
-            progress = status.update if screen.is_terminal else lambda text: screen.print(text)
+            lines = partial(screen.print, soft_wrap=True)
+            progress = status.update if screen.is_terminal else lines
             result = _run(options, base, progress)
     except KeyboardInterrupt:
         screen.print("stopped; every process is ended and every file deleted")

@@ -143,8 +143,9 @@ class Publisher:
 class Consumer:
     """Receives and acknowledges `count` messages, `prefetch` of them outstanding at most.
 
-    What one read brought is acknowledged with one `multiple` ack, the cheapest way there is. At
-    the end a synchronous call makes sure that the channel has taken all acknowledgements.
+    What one read brought is acknowledged with one `multiple` ack, the cheapest way there is.
+    Nothing answers an ack; so at the end a second consumer is asked for, which the queue grants
+    only when it has dealt with all of them.
     """
 
     def __init__(
@@ -160,8 +161,7 @@ class Consumer:
         self._asked = False
         self._rest = bytearray()
         # Consuming begins with the first output, that is when the clock runs.
-        consume = b"\0\0" + short(queue) + short(CONSUMER_TAG) + b"\0" + struct.pack(">I", 0)
-        self._out = method(CHANNEL, (60, 20), consume)
+        self._out = self._consume(CONSUMER_TAG)
         self._consume_ok = len(method(CHANNEL, CONSUME_OK, short(CONSUMER_TAG)))
         self._started = False
 
@@ -193,8 +193,12 @@ class Consumer:
             out += method(CHANNEL, (60, 80), struct.pack(">QB", self._seen, 1))
         if self._seen >= self._count and not self._asked:
             self._asked = True
-            out += method(CHANNEL, (60, 10), struct.pack(">IHB", 0, 1, 0))
+            out += self._consume(b"barrier")
         return out
+
+    def _consume(self, tag: bytes) -> bytes:
+        arguments = b"\0\0" + short(self._queue) + short(tag) + b"\0" + struct.pack(">I", 0)
+        return method(CHANNEL, (60, 20), arguments)
 
 
 def main() -> None:

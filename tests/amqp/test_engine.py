@@ -417,6 +417,7 @@ def test_the_python_sdk_may_send_without_credit(pair):
 
 # -- the message-format -----------------------------------------------------------------------
 
+HEAD = b"\x02\x00\x00\x00"
 MARK = b"\x70\x80\x01\x37\x00"
 
 
@@ -477,6 +478,55 @@ def test_a_batch_of_several_frames_keeps_the_format_of_its_first(pair):
     ]
 
 
+WIDE = b"\x00\x80\0\0\0\0\0\0\0\x14"
+FIELDS = b"\x43\x43\xa0\x01t"
+ENCODINGS = {
+    "a list of one byte sizes": b"\x00\x53\x14\xc0\x0b\x04" + FIELDS + MARK,
+    "a list of four byte sizes": b"\x00\x53\x14\xd0\0\0\0\x0e\0\0\0\4" + FIELDS + MARK,
+    "a descriptor of eight bytes": WIDE + b"\xc0\x0b\x04" + FIELDS + MARK,
+    "both wide": WIDE + b"\xd0\0\0\0\x0e\0\0\0\4" + FIELDS + MARK,
+}
+
+
+@pytest.mark.parametrize("performative", ENCODINGS.values(), ids=ENCODINGS)
+def test_the_format_is_found_however_it_is_encoded(pair, performative):
+    pair.sending_to_server()
+    body = performative + b"batch"
+
+    events = pair.server.receive((len(body) + 8).to_bytes(4) + HEAD + body)
+
+    assert [(event.data, event.message_format) for event in events] == [(b"batch", BATCH_FORMAT)]
+
+
+NOT_BATCHES = {
+    "a tag that looks like the mark": b"\x00\x53\x14\xc0\x0b\x04\x43\x43\xa0\x05" + MARK + b"\x43",
+    "no format, but a body that looks like it": b"\x00\x53\x14\xc0\x06\x03" + FIELDS + MARK,
+}
+
+
+@pytest.mark.parametrize("body", NOT_BATCHES.values(), ids=NOT_BATCHES)
+def test_what_only_looks_like_a_batch_is_none(pair, body):
+    pair.sending_to_server()
+
+    (event,) = pair.server.receive((len(body) + 8).to_bytes(4) + HEAD + body)
+
+    assert event.message_format == 0
+
+
+HEARTBEAT = b"\0\0\0\x08" + HEAD
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 8, 9, 1000])
+def test_heartbeats_between_frames_are_no_news(pair, chunk):
+    pair.sending_to_server()
+    stream = HEARTBEAT + transfer(0, b"a") + HEARTBEAT * 3 + transfer(1, b"b") + HEARTBEAT
+    events = []
+    for start in range(0, len(stream), chunk):
+        events += pair.server.receive(stream[start : start + chunk])
+
+    assert [event.data for event in events] == [b"a", b"b"]
+
+
 def test_an_aborted_message_never_surfaces(pair):
     pair.sending_to_server()
     stream = b"".join(
@@ -517,7 +567,9 @@ def test_a_message_is_sent_and_its_settlement_awaits_our_answer(pair):
     assert theirs.unsettled == receiver.unsettled == 0
 
 
+LONG = AmqpError("c:x", "d" * 3000, {"DeadLetterReason": "r", "nothing": None, "x": "y" * 3000})
 OUTCOMES = {
+    "dead-lettered at length": rejected(LONG),
     "accepted": ACCEPTED,
     "released": RELEASED,
     "abandoned": modified(failed=True),
@@ -543,7 +595,7 @@ def test_the_peers_outcome_is_read_and_echoed_without_an_error(pair, outcome):
     assert read.annotations == outcome.annotations
     if outcome.error:
         assert read.error.condition == outcome.error.condition
-        assert read.error.description == "d"
+        assert read.error.description == outcome.error.description
         assert read.error.info["DeadLetterReason"] == "r"
         assert read.error.info["nothing"] is None
 
@@ -797,7 +849,6 @@ ATTACH = [
     UInt(0),
 ]
 FRAMING = "amqp:connection:framing-error"
-HEAD = b"\x02\x00\x00\x00"
 BROKEN_RULES = {
     "a frame above the limit": (b"\x00\x10\x00\x01" + HEAD, FRAMING),
     "a huge frame": (b"\xff\xff\xff\xff" + HEAD + b"x" * 8, FRAMING),
@@ -866,16 +917,37 @@ def test_bytes_after_close_are_ignored(pair):
     assert events[0].error is None
 
 
-def test_one_disposition_for_thousands_cannot_make_memory_grow(pair):
+def all_of(state, *, settled=False):
+    return encode_frame(0x15, [True, UInt(0), UInt(2000), settled, Described(ULong(state), [])])
+
+
+def test_an_outcome_is_reported_once_and_then_the_settlement(pair):
+    _, theirs = pair.sending_to_client()
+    theirs.send(b"1", b"m")
+    pair.run()
+    received, accepted, released = all_of(0x23), all_of(0x24), all_of(0x26)
+
+    events = pair.server.receive(received + b"") + pair.server.receive(accepted * 3)
+    events += pair.server.receive(released) + pair.server.receive(all_of(0x24, settled=True))
+
+    assert [(event.outcome, event.settled) for event in events] == [
+        (ACCEPTED, False),
+        (ACCEPTED, True),
+    ]
+
+
+def test_dispositions_without_end_end_the_connection(pair):
+    """Thirty bytes name two thousand deliveries: that must not cost the others anything."""
     _, theirs = pair.sending_to_client(credit=2000)
     for number in range(2000):
         theirs.send(b"%d" % number, b"m")
     pair.run()
-    disposition = encode_frame(0x15, [True, UInt(0), UInt(2000), False, Described(ULong(0x23), [])])
 
-    events = pair.server.receive(disposition * 100)
+    events = pair.server.receive((all_of(0x24) + all_of(0x26)) * 1000)
 
-    assert len(events) == 2000 * 100, "each is reported; the caller's list is the only cost"
+    assert len(events) == 2001
+    assert type(events[-1]) is Closed
+    assert "nothing new" in events[-1].error.description
 
 
 # -- time -------------------------------------------------------------------------------------

@@ -6,8 +6,21 @@ from hypothesis import strategies as st
 from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, State, from_row
 
 MAYBE_TIME = st.none() | st.integers(0, 2**53)
+PAIRS = st.just((b"", 0)) | st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 9))
+
+
+def message(annotations, delivery_annotations, **facts):
+    return Message(
+        annotations=annotations[0],
+        annotation_count=annotations[1],
+        delivery_annotations=delivery_annotations[0],
+        delivery_annotation_count=delivery_annotations[1],
+        **facts,
+    )
+
+
 MESSAGES = st.builds(
-    Message,
+    message,
     sequence=st.integers(1, (1 << MAILBOX_SHIFT) - 1),
     state=st.sampled_from([int(state) for state in State]),
     enqueued_ms=st.integers(0, 2**53),
@@ -18,17 +31,13 @@ MESSAGES = st.builds(
     session_id=st.none() | st.text(max_size=9),
     durable=st.none() | st.booleans(),
     priority=st.none() | st.integers(0, 255),
-    annotations=st.binary(max_size=9),
-    annotation_count=st.integers(0, 9),
-    delivery_annotations=st.binary(max_size=9),
-    delivery_annotation_count=st.integers(0, 9),
+    annotations=PAIRS,
+    delivery_annotations=PAIRS,
     enqueued_sequence=st.integers(1, 2**40),
-    dead_letter_source=st.none() | st.text(max_size=9),
+    dead_letter_source=st.none() | st.text(min_size=1, max_size=9),
     partition_id=st.none() | st.integers(0, 15),
     size=st.integers(0, 2**27),
     bare=st.binary(max_size=9),
-    lock=st.none(),
-    busy=st.just(False),
 )
 
 

@@ -13,6 +13,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -192,6 +193,17 @@ class Peer:
                 break
         self._socket.settimeout(5)
         return sent
+
+    def send_and_read(self, data: bytes, *, seconds: float) -> None:
+        """As above, but what the broker says meanwhile is read, and kept for the farewell."""
+        deadline = time.monotonic() + seconds
+        for start in range(0, len(data), 8192):
+            self.send_what_fits(data[start : start + 8192], seconds=deadline - time.monotonic())
+            self._socket.settimeout(0.001)
+            with suppress(OSError):
+                while chunk := self._socket.recv(65_536):
+                    self._buffer += chunk
+        self._socket.settimeout(5)
 
     # --- the right way --------------------------------------------------------------------------
 

@@ -201,14 +201,34 @@ def test_a_message_that_never_ends_is_refused_and_takes_no_memory(victim: Victim
     assert "amqp:link:message-size-exceeded" in conditions, farewell.frames
 
 
+def _still_works(peer: Peer, *, channel: int) -> bool:
+    """Whether the broker begins that session; if not, it must have closed with an error."""
+    for frame in peer.frames():
+        if frame.code == peers.BEGIN and frame.fields[0] == channel:
+            return True
+        if frame.code == CLOSE:
+            assert frame.error is not None
+    return False
+
+
+@pytest.mark.parametrize("is_reading", [True, False], ids=["reads", "never reads"])
 @pytest.mark.parametrize("flood", [pytest.param(f, id=name) for name, f in FLOODS.items()])
-def test_bears_a_flood_of_tiny_frames(flood: Callable[[int], bytes], victim: Victim) -> None:
-    data = b"".join(flood(n) for n in range(3_000))
-    with victim.growth_below(16 * MEGABYTE), Peer(victim.address) as peer:
+def test_bears_a_flood_of_tiny_frames(
+    flood: Callable[[int], bytes], is_reading: bool, victim: Victim
+) -> None:
+    data = b"".join(flood(n) for n in range(2_000)) + peers.begin(channel=9)
+    with (
+        victim.growth_below(12 * MEGABYTE),
+        Peer(victim.address, receive_buffer=None if is_reading else 4096) as peer,
+    ):
         peer.attach("target", receiver=True)
 
-        peer.send_what_fits(data, seconds=3)
-        peer.farewell(within=0.3)
+        if is_reading:
+            peer.send_and_read(data, seconds=3)
+            assert _still_works(peer, channel=9)
+        else:
+            peer.send_what_fits(data, seconds=0.5)
+            time.sleep(0.2)
 
 
 # --- too slow -------------------------------------------------------------------------------------

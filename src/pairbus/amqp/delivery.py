@@ -18,7 +18,7 @@ _delivery_settle = lib.pn_delivery_settle
 class Delivery:
     """One message on its way: received by us, or sent by us and not yet settled."""
 
-    __slots__ = ("_answered", "_pn", "_tag", "context", "link", "settled", "size")
+    __slots__ = ("_answered", "_pn", "_tag", "_told", "context", "link", "settled", "size")
 
     def __init__(self, link: Link, pn: Any, tag: bytes | None, size: int) -> None:
         self.link = link
@@ -29,7 +29,8 @@ class Delivery:
 
         self._pn = pn
         self._tag = tag
-        self._answered = False  # we told an outcome without settling, and wait for the peer's
+        self._answered = link.is_sender  # we have spoken, it is for the peer to answer
+        self._told = False  # the peer's outcome was reported
 
     @property
     def tag(self) -> bytes:

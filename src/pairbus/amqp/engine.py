@@ -77,8 +77,9 @@ __all__ = [
 ]
 
 _SLICE_SIZE: Final = 8192
-"""How much Proton takes before its events are read. A disposition of 30 bytes may name every
-unsettled delivery and makes an event for each: small slices keep that from piling up."""
+"""How much Proton takes at most before its events are read."""
+
+_IDLE_WORDS_MAX: Final = 10_000
 
 _TICK_SECONDS_MIN: Final = 0.1
 _DEFAULT_LIMITS: Final = EngineLimits()
@@ -105,7 +106,15 @@ _PN_DELIVERY: Final = lib.PN_DELIVERY
 class Engine(Core):
     """See the module. Like everything of Proton's, for one thread at a time."""
 
-    __slots__ = ("_format", "_framer", "_handshake", "_plain_size_max", "context", "identity")
+    __slots__ = (
+        "_format",
+        "_framer",
+        "_handshake",
+        "_idle_words",
+        "_plain_size_max",
+        "context",
+        "identity",
+    )
 
     def __init__(
         self,
@@ -125,6 +134,7 @@ class Engine(Core):
         """Who the peer said it was; None when SASL was skipped or is not over."""
 
         self._format = 0  # of the transfer that is being read
+        self._idle_words = 0  # dispositions that told nothing new
         self._plain_size_max = min(SCRATCH_SIZE, limits.message_size_max)
         self._framer = Framer(
             client=not server,
@@ -180,7 +190,7 @@ class Engine(Core):
         if self._ended or self._freed or self._muted or self._locally_closed:
             return None
         # Proton reads a time of 0 as "none yet", hence the millisecond that is added.
-        deadline = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)
+        deadline: int = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)
         self._collect(self._backlog)
         if not deadline or self._is_over():
             return None
@@ -211,14 +221,18 @@ class Engine(Core):
     def _feed(self, piece: bytes, events: list[Event]) -> None:
         """Hand whole frames to Proton, slice by slice, and read what came of each."""
         transport, size = self._transport, len(piece)
-        taken = _push(transport, piece, min(size, _SLICE_SIZE))
+        # A disposition may name every unsettled delivery, and makes an event for each: the more
+        # there are, the fewer frames at a time.
+        unsettled = len(self._sent) + len(self._received)
+        most = _SLICE_SIZE if unsettled <= 128 else max(256, 128 * _SLICE_SIZE // unsettled)
+        taken = _push(transport, piece, min(size, most))
         self._collect(events)
         if taken == size or self._ended:
             return
         whole = ffi.from_buffer(piece)
         done = max(taken, 0)
         while taken > 0 and done < size and not self._ended:
-            taken = _push(transport, whole + done, min(size - done, _SLICE_SIZE))
+            taken = _push(transport, whole + done, min(size - done, most))
             done += taken
             self._collect(events)
         if taken <= 0 and not self._ended:
@@ -236,17 +250,8 @@ class Engine(Core):
             kind = _event_type(event)
             if kind == _PN_DELIVERY:
                 pn = _event_delivery(event)
-                if (delivery := sent.get(pn)) is not None:
-                    state = _remote_state(pn)
-                    outcome = ACCEPTED if state == 0x24 else read_outcome(pn)
-                    if settled := bool(_delivery_settled(pn)):
-                        del sent[pn]
-                        delivery._pn = None
-                        delivery.settled = True
-                        _delivery_settle(pn)
-                    events.append(Disposed(delivery, outcome, settled))
-                elif (delivery := received.get(pn)) is not None:
-                    self._answer(delivery, pn, events)
+                if (delivery := sent.get(pn) or received.get(pn)) is not None:
+                    self._dispose(delivery, pn, events)
                 elif (link := links.get(_delivery_link(pn))) is not None:
                     self._transfer(link, pn, events)
             elif (react := REACTIONS.get(kind)) is not None:
@@ -331,14 +336,27 @@ class Engine(Core):
             else:
                 self._deliver(link, pn, data, message_format, events)
 
-    def _answer(self, delivery: Delivery, pn: Any, events: list[Event]) -> None:
-        """The sender's word on a delivery that we received and have not settled."""
-        answered, settled = delivery._answered, bool(_delivery_settled(pn))
-        outcome = read_outcome(pn) if answered else NO_OUTCOME
-        if settled:
+    def _dispose(self, delivery: Delivery, pn: Any, events: list[Event]) -> None:
+        """The peer's word on a delivery: the first outcome counts, then the settlement."""
+        state = _remote_state(pn)
+        if _delivery_settled(pn):
+            outcome = ACCEPTED if state == 0x24 else read_outcome(pn)
+            if delivery.link.is_sender or delivery._answered:
+                events.append(Disposed(delivery, outcome, True))
             delivery.settle()
-        if answered:
-            events.append(Disposed(delivery, outcome, settled))
+        elif state < 0x24 or delivery._told or not delivery._answered:
+            # Nothing new. One disposition of 30 bytes can name all deliveries there are, over and
+            # over; an honest peer comes back to a delivery no more often than it decides on one.
+            self._idle_words += 1
+            if self._idle_words > _IDLE_WORDS_MAX:
+                said = f"more than {_IDLE_WORDS_MAX} dispositions that say nothing new"
+                self._fail(AmqpError("amqp:not-allowed", said), events)
+        else:
+            delivery._told = True
+            if self._idle_words:
+                self._idle_words -= 1
+            outcome = ACCEPTED if state == 0x24 else read_outcome(pn)
+            events.append(Disposed(delivery, outcome, False))
 
     # -- the client role ----------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Transferred(_Event):
 
 
 class Disposed(_Event):
-    """The peer told the state of a delivery that we sent.
+    """The peer told the outcome of a delivery that we sent; at most once, then its settlement.
 
     If `settled`, the peer has forgotten it and so have we: the handle is dead already. Of a
     delivery that we received, it comes as the answer to our `update`.

@@ -21,6 +21,7 @@ from pairbus.broker.entities import NamespaceOptions, QueueDescription, millisec
 from pairbus.broker.lifecycle import Kind
 from pairbus.broker.mailbox import Mailbox, Tokens
 from pairbus.broker.queue import Queue
+from pairbus.broker.schema import readable
 from pairbus.broker.store import Store
 from pairbus.errors import ConfigError, StartError
 
@@ -79,12 +80,8 @@ class Namespace:
         """Open the data file and load what it says; the queues of the options are made."""
         self.store = Store(self._data_file(), durable=self.options.data is not None)
         try:
-            for stored in self.store.entities():
-                description = from_stored(stored.name, stored.description)
-                counters = self.store.mailboxes(stored.entity_id)
-                queue = Queue(self, stored, description, counters)
-                queue.accessed_ms = self.now_ms()  # nobody can use it while the broker is down
-                self._add(queue)
+            with readable(self.store.path):
+                self._load()
             for description in self.options.queues:
                 self.ensure_queue(description)
             self.store.save()
@@ -98,6 +95,14 @@ class Namespace:
         subscribe = getattr(self.clock, "subscribe", None)
         if subscribe is not None:
             self._unsubscribe = subscribe(self._clock_moved)
+
+    def _load(self) -> None:
+        for stored in self.store.entities():
+            description = from_stored(stored.name, stored.description)
+            counters = self.store.mailboxes(stored.entity_id)
+            queue = Queue(self, stored, description, counters)
+            queue.accessed_ms = self.now_ms()  # nobody can use it while the broker is down
+            self._add(queue)
 
     async def close(self) -> None:
         """All that was promised is on the disk when this returns."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -91,18 +93,26 @@ def lock_file(path: Path) -> IO[str]:
     return handle
 
 
-def open_writer(path: Path, *, durable: bool) -> sqlite3.Connection:
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Around the first reading of a file: damage is told with the file's name."""
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        _check(db, path)
-        db.execute("PRAGMA journal_mode = WAL")
-        # FULL: a commit is on the disk when it returns. A throw-away file need not be.
-        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-        db.execute("PRAGMA wal_autocheckpoint = 4000")
-        db.execute("PRAGMA journal_size_limit = 67108864")
-        db.execute("PRAGMA cache_size = -16384")
-    except sqlite3.DatabaseError as error:
-        raise DataFileError(f"data file {path} cannot be used: {error}") from error
+        yield
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise DataFileError(
+            f"data file {path} cannot be used: {error}. It is damaged, or not a pairbus file"
+        ) from error
+
+
+def open_writer(path: Path, *, durable: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    _check(db, path)
+    db.execute("PRAGMA journal_mode = WAL")
+    # FULL: a commit is on the disk when it returns. A throw-away file need not be.
+    db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+    db.execute("PRAGMA wal_autocheckpoint = 4000")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    db.execute("PRAGMA cache_size = -16384")
     return db
 
 

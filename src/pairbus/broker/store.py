@@ -26,7 +26,7 @@ from pairbus.broker.message import (
     State,
     from_row,
 )
-from pairbus.broker.schema import lock_file, open_reader, open_writer
+from pairbus.broker.schema import lock_file, open_reader, open_writer, readable
 
 _COLUMN_LIST: Final = ", ".join(COLUMNS)
 _SELECT: Final = f"SELECT {_COLUMN_LIST} FROM message"
@@ -82,8 +82,11 @@ class Store:
         self.path = path
         self._lock = lock_file(path)
         try:
-            self._db = open_writer(path, durable=durable)
-            self._reader = open_reader(path)
+            with readable(path):
+                self._db = open_writer(path, durable=durable)
+                self._reader = open_reader(path)
+                self._next_entity_id = self._last_id("entity") + 1
+                self._next_mailbox_id = self._last_id("mailbox") + 1
         except BaseException:
             self._lock.close()
             raise
@@ -92,8 +95,6 @@ class Store:
         self._deletes: list[tuple[int]] = []
         self._others: list[tuple[str, Sequence[Any]]] = []
         self._counters: dict[int, Counters] = {}
-        self._next_entity_id = self._last_id("entity") + 1
-        self._next_mailbox_id = self._last_id("mailbox") + 1
 
     # changes, gathered
 
