@@ -2,7 +2,7 @@
 
 PairbusError
 └── BrokerError           the local broker cannot do what was asked
-    ├── ConfigError           a setting is impossible: the message names it, its value, and the range
+    ├── ConfigError           impossible setting: the text names it, its value and its range
     ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
     └── StartError            the broker cannot start (port taken, folder not writable)
 """

@@ -20,7 +20,7 @@ class ManualClock:
     """
 
     def __init__(self, now: float | None = None, *, runs: bool = False) -> None:
-        """`runs`: it goes on like a real clock between two jumps, from now unless told otherwise."""
+        """`runs`: it goes on like a real clock between two jumps, from now unless told."""
         self._runs = runs
         if runs:
             self._offset = 0.0 if now is None else now - time.time()

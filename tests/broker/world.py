@@ -7,8 +7,9 @@ what it asked for is durable, unless a test wants to look in between.
 import asyncio
 import shutil
 import sqlite3
+import threading
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 
 from pairbus.amqp.outcomes import AmqpError
@@ -17,14 +18,13 @@ from pairbus.amqp.values import Symbol, Timestamp, UInt, encode, encode_list
 from pairbus.broker import management
 from pairbus.broker.dialect import Request
 from pairbus.broker.entities import NamespaceOptions
-from pairbus.broker.intake import Incoming
+from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import PING_CONTENT_TYPE, Kind
 from pairbus.broker.message import MAILBOX_SHIFT
 from pairbus.broker.namespace import Namespace
 from pairbus.testing import ManualClock
 
 _MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10
-_UNTOLD = object()
 
 
 def encoded(
@@ -168,19 +168,20 @@ class World:
         for path in self.folder.glob("*.db*"):
             if not path.name.endswith("-shm"):
                 shutil.copy(path, aside)
-        self.vanish()
+        self._vanish()
         self.folder = aside
         self.open()
 
-    def vanish(self):
-        """Free what the process would have held; what this still writes, nobody reads."""
+    def _vanish(self):
+        """Free what the process held; its callbacks are never called."""
         namespace = self.namespace
         namespace.committer._orders.put(False)
         namespace.committer._thread.join()
         namespace.store.rollback()
         for thing in (namespace.store._reader, namespace.store._db, namespace.store._lock):
             thing.close()
-        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.loop = StillLoop()
 
     # time
 
@@ -190,6 +191,33 @@ class World:
 
     def flush(self):
         self.loop.run_until_complete(self.namespace.committer.flushed())
+
+    def commit_unheard(self):
+        """The disk has what was asked for; the loop has not been told yet."""
+        store, done = self.namespace.store, threading.Event()
+        commit = store.commit
+
+        def commit_and_say_so():
+            commit()
+            done.set()
+
+        store.commit = commit_and_say_so
+        self.loop.run_until_complete(asyncio.sleep(0))
+        assert done.wait(timeout=10)
+        store.commit = commit
+
+    @contextmanager
+    def broken_disk(self):
+        """Every commit is refused meanwhile."""
+        store, commit = self.namespace.store, self.namespace.store.commit
+
+        def refuse():
+            raise sqlite3.OperationalError("database or disk is full")
+
+        store.commit = refuse
+        yield
+        self.flush()
+        store.commit = commit
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -62,7 +61,6 @@ def test_application_properties_keep_their_types(bus):
         "uuid": an_id,
         "when": when,
         "none": None,
-        "decimal": Decimal("12.5"),
     }
     properties = through(
         bus, ServiceBusMessage("x", application_properties=given)
@@ -79,7 +77,6 @@ def test_application_properties_keep_their_types(bus):
         b"uuid": an_id,
         b"when": int(when.timestamp() * 1000),
         b"none": None,
-        b"decimal": Decimal("12.5"),
     }
     assert properties[b"true"] is True
 

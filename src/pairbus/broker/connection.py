@@ -186,8 +186,7 @@ class AmqpConnection(asyncio.Protocol):
     def is_congested(self) -> bool:
         """The client does not read as fast as it asks; it gets no more messages for now."""
         return (
-            self._unsent_bytes > self._limits.write_buffer_bytes_max
-            or Pause.WRITES in self._pauses
+            self._unsent_bytes > self._limits.write_buffer_bytes_max or Pause.WRITES in self._pauses
         )
 
     def sends(self, size: int) -> None:
@@ -393,9 +392,7 @@ class AmqpConnection(asyncio.Protocol):
             Inlet(self, link, queue, path)
         return error
 
-    def _attach_outlet(
-        self, link: Link, path: Path, queue: Queue, now_ms: int
-    ) -> AmqpError | None:
+    def _attach_outlet(self, link: Link, path: Path, queue: Queue, now_ms: int) -> AmqpError | None:
         if not self.is_allowed(path, Right.LISTEN, now_ms=now_ms):
             return self._unauthorized(path, "Listen")
         if error := lifecycle.refusal_to_receive(queue.description, path.kind):
@@ -431,14 +428,15 @@ class AmqpConnection(asyncio.Protocol):
             f"no valid token on this connection has the {claim} claim for {path}",
         )
 
-    def answer_link(
-        self, path: Path, reply_to: str | None, session: Session
-    ) -> AnswerLink | None:
+    def answer_link(self, path: Path, reply_to: str | None, session: Session) -> AnswerLink | None:
         """By the address that the request names, else of the same session, else the newest."""
         name = str(path).lower()
         candidates = [link for link in self._answers if str(link.path).lower() == name]
         for link in candidates:
-            if reply_to is not None and reply_to in (link.link.remote.target_address, link.link.name):
+            if reply_to is not None and reply_to in (
+                link.link.remote.target_address,
+                link.link.name,
+            ):
                 return link
         for link in candidates:
             if link.link.session is session:

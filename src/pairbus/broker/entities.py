@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from pairbus.errors import ConfigError
 
@@ -83,8 +83,8 @@ def milliseconds(value: timedelta) -> int | None:
 def check_name(name: str, kind: str = "queue") -> None:
     if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH_MAX or "//" in name:
         raise ConfigError(
-            f"{kind} name {name!r} is not valid: 1 to {_NAME_LENGTH_MAX} letters, digits, '.', '-', "
-            "'_' and '/', starting and ending with a letter or digit"
+            f"{kind} name {name!r} is not valid: 1 to {_NAME_LENGTH_MAX} letters, digits, '.', "
+            "'-', '_' and '/', starting and ending with a letter or digit"
         )
 
 
@@ -103,8 +103,10 @@ _INTEGERS: Final[dict[str, tuple[int, int]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDescription:
-    """One queue. The defaults are the service's."""
+class EntityDescription:
+    """What entities have in common. The defaults are the service's."""
+
+    noun: ClassVar[str] = "entity"
 
     name: str
     lock_duration: timedelta = timedelta(minutes=1)
@@ -125,20 +127,20 @@ class QueueDescription:
     max_message_size_in_kilobytes: int = 256
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        check_name(self.name, self.noun)
         for name, (least, most) in _DURATIONS.items():
             value = getattr(self, name)
             if not isinstance(value, timedelta) or not least <= value <= most:
                 shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
                 raise ConfigError(
-                    f"queue {self.name!r}: {name} is {shown}, but must be between "
+                    f"{self.noun} {self.name!r}: {name} is {shown}, but must be between "
                     f"{format_duration(least)} and {format_duration(most)}"
                 )
         for name, (low, high) in _INTEGERS.items():
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
                 raise ConfigError(
-                    f"queue {self.name!r}: {name} is {number!r}, but must be between {low} and {high}"
+                    f"{self}: {name} is {number!r}, but must be between {low} and {high}"
                 )
         self._check_forwarding()
 
@@ -146,9 +148,31 @@ class QueueDescription:
         for name in ("forward_to", "forward_dead_lettered_messages_to"):
             target = getattr(self, name)
             if target is not None and target.lower() == self.name.lower():
-                raise ConfigError(f"queue {self.name!r}: {name} is the queue itself")
+                raise ConfigError(f"{self.noun} {self.name!r}: {name} is the {self.noun} itself")
         if self.forward_to is not None and self.requires_session:
-            raise ConfigError(f"queue {self.name!r}: forward_to and requires_session exclude each other")
+            raise ConfigError(
+                f"{self.noun} {self.name!r}: forward_to and requires_session exclude each other"
+            )
+
+    @property
+    def reads_identifiers(self) -> bool:
+        """Must the message and session ids be known to take a message in?"""
+        return bool(
+            self.requires_session
+            or self.requires_duplicate_detection
+            or self.enable_partitioning
+            or self.forward_to
+        )
+
+    def __str__(self) -> str:
+        return f"{self.noun} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDescription(EntityDescription):
+    """One queue."""
+
+    noun: ClassVar[str] = "queue"
 
 
 QUEUE_SETTINGS: Final = frozenset(f.name for f in fields(QueueDescription)) - {"name"}
@@ -172,7 +196,7 @@ def default_policy() -> Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What protects the broker from its peers; each bound is per connection unless it says otherwise."""
+    """What protects the broker from its peers; of one connection where nothing else is said."""
 
     connections_max: int = 2000
     """Of one namespace. A connection more is closed at once."""
@@ -207,7 +231,9 @@ class NamespaceOptions:
                 "starting with a letter and ending with a letter or digit"
             )
         if not 0 <= self.port <= 65_535:
-            raise ConfigError(f"namespace {self.name!r}: port {self.port} is not between 0 and 65535")
+            raise ConfigError(
+                f"namespace {self.name!r}: port {self.port} is not between 0 and 65535"
+            )
         names = [queue.name.lower() for queue in self.queues]
         for name in names:
             if names.count(name) > 1:

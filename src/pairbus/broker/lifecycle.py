@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities import QueueDescription, Status, milliseconds
+from pairbus.broker.entities import EntityDescription, Status, milliseconds
 from pairbus.broker.message import Message, State
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
@@ -85,7 +85,7 @@ class Times:
     due_ms: int | None
 
 
-def effective_ttl_ms(queue: QueueDescription, message_ttl_ms: int | None) -> int | None:
+def effective_ttl_ms(queue: EntityDescription, message_ttl_ms: int | None) -> int | None:
     """The smaller of the message's and the queue's (B-05)."""
     default = milliseconds(queue.default_message_time_to_live)
     if message_ttl_ms is None:
@@ -94,7 +94,7 @@ def effective_ttl_ms(queue: QueueDescription, message_ttl_ms: int | None) -> int
 
 
 def times_at_enqueue(
-    queue: QueueDescription, *, ttl_ms: int | None, due_ms: int | None, now_ms: int
+    queue: EntityDescription, *, ttl_ms: int | None, due_ms: int | None, now_ms: int
 ) -> Times:
     """A time to live starts when the message can first be received, not when it is scheduled."""
     if due_ms is not None and due_ms > now_ms:
@@ -103,53 +103,53 @@ def times_at_enqueue(
     return Times(State.ACTIVE, now_ms, ttl, None if ttl is None else now_ms + ttl, None)
 
 
-def refusal_to_send(queue: QueueDescription) -> AmqpError | None:
+def refusal_to_send(queue: EntityDescription) -> AmqpError | None:
     if queue.status in (Status.DISABLED, Status.SEND_DISABLED):
         return AmqpError(
             "com.microsoft:entity-disabled",
-            f"queue {queue.name!r} is {queue.status.value}: it takes no messages",
+            f"{queue} is {queue.status.value}: it takes no messages",
         )
     return None
 
 
-def refusal_to_receive(queue: QueueDescription, kind: Kind) -> AmqpError | None:
+def refusal_to_receive(queue: EntityDescription, kind: Kind) -> AmqpError | None:
     if queue.status in (Status.DISABLED, Status.RECEIVE_DISABLED):
         return AmqpError(
             "com.microsoft:entity-disabled",
-            f"queue {queue.name!r} is {queue.status.value}: it gives out no messages",
+            f"{queue} is {queue.status.value}: it gives out no messages",
         )
     if queue.forward_to is not None and kind is Kind.MAIN:
         return AmqpError(
             "amqp:not-allowed",
-            f"queue {queue.name!r} forwards to {queue.forward_to!r}: receive from there",
+            f"{queue} forwards to {queue.forward_to!r}: receive from there",
         )
     return None
 
 
 def refusal_of_message(
-    queue: QueueDescription, *, size: int, session_id: str | None
+    queue: EntityDescription, *, size: int, session_id: str | None
 ) -> AmqpError | None:
     """The message's own fault. (That the queue is full is asked of `refusal_of_size`.)"""
     limit = queue.max_message_size_in_kilobytes * 1024
     if size > limit:
         return AmqpError(
             "amqp:link:message-size-exceeded",
-            f"the message has {size} bytes; queue {queue.name!r} takes at most {limit}",
+            f"the message has {size} bytes; {queue} takes at most {limit}",
         )
     if queue.requires_session and session_id is None:
         return AmqpError(
             "amqp:not-allowed",
-            f"queue {queue.name!r} requires sessions: the message needs a session id",
+            f"{queue} requires sessions: the message needs a session id",
         )
     return None
 
 
-def refusal_of_size(queue: QueueDescription, *, used: int, added: int) -> AmqpError | None:
+def refusal_of_size(queue: EntityDescription, *, used: int, added: int) -> AmqpError | None:
     limit = queue.max_size_in_megabytes * 1024 * 1024
     if used + added > limit:
         return AmqpError(
             "amqp:resource-limit-exceeded",
-            f"queue {queue.name!r} is full: {used} of {limit} bytes are taken, {added} more do not fit",
+            f"{queue} is full: {used} of {limit} bytes are taken, {added} more do not fit",
         )
     return None
 
@@ -157,7 +157,7 @@ def refusal_of_size(queue: QueueDescription, *, used: int, added: int) -> AmqpEr
 def settled(
     settlement: Settlement,
     message: Message,
-    queue: QueueDescription,
+    queue: EntityDescription,
     kind: Kind,
     *,
     reason: str | None = None,
@@ -178,17 +178,17 @@ def settled(
                 return Refuse(
                     AmqpError(
                         "amqp:not-allowed",
-                        f"a message in a dead-letter queue of {queue.name!r} cannot be dead-lettered",
+                        f"a dead letter of {queue} cannot be dead-lettered again",
                     )
                 )
             return Bury(reason, description)
 
 
-def lock_lapsed(message: Message, queue: QueueDescription, kind: Kind) -> Decision:
+def lock_lapsed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
     return _delivery_failed(message, queue, kind)
 
 
-def _delivery_failed(message: Message, queue: QueueDescription, kind: Kind) -> Decision:
+def _delivery_failed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
     count = message.delivery_count + 1
     if message.state == State.DEFERRED:
         # A deferred message was asked for by number; it goes back to where it was found.
@@ -205,7 +205,7 @@ def is_expired(message: Message, *, now_ms: int) -> bool:
     return message.expires_ms is not None and message.expires_ms <= now_ms
 
 
-def expired(queue: QueueDescription) -> Decision:
+def expired(queue: EntityDescription) -> Decision:
     """Only messages in the main mailbox have an expiry: burying one takes it off."""
     if queue.dead_lettering_on_message_expiration:
         return Bury(REASON_EXPIRED, "The message expired and was dead lettered.")

@@ -16,7 +16,7 @@ from pairbus.amqp.sections import MalformedMessage, slice_message
 from pairbus.broker.delivery import stamped
 from pairbus.broker.dialect import malformed, ticks
 from pairbus.broker.entities import Right
-from pairbus.broker.intake import Incoming
+from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import Settlement
 from pairbus.broker.mailbox import Lock, Mailbox
 from pairbus.broker.message import Message
@@ -136,7 +136,7 @@ class Outlet:
             self.link.refuse(
                 AmqpError(
                     "com.microsoft:session-cannot-be-locked",
-                    f"session {session_id!r} of queue {self.queue.name!r} is locked by another "
+                    f"session {session_id!r} of {self.queue.description} is locked by another "
                     "receiver",
                 )
             )
@@ -160,7 +160,7 @@ class Outlet:
 
     def session_timed_out(self) -> None:
         self.link.refuse(
-            AmqpError(_TIMEOUT, f"no session of queue {self.queue.name!r} became available in time")
+            AmqpError(_TIMEOUT, f"no session of {self.queue.description} became available in time")
         )
         self.connection.has_output()
 
@@ -172,7 +172,7 @@ class Outlet:
         self.link.close(
             AmqpError(
                 "com.microsoft:session-lock-lost",
-                f"the lock of session {name!r} of queue {self.queue.name!r} has expired",
+                f"the lock of session {name!r} of {self.queue.description} has expired",
             )
         )
         self.link.context = None
@@ -306,4 +306,4 @@ class Outlet:
                 "com.microsoft:session-lock-lost",
                 f"the lock of session {lock.session.session_id!r} of {self.queue.name!r} is lost",
             )
-        return lock_lost(f"message {lock.message.wire_sequence} of queue {self.queue.name!r}")
+        return lock_lost(f"message {lock.message.wire_sequence} of {self.queue.description}")

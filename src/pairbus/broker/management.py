@@ -19,7 +19,7 @@ from pairbus.broker import lifecycle
 from pairbus.broker.delivery import stamped
 from pairbus.broker.dialect import Answer, Request, malformed, refusal
 from pairbus.broker.entities import Right
-from pairbus.broker.intake import Incoming
+from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import Kind, Settlement
 from pairbus.broker.mailbox import Lock, Mailbox, guid
 from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
@@ -119,7 +119,7 @@ def _not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
     return Refused(
         AmqpError(
             "com.microsoft:message-not-found",
-            f"queue {queue.name!r} has no {what} message with sequence number "
+            f"{queue.description} has no {what} message with sequence number "
             f"{', '.join(map(str, numbers[:5]))}",
         )
     )
@@ -130,15 +130,9 @@ def _session(context: Context, body: dict[str, Any]) -> Session:
     session_id = _text(body, "session-id")
     sessions = context.queue.main.sessions
     if sessions is None:
-        raise Refused(
-            AmqpError("amqp:not-allowed", f"queue {context.queue.name!r} has no sessions")
-        )
+        raise Refused(AmqpError("amqp:not-allowed", f"{context.queue.description} has no sessions"))
     session = sessions.find(session_id)
-    if (
-        session is None
-        or not context.holder_of(session)
-        or session.until_ms <= context.now_ms
-    ):
+    if session is None or not context.holder_of(session) or session.until_ms <= context.now_ms:
         raise Refused(
             AmqpError(
                 "com.microsoft:session-lock-lost",
@@ -367,7 +361,7 @@ def get_message_sessions(context: Context, body: dict[str, Any], reply: Reply) -
     skip, top = _integer(body, "skip"), _integer(body, "top", least=1)
     queue = context.queue
     if queue.main.sessions is None:
-        raise Refused(AmqpError("amqp:not-allowed", f"queue {queue.name!r} has no sessions"))
+        raise Refused(AmqpError("amqp:not-allowed", f"{queue.description} has no sessions"))
     any_session = after_ms >= _ANY_SESSION_MS
     names = queue.namespace.store.sessions_with_state(
         queue.main.counters.mailbox_id, after_ms=None if any_session else after_ms
@@ -402,5 +396,7 @@ SEND_ONLY_TO_MAIN: Final = frozenset(
 
 def refusal_of_kind(operation: str, kind: Kind, name: str) -> AmqpError | None:
     if operation in SEND_ONLY_TO_MAIN and kind is not Kind.MAIN:
-        return AmqpError("amqp:not-allowed", f"nothing can be sent to a dead-letter queue of {name!r}")
+        return AmqpError(
+            "amqp:not-allowed", f"nothing can be sent to a dead-letter queue of {name!r}"
+        )
     return None

@@ -164,9 +164,7 @@ class Namespace:
                     f"queue {queue.name!r} exists with another {fixed}, which cannot be changed: "
                     "delete the queue first, or use another data folder"
                 )
-            self.store.update_entity(
-                queue.entity_id, to_stored(description), now_ms=self.now_ms()
-            )
+            self.store.update_entity(queue.entity_id, to_stored(description), now_ms=self.now_ms())
             queue.redescribe(description)
         return queue
 

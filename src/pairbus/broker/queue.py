@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker import lifecycle
+from pairbus.broker import lifecycle, passage
 from pairbus.broker.entities import QueueDescription, milliseconds
-from pairbus.broker.intake import Incoming, Intake
+from pairbus.broker.incoming import Incoming
+from pairbus.broker.intake import Intake
 from pairbus.broker.lifecycle import Bury, Decision, Defer, Kind, Refuse, Remove, Return, Settlement
 from pairbus.broker.mailbox import Consumer, Lock, Mailbox
 from pairbus.broker.message import Message, State
@@ -71,7 +72,7 @@ class Queue:
         self.saved_access_ms = stored.accessed_ms
         self.waiting: OrderedDict[SessionSeeker, int] = OrderedDict()
         """Those who asked for the next available session, and until when they wait."""
-        self._intake = Intake(self)
+        self.intake = Intake(self)
 
     @property
     def name(self) -> str:
@@ -97,7 +98,7 @@ class Queue:
         `done` is called when the messages are durable; not if an error is returned.
         """
         self.accessed_ms = now_ms
-        return self._intake.take_in(batch, done, arguments, now_ms=now_ms)
+        return self.intake.take_in(batch, done, arguments, now_ms=now_ms)
 
     def place(self, mailbox: Mailbox, message: Message) -> None:
         """Store a new message, which `arrived` will show once it is durable."""
@@ -230,7 +231,7 @@ class Queue:
         before = (message.state, message.delivery_count, message.bare)
         message.busy = True
         if properties:
-            self._intake.add_properties(message, properties)
+            passage.add_properties(message, properties)
         placed: list[tuple[Queue, Mailbox, Message]] = []
         match decision:
             case Remove():
@@ -239,7 +240,7 @@ class Queue:
             case Bury(reason, description):
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, message.sequence)
-                placed = self._intake.bury(message, reason, description, now_ms=now_ms)
+                placed = passage.bury(self, message, reason, description, now_ms=now_ms)
             case Return(count) | Defer(count):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
@@ -269,7 +270,7 @@ class Queue:
         message.busy = False
         if error is not None:
             self._undo(mailbox, message, decision, before, placed)
-            done(cannot_store(error), *arguments)
+            done(passage.cannot_store(error), *arguments)
             return
         was_active = before[0] == State.ACTIVE
         if isinstance(decision, Return):
@@ -392,7 +393,7 @@ class Queue:
         """A scheduled message's time has come: it is enqueued as if it were sent now."""
         message = self.main.find(sequence)
         if message is not None and not message.busy:
-            self._intake.activate(message, now_ms=now_ms)
+            passage.activate(self, message, now_ms=now_ms)
 
     def redescribe(self, description: QueueDescription) -> None:
         self.description = description
@@ -401,7 +402,3 @@ class Queue:
 
 def _nobody_waits(error: AmqpError | None) -> None:
     """The committer has logged a failure; the message is where it was."""
-
-
-def cannot_store(error: Exception) -> AmqpError:
-    return AmqpError("amqp:internal-error", f"the broker cannot write its data file: {error}")

@@ -157,9 +157,7 @@ class ManagementLink(RequestLink):
         if error is not None:
             reply(refusal(error))
             return
-        context = management.Context(
-            self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms
-        )
+        context = management.Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
         management.handle(context, request, reply)
 
     def _refusal(self, operation: str, now_ms: int) -> AmqpError | None:

@@ -406,16 +406,16 @@ class Store:
 
     def _last_id(self, table: str) -> int:
         """The highest ever given, also to rows that are gone."""
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        row = self._db.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)
+        ).fetchone()
         return 0 if row is None else int(row[0])
 
     def _first(self, query: str) -> int | None:
         (value,) = self._reader.execute(query).fetchone()
         return None if value is None else int(value)
 
-    def _read_keys(
-        self, column: str, now_ms: int, count: int, skip: int
-    ) -> list[tuple[int, int]]:
+    def _read_keys(self, column: str, now_ms: int, count: int, skip: int) -> list[tuple[int, int]]:
         rows = self._reader.execute(
             f"SELECT id FROM message WHERE {column} <= ? ORDER BY {column}, id LIMIT ? OFFSET ?",
             (now_ms, count, skip),
