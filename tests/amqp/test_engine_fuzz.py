@@ -34,7 +34,8 @@ from pairbus.amqp.types import Described, Symbol, UInt, ULong, UShort
 from tests.amqp.enginepair import Pair
 
 NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "night"
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 20_000 if NIGHT else 150))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 5000 if NIGHT else 150))
+pytestmark = pytest.mark.timeout(0 if NIGHT else 120)
 LIMITS = EngineLimits(
     links_max=8, channel_max=3, message_size_max=5000, incoming_window=20_000, unsettled_max=50
 )

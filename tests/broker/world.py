@@ -136,7 +136,11 @@ class World:
         self.clock = clock or ManualClock()
         self.loop = StillLoop()
         self._copies = count(1)
-        self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.loop.close()
+            raise
 
     # life
 

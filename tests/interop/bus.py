@@ -183,4 +183,7 @@ class Bus:
         return [str(message) for message in self.left(queue, sub_queue)]
 
     def close(self) -> None:
+        self._senders.clear()
+        self._peekers.clear()
+        self._client = None
         self._open.close()

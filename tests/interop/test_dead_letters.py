@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
-from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.broker.entities import Status
 
@@ -246,20 +246,3 @@ def test_a_duplicate_after_the_window_is_a_new_message(bus):
     bus.advance(20)
     bus.send("after", message_id="m")
     assert bus.left_bodies() == ["first", "after"]
-
-
-@pytest.mark.req("B-05")
-@pytest.mark.queue(auto_delete_on_idle=5 * MINUTE)
-def test_an_idle_queue_deletes_itself_and_a_used_one_does_not(bus):
-    client = bus.connect()
-    with client.get_queue_sender(bus.queue) as sender:
-        sender.send_messages(ServiceBusMessage("a"))
-    bus.advance(200)
-    with client.get_queue_receiver(bus.queue) as receiver:
-        receiver.complete_message(receive_one(receiver))
-    bus.advance(200)  # 400 s after its start, but used 200 s ago
-    with client.get_queue_sender(bus.queue) as sender:
-        sender.send_messages(ServiceBusMessage("b"))
-    bus.advance(301)
-    with pytest.raises(ServiceBusAuthenticationError), client.get_queue_sender(bus.queue):
-        pass

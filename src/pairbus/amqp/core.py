@@ -67,6 +67,7 @@ class Core:
         "_links",
         "_local_open",
         "_locally_closed",
+        "_must_write",
         "_muted",
         "_out",
         "_part_bytes",
@@ -75,6 +76,7 @@ class Core:
         "_sent",
         "_server",
         "_sessions",
+        "_silent_links",
         "_transport",
         "_unflushed",
         "_unsettled_max",
@@ -93,6 +95,9 @@ class Core:
         self._links: dict[Any, Link] = {}
         self._sent: dict[Any, Delivery] = {}
         self._received: dict[Any, Delivery] = {}
+        # Detached by the peer, with deliveries that we must not seem to settle.
+        self._silent_links: list[tuple[Session, Any]] = []
+        self._must_write = False  # before more input is read
         self._held_bytes = 0  # of messages received and not yet settled by us
         self._part_bytes = 0  # of messages still arriving
         self._backlog: list[Event] = []
@@ -245,6 +250,7 @@ class Core:
             link._pn = None
             link._parts.clear()
         self._links.clear()
+        self._silent_links.clear()
         for session in self._sessions.values():
             session._pn = None
         self._sessions.clear()

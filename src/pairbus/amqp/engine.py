@@ -227,6 +227,9 @@ class Engine(Core):
         most = _SLICE_SIZE if unsettled <= 128 else max(256, 128 * _SLICE_SIZE // unsettled)
         taken = _push(transport, piece, min(size, most))
         self._collect(events)
+        if self._must_write:
+            self._must_write = False
+            self._flush()
         if taken == size or self._ended:
             return
         whole = ffi.from_buffer(piece)
@@ -235,6 +238,9 @@ class Engine(Core):
             taken = _push(transport, whole + done, min(size - done, most))
             done += taken
             self._collect(events)
+            if self._must_write:
+                self._must_write = False
+                self._flush()
         if taken <= 0 and not self._ended:
             self._fail(AmqpError("amqp:decode-error", "an unreadable frame"), events)
 

@@ -27,6 +27,8 @@ from pairbus.amqp.proton import lib
 if TYPE_CHECKING:
     from pairbus.amqp.engine import Engine
 
+_SILENT_LINKS_MAX: Final = 64
+
 
 def opened(engine: Engine, event: Any, events: list[Event]) -> None:
     connection = engine._connection
@@ -66,12 +68,20 @@ def ended(engine: Engine, event: Any, events: list[Event]) -> None:
         lib.pn_session_close(pn)
         events.append(SessionEnded(session, error))
     session._pn = None
+    engine._silent_links = [link for link in engine._silent_links if link[0] is not session]
     lib.pn_session_free(pn)
+    # Its channel is free again only when Proton has written the end.
+    engine._must_write = True
 
 
 def attached(engine: Engine, event: Any, events: list[Event]) -> None:
     pn = lib.pn_event_link(event)
     link = engine._links.get(pn)
+    if any(pn == silent for _, silent in engine._silent_links):
+        # Proton would wake the old link, closed as it is. No SDK uses a name twice.
+        said = "a link with this name was detached with unsettled deliveries; use another name"
+        engine._fail(AmqpError("amqp:not-allowed", said), events)
+        return
     if link is None:
         session = engine._sessions.get(lib.pn_link_session(pn))
         if session is None:
@@ -106,6 +116,13 @@ def _gone(engine: Engine, event: Any, events: list[Event], *, closed: bool) -> N
         (lib.pn_link_close if closed else lib.pn_link_detach)(pn)
         events.append(Detached(link, closed, error))
     link._pn = None
+    if link.is_sender and lib.pn_link_unsettled(pn) > 0:
+        # Freeing it would tell the peer that we settled what it may still settle another way.
+        # It goes with its session, or when there are too many of them.
+        engine._silent_links.append((link.session, pn))
+        if len(engine._silent_links) <= _SILENT_LINKS_MAX:
+            return
+        _, pn = engine._silent_links.pop(0)
     lib.pn_link_free(pn)
 
 

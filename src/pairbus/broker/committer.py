@@ -63,7 +63,7 @@ class Committer:
     async def stop(self) -> None:
         await self.flushed()
         self._orders.put(False)
-        await self._loop.run_in_executor(None, self._thread.join)
+        self._thread.join()  # it has nothing left to do but to end
 
     def _begin(self) -> None:
         self._scheduled = False

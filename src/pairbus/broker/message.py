@@ -64,6 +64,8 @@ class Message:
     partition_id: int | None
     size: int
     bare: bytes
+    body_id: int | None = None
+    """Where the same bytes are kept once for several subscriptions, as which row of `body`."""
     lock: Lock | None = None
     busy: bool = False
     """A change of it is on its way to the disk; until that has ended, nobody else touches it."""
@@ -86,7 +88,7 @@ class Message:
             self.session_id,
             self.size,
             self._extra(),
-            self.bare,
+            self.bare if self.body_id is None else self.body_id,
         )
 
     def _extra(self) -> bytes | None:
@@ -120,10 +122,13 @@ class Message:
 def from_row(row: tuple[Any, ...]) -> Message:
     """The inverse of `Message.row`; the row comes from our own file, so its types are known."""
     row_id, state, enqueued_ms, expires_ms, due_ms, count, session_id, size, extra, bare = row
+    body_id = None
+    if type(bare) is int:  # the caller fetches the bytes
+        body_id, bare = bare, b""
     sequence = row_id & ROW_SEQUENCE_MASK
     message = Message(
         sequence, state, enqueued_ms, expires_ms, None, due_ms, count, session_id, None, None,
-        b"", 0, b"", 0, sequence, None, None, size, bare,
+        b"", 0, b"", 0, sequence, None, None, size, bare, body_id,
     )  # fmt: skip
     if extra is not None:
         _unpack_extra(message, extra)

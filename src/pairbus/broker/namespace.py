@@ -88,6 +88,7 @@ class Namespace:
         except BaseException:
             self.store.discard()  # a refused start changes nothing
             self.store.close()
+            self._remove_temporary()
             raise
         self.committer = Committer(self.store, self.loop, settled=self.run)
         self.expect(self.now_ms())
@@ -115,6 +116,9 @@ class Namespace:
         for queue in self._queues.values():
             self.store.touch_entity(queue.entity_id, queue.accessed_ms)
         self.store.close()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

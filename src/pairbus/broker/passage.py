@@ -104,7 +104,7 @@ def bury(
     """To the dead-letter queue, or to where dead letters are forwarded."""
     target = queue.description.forward_dead_lettered_messages_to
     if target is None:
-        copy = replace(message, lock=None, busy=False)
+        copy = replace(message, lock=None, busy=False, body_id=None)
         return _bury_in(queue, Kind.DEAD_LETTER, copy, reason, description)
     parts = parts_of(message, why(reason, description))
     parts.ttl_ms = None
@@ -136,7 +136,7 @@ def activate(queue: Queue, message: Message, *, now_ms: int) -> None:
     message.busy = True
     queue.main.held[message.sequence] = message
     queue.main.counters.add(State.SCHEDULED, message.size, -1)
-    queue.namespace.store.delete(queue.main.counters, message.sequence)
+    queue.namespace.store.delete(queue.main.counters, message)
     one = Checked(
         parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id
     )

@@ -163,6 +163,7 @@ class Queue:
 
     def put_back(self, mailbox: Mailbox, message: Message) -> None:
         """It was deleted to be given out, and could not be: it comes back with its old number."""
+        message.body_id = None  # which may be gone by now
         self.place(mailbox, message)
         self.namespace.committer.when_durable(self._put_back, mailbox, message)
 
@@ -236,10 +237,10 @@ class Queue:
         match decision:
             case Remove():
                 counters.add(message.state, message.size, -1)
-                store.delete(counters, message.sequence)
+                store.delete(counters, message)
             case Bury(reason, description):
                 counters.add(message.state, message.size, -1)
-                store.delete(counters, message.sequence)
+                store.delete(counters, message)
                 placed = passage.bury(self, message, reason, description, now_ms=now_ms)
             case Return(count) | Defer(count):
                 counters.add(message.state, message.size, -1)

@@ -50,7 +50,12 @@ CREATE TABLE message (
     session_id     TEXT,               -- only where the queue requires sessions
     size           INTEGER NOT NULL,
     extra          BLOB,               -- what a plain message does not have; see message.py
-    bare           BLOB    NOT NULL
+    bare           BLOB    NOT NULL    -- the bytes; or a number: the row of body that has them
+);
+CREATE TABLE body (                    -- what several subscriptions of a topic share
+    id   INTEGER PRIMARY KEY AUTOINCREMENT,
+    refs INTEGER NOT NULL,
+    bare BLOB    NOT NULL
 );
 CREATE INDEX message_by_expiry  ON message (expires_ms) WHERE expires_ms IS NOT NULL;
 CREATE INDEX message_by_due     ON message (due_ms)     WHERE due_ms IS NOT NULL;

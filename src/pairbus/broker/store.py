@@ -87,6 +87,7 @@ class Store:
                 self._reader = open_reader(path)
                 self._next_entity_id = self._last_id("entity") + 1
                 self._next_mailbox_id = self._last_id("mailbox") + 1
+                self._next_body_id = self._last_id("body") + 1
         except BaseException:
             self._lock.close()
             raise
@@ -129,10 +130,28 @@ class Store:
         """Its bytes have changed (a receiver modified properties), not only its state."""
         row_id = counters.mailbox_id << MAILBOX_SHIFT | message.sequence
         self._others.append(("UPDATE message SET bare = ? WHERE id = ?", (message.bare, row_id)))
+        if message.body_id is not None:
+            self._release(message.body_id, 1)
+            message.body_id = None
 
-    def delete(self, counters: Counters, sequence: int) -> None:
-        self._deletes.append((counters.mailbox_id << MAILBOX_SHIFT | sequence,))
+    def delete(self, counters: Counters, message: Message) -> None:
+        self._deletes.append((counters.mailbox_id << MAILBOX_SHIFT | message.sequence,))
         self._counters[counters.mailbox_id] = counters
+        if message.body_id is not None:
+            self._release(message.body_id, 1)
+
+    def share(self, bare: bytes, refs: int) -> int:
+        """Keep the bytes once for so many messages, which are inserted with the id."""
+        body_id = self._next_body_id
+        self._next_body_id += 1
+        self._others.append(("INSERT INTO body VALUES (?, ?, ?)", (body_id, refs, bare)))
+        return body_id
+
+    def _release(self, body_id: int, refs: int) -> None:
+        self._others += [
+            ("UPDATE body SET refs = refs - ? WHERE id = ?", (refs, body_id)),
+            ("DELETE FROM body WHERE id = ? AND refs <= 0", (body_id,)),
+        ]
 
     def remember(self, mailbox_id: int, message_id: str, until_ms: int) -> None:
         self._others.append(
@@ -187,12 +206,16 @@ class Store:
         row = self._reader.execute("SELECT mailbox FROM garbage LIMIT 1").fetchone()
         if row is not None:
             bounds = (row[0] << MAILBOX_SHIFT, (row[0] + 1) << MAILBOX_SHIFT)
+            bite = self._reader.execute(
+                "SELECT id, CASE typeof(bare) WHEN 'integer' THEN bare END FROM message "
+                "WHERE id >= ? AND id < ? LIMIT ?",
+                (*bounds, _GARBAGE_BITE),
+            ).fetchall()
+            for _, body_id in bite:
+                if body_id is not None:
+                    self._release(body_id, 1)
+            self._deletes += [(row_id,) for row_id, _ in bite]
             self._others += [
-                (
-                    "DELETE FROM message WHERE id IN "
-                    "(SELECT id FROM message WHERE id >= ? AND id < ? LIMIT ?)",
-                    (*bounds, _GARBAGE_BITE),
-                ),
                 (
                     "DELETE FROM garbage WHERE mailbox = ? AND NOT EXISTS "
                     "(SELECT 1 FROM message WHERE id >= ? AND id < ?)",
@@ -345,7 +368,7 @@ class Store:
         row = self._reader.execute(
             f"{_SELECT} WHERE id = ?", (mailbox_id << MAILBOX_SHIFT | sequence,)
         ).fetchone()
-        return None if row is None else from_row(row)
+        return None if row is None else self._with_body(from_row(row))
 
     def read_enqueued_before(
         self, mailbox_id: int, *, before_ms: int, count: int, session_id: str | None
@@ -422,6 +445,13 @@ class Store:
         )
         return [(row[0] >> MAILBOX_SHIFT, row[0] & ROW_SEQUENCE_MASK) for row in rows]
 
+    def _with_body(self, message: Message) -> Message:
+        if message.body_id is not None:
+            (message.bare,) = self._reader.execute(
+                "SELECT bare FROM body WHERE id = ?", (message.body_id,)
+            ).fetchone()
+        return message
+
     def _read(self, query: str, parameters: Sequence[Any]) -> list[Message]:
         """Stops early at some megabytes: a window of the largest messages must fit in memory."""
         cursor = self._reader.execute(query, parameters)
@@ -429,7 +459,7 @@ class Store:
         size = 0
         while size < _READ_BYTES_MAX and (rows := cursor.fetchmany(64)):
             for row in rows:
-                message = from_row(row)
+                message = self._with_body(from_row(row))
                 size += message.size
                 messages.append(message)
         cursor.close()
