@@ -169,15 +169,18 @@ def _peers(folder: Path, result: dict[str, Any]) -> Iterator[list[rows.Subject]]
     rabbitmq.install()
     with rabbitmq.node(folder) as node:
         result["machine"]["RabbitMQ"] = node.version
-        channel = native.Channel(node.port, rabbitmq.USER, rabbitmq.PASSWORD)
-        for kind in rabbitmq.QUEUE_KINDS:
-            channel.declare(kind.encode(), kind.encode())
-        channel.close()
         result["process"]["RabbitMQ"] = {
             "startup_seconds": node.startup_seconds,
             "idle_mb": rows.resident_mb(node.pid),
         }
         yield [subject for kind in rabbitmq.QUEUE_KINDS for subject in _peer_subjects(node, kind)]
+
+
+def _remake(node: rabbitmq.Node, kind: str) -> None:
+    channel = native.Channel(node.port, rabbitmq.USER, rabbitmq.PASSWORD)
+    channel.delete(kind.encode())
+    channel.declare(kind.encode(), kind.encode())
+    channel.close()
 
 
 def _peer_subjects(node: rabbitmq.Node, kind: str) -> Iterator[rows.Subject]:
@@ -192,6 +195,7 @@ def _peer_subjects(node: rabbitmq.Node, kind: str) -> Iterator[rows.Subject]:
             pid=node.pid,
             arguments=("--port", str(node.port), *login, *queue),
             batches=False,
+            empty=partial(_remake, node, kind),
         )
 
 
@@ -200,7 +204,6 @@ def _rounds(
 ) -> dict[tuple[str, str], list[rows.Sample]]:
     samples: dict[tuple[str, str], list[rows.Sample]] = {}
     for number in range(rounds):
-        # The queue is empty after each subject: `receive` takes what was sent before it.
         for subject in subjects:
             for row in rows.ROWS:
                 progress(f"round {number + 1} of {rounds}: {subject.name}, {row.title}")

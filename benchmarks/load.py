@@ -217,7 +217,7 @@ class Receiver(Client):
             self.link.grant(more)
         if not self._two_phase and self._settled >= self._count and self._barrier is None:
             # Nothing answers a settlement here. A link that is attached afterwards to the same
-            # queue is answered only when the broker has dealt with all of them.
+            # queue is answered when the broker has dealt with them, or nearly: see native.py.
             self._barrier = self._attach("barrier")
         return self.engine.data_to_send()
 

@@ -23,7 +23,7 @@ PERSISTENT = struct.pack(">HB", 0x1000, 2)  # property flags: only delivery-mode
 
 CONNECTION_START, CONNECTION_TUNE, CONNECTION_OPEN_OK = (10, 10), (10, 30), (10, 41)
 CHANNEL_OPEN_OK, QOS_OK, CONSUME_OK, DELIVER = (20, 11), (60, 11), (60, 21), (60, 60)
-QUEUE_DECLARE_OK, CONFIRM_SELECT_OK = (50, 11), (85, 11)
+QUEUE_DECLARE_OK, QUEUE_DELETE_OK, CONFIRM_SELECT_OK = (50, 11), (50, 41), (85, 11)
 ACK = struct.pack(">HH", 60, 80)
 
 
@@ -90,6 +90,10 @@ class Channel:
         arguments = b"\0\0" + short(queue) + b"\x02" + struct.pack(">I", len(table)) + table
         self.call((50, 10), arguments, QUEUE_DECLARE_OK)
 
+    def delete(self, queue: bytes) -> None:
+        """With all its messages; a queue that is not there is fine."""
+        self.call((50, 40), b"\0\0" + short(queue) + b"\0", QUEUE_DELETE_OK)
+
     def close(self) -> None:
         self.sock.close()
 
@@ -144,8 +148,8 @@ class Consumer:
     """Receives and acknowledges `count` messages, `prefetch` of them outstanding at most.
 
     What one read brought is acknowledged with one `multiple` ack, the cheapest way there is.
-    Nothing answers an ack; so at the end a second consumer is asked for, which the queue grants
-    only when it has dealt with all of them.
+    Nothing answers an ack; so at the end a second consumer is asked for, which a classic queue
+    grants only when it has dealt with all of them (a quorum queue may lag by some hundred).
     """
 
     def __init__(

@@ -40,7 +40,7 @@ DESCRIPTIONS = st.builds(
 def test_what_was_stored_is_read_the_same(description):
     stored = json.loads(json.dumps(to_stored(description)))
 
-    assert from_stored("q", stored) == description
+    assert from_stored("queue", "q", stored) == description
 
 
 def test_only_what_is_not_default_is_stored_and_durations_are_readable():
@@ -59,7 +59,7 @@ def test_only_what_is_not_default_is_stored_and_durations_are_readable():
 
 def test_a_setting_that_is_not_known_is_an_error_that_names_it():
     with pytest.raises(Exception, match="shiny"):
-        from_stored("q", {"shiny": True})
+        from_stored("queue", "q", {"shiny": True})
 
 
 @pytest.mark.parametrize("name", FIXED)

@@ -26,6 +26,7 @@ class Connection:
     def __init__(self):
         self.flushes = 0
         self.gone = []
+        self.changed = []
         self.checked = []
 
     def flush(self):
@@ -33,6 +34,9 @@ class Connection:
 
     def entity_gone(self, queue):
         self.gone.append(queue.name)
+
+    def entity_changed(self, queue):
+        self.changed.append(queue.name)
 
     def check_tokens(self, *, now_ms):
         self.checked.append(now_ms)
@@ -119,8 +123,8 @@ def test_closing_waits_for_what_is_on_its_way_and_arms_no_timer(world):
 
 
 def test_queues_are_found_in_any_case(world):
-    assert world.namespace.find_queue("Q") is world.queue()
-    assert world.namespace.find_queue("other") is None
+    assert world.namespace.find("Q") is world.queue()
+    assert world.namespace.find("other") is None
 
 
 def test_a_queue_that_says_nothing_but_its_name_changes_nothing(make_world):
@@ -180,16 +184,34 @@ def test_a_dropped_queue_is_gone_for_everybody_and_its_name_is_free(world):
     world.namespace.connections.add(connection)
     world.send(encoded())
 
-    world.namespace.drop_queue(world.queue())
+    world.namespace.delete(world.queue())
     world.flush()
 
-    assert world.namespace.find_queue("q") is None
+    assert world.namespace.find("q") is None
     assert connection.gone == ["q"]
-    world.namespace.ensure_queue(queue())
+    world.namespace.directory.ensure(queue(), now_ms=world.now_ms)
     assert world.sequences() == []
     assert world.send(encoded()) == [1]
     world.crash()
     assert world.sequences() == [1]
+
+
+def test_a_queue_may_be_changed_while_it_is_used(world):
+    connection = Connection()
+    world.namespace.connections.add(connection)
+    world.send(encoded(), encoded())
+    early = world.receive()[0]
+
+    world.namespace.update(world.queue(), queue(lock_duration=timedelta(seconds=5)))
+    late = world.receive()[0]
+    world.pass_time(6)
+
+    assert connection.changed == ["q"]
+    assert [lock.message.sequence for lock in world.receive(9)] == [2]  # the late lock, no other
+    assert world.settle(early, Settlement.COMPLETE) is None
+    assert world.settle(late, Settlement.COMPLETE) == "lock lost"
+    world.crash()
+    assert world.queue().description.lock_duration == timedelta(seconds=5)
 
 
 # -- time -------------------------------------------------------------------------------------
@@ -294,12 +316,12 @@ def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
     world.send(encoded())
 
     world.pass_time(299)
-    assert world.namespace.find_queue("q") is not None
+    assert world.namespace.find("q") is not None
     with caplog.at_level(logging.INFO):
         world.pass_time(6)
 
-    assert world.namespace.find_queue("q") is None
-    assert "queue q was idle for 300 s" in caplog.text
+    assert world.namespace.find("q") is None
+    assert "queue 'q' was idle for 300 s" in caplog.text
     world.queues = ()
     world.crash()
     assert [q.name for q in world.namespace.queues] == ["other"]
@@ -328,7 +350,7 @@ def test_a_queue_in_use_is_not_idle(make_world, use):
     use(world, lock)
     world.pass_time(299)
 
-    assert world.namespace.find_queue("q") is not None
+    assert world.namespace.find("q") is not None
 
 
 @pytest.mark.req("B-05")
@@ -338,13 +360,13 @@ def test_a_receiver_that_waits_uses_its_queue(make_world):
     receiver.mailbox.attach(receiver)
 
     world.pass_time(3600)
-    assert world.namespace.find_queue("q") is not None
+    assert world.namespace.find("q") is not None
     receiver.mailbox.detach(receiver)
     world.pass_time(299)
-    assert world.namespace.find_queue("q") is not None
+    assert world.namespace.find("q") is not None
     world.pass_time(5)
 
-    assert world.namespace.find_queue("q") is None
+    assert world.namespace.find("q") is None
 
 
 def test_the_time_when_the_broker_is_down_is_nobodys_idleness(make_world):
@@ -355,7 +377,7 @@ def test_the_time_when_the_broker_is_down_is_nobodys_idleness(make_world):
 
     world.tick()
 
-    assert world.namespace.find_queue("q") is not None
+    assert world.namespace.find("q") is not None
 
 
 def test_the_last_use_is_written_down(make_world):

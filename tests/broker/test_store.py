@@ -125,7 +125,7 @@ def test_one_message_may_come_change_and_go_in_one_transaction(store, box):
     store.insert(box, second)
     second.delivery_count, second.state = 4, State.DEFERRED
     store.update(box, second)
-    store.delete(box, store.read_one(box.mailbox_id, 1))
+    store.delete(box, first)
     store.save()
 
     found = store.read_from(box.mailbox_id, first=0, count=9)

@@ -291,4 +291,4 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowAgainstASortedList = WindowMachine.TestCase
-TestWindowAgainstASortedList.settings = settings(max_examples=80, stateful_step_count=40)
+TestWindowAgainstASortedList.settings = settings(stateful_step_count=40)

@@ -105,6 +105,7 @@ class Receiver:
     def session_lost(self):
         self.has_lost_session = True
         self.session = None
+        self.credit = 0  # its link is closed
         self.mailbox.detach(self)
 
     def session_granted(self, session_id, *, now_ms):
@@ -123,6 +124,7 @@ class Receiver:
 
     def close(self):
         session, self.session = self.session, None
+        self.credit = 0
         self.mailbox.detach(self)
         if session is not None:
             now_ms = self.queue.namespace.now_ms()
@@ -198,16 +200,18 @@ class World:
 
     def commit_unheard(self):
         """The disk has what was asked for; the loop has not been told yet."""
-        store, done = self.namespace.store, threading.Event()
+        store, may_begin, is_done = self.namespace.store, threading.Event(), threading.Event()
         commit = store.commit
 
-        def commit_and_say_so():
+        def commit_when_nobody_looks():
+            assert may_begin.wait(timeout=10)
             commit()
-            done.set()
+            is_done.set()
 
-        store.commit = commit_and_say_so
+        store.commit = commit_when_nobody_looks
         self.loop.run_until_complete(asyncio.sleep(0))
-        assert done.wait(timeout=10)
+        may_begin.set()
+        assert is_done.wait(timeout=10)
         store.commit = commit
 
     @contextmanager
@@ -234,7 +238,7 @@ class World:
     # messages
 
     def queue(self, name="q"):
-        queue = self.namespace.find_queue(name)
+        queue = self.namespace.find(name)
         assert queue is not None, name
         return queue
 

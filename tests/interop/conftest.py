@@ -13,7 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from pairbus.broker import Broker, QueueDescription
-from tests.interop.bus import POLICIES, Bus, ForwardClock
+from pairbus.testing import ManualClock
+from tests.interop.bus import POLICIES, Bus
 from tests.interop.shells import AsyncioShell, Shell, SyncShell
 
 
@@ -62,12 +63,12 @@ def transport() -> str:
 
 
 @pytest.fixture(scope="module")
-def clock() -> ForwardClock:
-    return ForwardClock()
+def clock() -> ManualClock:
+    return ManualClock(runs=True)
 
 
 @pytest.fixture(scope="module")
-def broker(request: pytest.FixtureRequest, clock: ForwardClock) -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Broker]:
     items = [item for item in request.session.items if item.path == request.path]
     queues = {q.name: q for item in items for q in _descriptions(item)}
     with Broker(queues=list(queues.values()), policies=POLICIES, clock=clock) as running:
@@ -102,7 +103,7 @@ def bus(
     request: pytest.FixtureRequest,
     shell: Shell,
     broker: Broker,
-    clock: ForwardClock,
+    clock: ManualClock,
     transport: str,
     closing: Closing,
 ) -> Iterator[Bus]:

@@ -8,6 +8,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.exceptions import MessageNotFoundError
 
+from tests.interop.bus import take
+
 
 def in_seconds(bus, seconds):
     """An instant by the broker's clock."""
@@ -21,7 +23,7 @@ def test_peek_goes_on_where_it_stopped_and_locks_nothing(bus):
     pages = [[str(m) for m in receiver.peek_messages(2)] for _ in range(4)]
     assert pages == [["a", "b"], ["c", "d"], ["e"], []]
     assert [str(m) for m in receiver.peek_messages(2, sequence_number=4)] == ["d", "e"]
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert (str(message), message.delivery_count) == ("a", 0)
 
 
@@ -50,7 +52,7 @@ def test_an_empty_queue_has_nothing_to_peek(bus):
 def test_peek_shows_active_locked_deferred_and_scheduled_messages(bus):
     bus.send("active", "locked", "deferred")
     receiver = bus.receiver()
-    active, _locked, deferred = receiver.receive_messages(3, max_wait_time=5)
+    active, _locked, deferred = take(receiver, 3)
     receiver.abandon_message(active)
     receiver.defer_message(deferred)
     bus.send("scheduled", scheduled_enqueue_time_utc=in_seconds(bus, 600))
@@ -85,7 +87,7 @@ def test_a_scheduled_message_appears_at_its_time(bus):
     assert abs(shown.scheduled_enqueue_time_utc - due) < timedelta(milliseconds=2)
     assert receiver.receive_messages(max_wait_time=0.3) == []
     bus.advance(61)
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert (str(message), message.state) == ("later", ServiceBusMessageState.ACTIVE)
     assert message.enqueued_time_utc >= due - timedelta(milliseconds=2)
     receiver.complete_message(message)
@@ -98,11 +100,11 @@ def test_a_scheduled_time_on_a_plain_send_schedules_it(bus):
     bus.send("later", scheduled_enqueue_time_utc=due)
     bus.send("now")
     receiver = bus.receiver()
-    [now] = receiver.receive_messages(max_wait_time=5)
+    [now] = take(receiver)
     assert str(now) == "now"
     receiver.complete_message(now)
     bus.advance(61)
-    [later] = receiver.receive_messages(max_wait_time=5)
+    [later] = take(receiver)
     assert str(later) == "later"
 
 
@@ -116,7 +118,7 @@ def test_several_are_scheduled_at_once_and_each_can_be_cancelled(bus):
     sender.cancel_scheduled_messages(numbers[1:3])
     assert bus.left_bodies() == ["3"]
     bus.advance(61)
-    [message] = bus.receiver().receive_messages(max_wait_time=5)
+    [message] = take(bus.receiver())
     assert str(message) == "3"
 
 
@@ -133,7 +135,7 @@ def test_cancelling_what_is_not_scheduled_is_an_error(bus):
 @pytest.mark.req("B-05")
 def test_a_scheduled_time_in_the_past_means_now(bus):
     bus.sender().schedule_messages(ServiceBusMessage("overdue"), in_seconds(bus, -60))
-    [message] = bus.receiver().receive_messages(max_wait_time=5)
+    [message] = take(bus.receiver())
     assert str(message) == "overdue"
 
 
@@ -144,7 +146,7 @@ def test_a_scheduled_message_of_a_session_appears_in_it(bus):
     sender.schedule_messages(ServiceBusMessage("later", session_id="s"), in_seconds(bus, 60))
     sender.send_messages(ServiceBusMessage("now", session_id="s"))
     bus.advance(61)
-    messages = bus.receiver(session_id="s").receive_messages(2, max_wait_time=5)
+    messages = take(bus.receiver(session_id="s"), 2)
     assert sorted(str(m) for m in messages) == ["later", "now"]
 
 

@@ -9,14 +9,15 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.broker.entities import Status
+from tests.interop.bus import take
 
 MINUTE = timedelta(minutes=1)
 DEAD_LETTER = "deadletter"
 TRANSFER_DEAD_LETTER = "transferdeadletter"
 
 
-def receive_one(receiver, wait=5):
-    [message] = receiver.receive_messages(max_wait_time=wait)
+def receive_one(receiver):
+    [message] = take(receiver)
     return message
 
 
@@ -53,10 +54,10 @@ def test_a_lock_that_ends_counts_as_a_delivery(bus):
 def test_a_dead_letter_queue_is_a_queue_of_its_own(bus):
     bus.send("a", "b", "c")
     receiver = bus.receiver()
-    for message in receiver.receive_messages(3, max_wait_time=5):
+    for message in take(receiver, 3):
         receiver.dead_letter_message(message, reason=str(message))
     dead = bus.receiver(sub_queue=DEAD_LETTER)
-    a, b, c = dead.receive_messages(3, max_wait_time=5)
+    a, b, c = take(dead, 3)
     dead.abandon_message(a)
     assert dead.renew_message_lock(b) is not None
     dead.defer_message(b)
@@ -137,7 +138,7 @@ def test_the_smaller_time_to_live_holds(bus):
 def test_a_message_that_expires_while_locked_can_still_be_completed(bus):
     bus.send("a", "b", time_to_live=MINUTE)
     receiver = bus.receiver()
-    a, b = receiver.receive_messages(2, max_wait_time=5)
+    a, b = take(receiver, 2)
     bus.advance(61)
     receiver.complete_message(a)
     receiver.abandon_message(b)
@@ -152,7 +153,7 @@ def test_a_forwarded_message_arrives_in_the_target_only(bus):
     sender.send_messages(ServiceBusMessage("0", message_id="m", application_properties={"k": 1}))
     sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
     receiver = bus.receiver(bus.path("target"))
-    messages = receiver.receive_messages(3, max_wait_time=5)
+    messages = take(receiver, 3)
     assert [str(m) for m in messages] == ["0", "1", "2"]
     assert messages[0].message_id == "m"
     assert messages[0].application_properties == {b"k": 1}

@@ -18,13 +18,15 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
+from tests.interop.bus import take
+
 pytestmark = pytest.mark.req("B-03")
 
 
 def through(bus, message):
     """Send it, and have it back as received; the raw AMQP message is what is compared."""
     bus.send(message)
-    [received] = bus.receiver().receive_messages(max_wait_time=5)
+    [received] = take(bus.receiver())
     return received
 
 
@@ -191,10 +193,10 @@ def test_the_lock_token_is_also_a_delivery_annotation(bus):
 def test_a_received_message_can_be_sent_again(bus):
     bus.send("again", message_id="m", application_properties={"k": "v"}, subject="s")
     receiver = bus.receiver()
-    [first] = receiver.receive_messages(max_wait_time=5)
+    [first] = take(receiver)
     bus.send(first)
     receiver.complete_message(first)
-    [second] = receiver.receive_messages(max_wait_time=5)
+    [second] = take(receiver)
     assert (str(second), second.message_id, second.subject) == ("again", "m", "s")
     assert second.application_properties == {b"k": b"v"}
     assert second.sequence_number == 2
@@ -207,8 +209,8 @@ def test_a_body_that_is_itself_an_encoded_message_is_not_taken_for_a_batch(bus):
     encoded = b"\x00\x53\x75\xa0\x01x"  # a data section: what a batch is made of
     assert str(inner) == "x"
     receiver = bus.receiver()
-    receiver.receive_messages(max_wait_time=5)
+    take(receiver)
     bus.send(ServiceBusMessage(encoded, message_id="wrapped"))
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert b"".join(message.body) == encoded
     assert message.message_id == "wrapped"

@@ -20,7 +20,8 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.broker import Broker, QueueDescription
-from tests.interop.bus import Bus, ForwardClock
+from pairbus.testing import ManualClock
+from tests.interop.bus import Bus, take
 from tests.interop.shells import Shell
 
 PATIENT = {"retry_total": 5, "retry_backoff_factor": 0.1}
@@ -31,12 +32,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 @pytest.fixture
-def clock() -> ForwardClock:
-    return ForwardClock()
+def clock() -> ManualClock:
+    return ManualClock(runs=True)
 
 
 @pytest.fixture
-def broker(tmp_path: Path, clock: ForwardClock) -> Iterator[Broker]:
+def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
     queues = [
         QueueDescription(name="q", requires_duplicate_detection=True),
         QueueDescription(name="sessions", requires_session=True),
@@ -47,7 +48,7 @@ def broker(tmp_path: Path, clock: ForwardClock) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def bus(shell: Shell, broker: Broker, clock: ForwardClock) -> Iterator[Bus]:
+def bus(shell: Shell, broker: Broker, clock: ManualClock) -> Iterator[Bus]:
     view = Bus(shell=shell, broker=broker, queue="q", clock=clock)
     yield view
     view.close()
@@ -85,7 +86,7 @@ def test_the_sdk_connects_again_by_itself(bus, broker):
     sender.send_messages(ServiceBusMessage("before"))
     restart(broker)
     sender.send_messages(ServiceBusMessage("after"))
-    messages = receiver.receive_messages(2, max_wait_time=10)
+    messages = take(receiver, 2)
     assert [str(m) for m in messages] == ["before", "after"]
     for message in messages:
         receiver.complete_message(message)
@@ -98,7 +99,7 @@ def test_everything_acknowledged_is_there_after_a_restart(bus, broker):
     for name in ("completed", "abandoned", "deferred", "dead", "active"):
         sender.send_messages(ServiceBusMessage(name, message_id=name))
     sender.schedule_messages(ServiceBusMessage("scheduled"), datetime.now(UTC) + HOUR)
-    completed, abandoned, deferred, dead = receiver.receive_messages(4, max_wait_time=5)
+    completed, abandoned, deferred, dead = take(receiver, 4)
     receiver.complete_message(completed)
     receiver.abandon_message(abandoned)
     receiver.defer_message(deferred)
@@ -112,7 +113,7 @@ def test_everything_acknowledged_is_there_after_a_restart(bus, broker):
         again.send("a duplicate", message_id="completed")
         assert again.left_bodies() == ["abandoned", "deferred", "active", "scheduled"]
         receiver = again.receiver()
-        first, second = receiver.receive_messages(2, max_wait_time=5)
+        first, second = take(receiver, 2)
         assert (str(first), first.delivery_count) == ("abandoned", 1)
         assert (str(second), second.delivery_count) == ("active", 0)
         [kept] = receiver.receive_deferred_messages(deferred.sequence_number)
@@ -128,7 +129,7 @@ def test_everything_acknowledged_is_there_after_a_restart(bus, broker):
 def test_a_lock_from_before_a_restart_does_not_settle_what_came_after(bus, broker):
     bus.send("x")
     receiver = bus.receiver()
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     restart(broker)
     with pytest.raises(ServiceBusError):
         receiver.complete_message(message)
@@ -146,7 +147,7 @@ def test_an_idle_queue_deletes_itself_and_a_used_one_does_not(bus):
         sender.send_messages(ServiceBusMessage("a"))
     bus.advance(200)
     with client.get_queue_receiver("fleeting") as receiver:
-        [message] = receiver.receive_messages(max_wait_time=5)
+        [message] = take(receiver)
         receiver.complete_message(message)
     bus.advance(200)  # 400 s after its start, but used 200 s ago
     with client.get_queue_sender("fleeting") as sender:

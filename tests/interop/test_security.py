@@ -23,6 +23,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.broker.entities import default_policy
 from pairbus.broker.tokens import make_token
+from tests.interop.bus import take
 
 pytestmark = pytest.mark.req("B-02")
 
@@ -65,7 +66,7 @@ def test_a_policy_with_only_listen_receives_but_does_not_send(bus):
     client = bus.connect(bus.connection_string("listener"))
     receiver = bus.receiver(client=client)
     assert [str(m) for m in receiver.peek_messages(2)] == ["x", "y"]
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     receiver.renew_message_lock(message)
     receiver.complete_message(message)
     with pytest.raises(ServiceBusAuthorizationError):

@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.broker.entities import Status
+from tests.interop.bus import take
 
 KILOBYTE = 1024
 
@@ -24,7 +25,7 @@ KILOBYTE = 1024
 def test_one_message_arrives_with_everything_the_service_adds(bus):
     bus.send("hello", message_id="m-1")
     receiver = bus.receiver()
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert (str(message), message.message_id) == ("hello", "m-1")
     assert message.delivery_count == 0
     assert message.sequence_number == 1
@@ -57,7 +58,7 @@ def test_a_batch_keeps_its_order_and_each_messages_own_properties(bus):
             )
         )
     sender.send_messages(batch)
-    messages = bus.receiver().receive_messages(50, max_wait_time=5)
+    messages = take(bus.receiver(), 50)
     assert [str(m) for m in messages] == [f"body {n}" for n in range(50)]
     assert [m.message_id for m in messages] == [f"id-{n}" for n in range(50)]
     assert [m.subject for m in messages] == [f"subject {n}" for n in range(50)]
@@ -117,7 +118,7 @@ def test_a_full_queue_refuses_until_something_is_taken_out(bus):
     with pytest.raises(ServiceBusQuotaExceededError):
         sender.send_messages(ServiceBusMessage(block))
     receiver = bus.receiver()
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     receiver.complete_message(message)
     sender.send_messages(ServiceBusMessage(block))
     assert len(bus.left()) == 5
@@ -137,7 +138,7 @@ def test_a_message_above_the_limit_is_refused_and_nothing_is_lost(bus):
 def test_a_message_just_below_the_limit_passes_unharmed(bus):
     body = bytes(range(256)) * 1000  # 250 KiB: several frames each way
     bus.send(body)
-    [message] = bus.receiver().receive_messages(max_wait_time=5)
+    [message] = take(bus.receiver())
     assert b"".join(message.body) == body
 
 
@@ -165,7 +166,7 @@ def test_the_sdk_learns_the_limit_from_the_link(bus):
 def test_a_queue_with_a_larger_limit_takes_a_larger_message(bus):
     body = bytes(range(256)) * 7000  # 1.7 MiB: above the frame sizes of both sides
     bus.send(body)
-    [message] = bus.receiver().receive_messages(max_wait_time=10)
+    [message] = take(bus.receiver())
     assert b"".join(message.body) == body
 
 
@@ -175,10 +176,7 @@ def test_a_sender_needs_no_receiver_and_a_burst_waits(bus):
     for start in range(0, 500, 100):
         sender.send_messages([ServiceBusMessage(f"{n}") for n in range(start, start + 100)])
     sender.close()
-    receiver = bus.receiver(prefetch_count=100, max_wait_time=5)
-    taken = []
-    while len(taken) < 500:
-        taken += receiver.receive_messages(100)
+    taken = take(bus.receiver(prefetch_count=100), 500)
     assert [str(m) for m in taken] == [f"{n}" for n in range(500)]
 
 
@@ -190,7 +188,7 @@ def test_competing_receivers_share_the_load_and_each_message_goes_to_one(bus):
     def work(receiver):
         taken = []
         for _ in range(4):
-            for message in receiver.receive_messages(5, max_wait_time=5):
+            for message in take(receiver, 5):
                 receiver.complete_message(message)
                 taken.append(str(message))
         return taken
@@ -240,7 +238,7 @@ def test_a_duplicate_is_accepted_and_dropped(bus):
     bus.send("again", message_id="order-1")
     bus.send("other", message_id="order-2")
     receiver = bus.receiver()
-    [first, other] = receiver.receive_messages(2, max_wait_time=5)
+    [first, other] = take(receiver, 2)
     assert (str(first), str(other)) == ("first", "other")
     receiver.complete_message(first)
     bus.send("again", message_id="order-1")  # completed, yet remembered within the window
@@ -273,7 +271,7 @@ def test_a_partitioned_queue_behaves(bus):
     sender = bus.sender()
     sender.send_messages([ServiceBusMessage(f"{n}", partition_key="k") for n in range(10)])
     receiver = bus.receiver()
-    messages = receiver.receive_messages(10, max_wait_time=5)
+    messages = take(receiver, 10)
     assert [str(m) for m in messages] == [f"{n}" for n in range(10)]
     assert {m.partition_key for m in messages} == {"k"}
     partitions = {m.sequence_number >> 48 for m in messages}
@@ -290,5 +288,5 @@ def test_a_partitioned_queue_behaves(bus):
 @pytest.mark.queue(enable_partitioning=True, requires_session=True)
 def test_a_partitioned_queue_with_sessions_takes_a_batch(bus):
     bus.sender().send_messages([ServiceBusMessage(f"{n}", session_id="s") for n in range(5)])
-    messages = bus.receiver(session_id="s").receive_messages(5, max_wait_time=5)
+    messages = take(bus.receiver(session_id="s"), 5)
     assert [str(m) for m in messages] == [f"{n}" for n in range(5)]

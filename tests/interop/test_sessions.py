@@ -14,6 +14,8 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from tests.interop.bus import take
+
 SESSIONS = pytest.mark.queue(requires_session=True, lock_duration=timedelta(seconds=30))
 pytestmark = [pytest.mark.req("B-06")]
 
@@ -28,7 +30,7 @@ def test_a_named_session_gives_only_its_messages_and_in_order(bus):
         send(bus, "a" if n % 2 else "b", f"{n}")
     receiver = bus.receiver(session_id="a")
     assert receiver.session.session_id == "a"
-    messages = receiver.receive_messages(5, max_wait_time=5)
+    messages = take(receiver, 5)
     assert [str(m) for m in messages] == ["1", "3", "5", "7", "9"]
     assert {m.session_id for m in messages} == {"a"}
     assert {m.locked_until_utc for m in messages} == {None}, "the session holds the lock"
@@ -41,12 +43,12 @@ def test_a_named_session_gives_only_its_messages_and_in_order(bus):
 def test_every_settlement_works_in_a_session(bus):
     send(bus, "s", "complete", "abandon", "defer", "dead-letter")
     receiver = bus.receiver(session_id="s")
-    done, back, later, dead = receiver.receive_messages(4, max_wait_time=5)
+    done, back, later, dead = take(receiver, 4)
     receiver.complete_message(done)
     receiver.defer_message(later)
     receiver.dead_letter_message(dead, reason="why", error_description="how")
     receiver.abandon_message(back)
-    [again] = receiver.receive_messages(1, max_wait_time=5)
+    [again] = take(receiver, 1)
     assert (str(again), again.delivery_count) == ("abandon", 1)
     [deferred] = receiver.receive_deferred_messages(later.sequence_number)
     assert str(deferred) == "defer"
@@ -60,9 +62,9 @@ def test_every_settlement_works_in_a_session(bus):
 def test_an_abandoned_message_comes_before_those_behind_it(bus):
     send(bus, "s", "1", "2", "3")
     receiver = bus.receiver(session_id="s")
-    [first] = receiver.receive_messages(max_wait_time=5)
+    [first] = take(receiver)
     receiver.abandon_message(first)
-    messages = receiver.receive_messages(3, max_wait_time=5)
+    messages = take(receiver, 3)
     assert [str(m) for m in messages] == ["1", "2", "3"]
 
 
@@ -70,7 +72,7 @@ def test_an_abandoned_message_comes_before_those_behind_it(bus):
 def test_receive_and_delete_works_in_a_session(bus):
     send(bus, "s", "1", "2")
     receiver = bus.receiver(session_id="s", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
-    assert [str(m) for m in receiver.receive_messages(2, max_wait_time=5)] == ["1", "2"]
+    assert [str(m) for m in take(receiver, 2)] == ["1", "2"]
     assert receiver.peek_messages(10, sequence_number=1) == []
 
 
@@ -82,7 +84,7 @@ def test_the_next_available_session_is_one_that_nobody_holds(bus):
     receivers = [bus.receiver(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5) for _ in range(2)]
     assert {r.session.session_id for r in receivers} == {"a", "c"}
     for receiver in receivers:
-        [message] = receiver.receive_messages(max_wait_time=5)
+        [message] = take(receiver)
         assert str(message) == f"in {receiver.session.session_id}"
 
 
@@ -115,7 +117,7 @@ def test_a_session_is_locked_by_one_receiver_and_free_once_it_closes(bus):
     with pytest.raises(SessionCannotBeLockedError):
         bus.receiver(session_id="s")
     holder.close()
-    [message] = bus.receiver(session_id="s").receive_messages(max_wait_time=5)
+    [message] = take(bus.receiver(session_id="s"))
     assert message.message_id == held.message_id
 
 
@@ -124,7 +126,7 @@ def test_an_empty_session_can_be_locked_by_name_and_served_later(bus):
     receiver = bus.receiver(session_id="empty")
     assert receiver.session.locked_until_utc > datetime.now(UTC)
     send(bus, "empty", "x")
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert str(message) == "x"
 
 
@@ -148,7 +150,7 @@ def test_renewing_keeps_the_session(bus):
     send(bus, "s", "x")
     receiver = bus.receiver(session_id="s")
     before = receiver.session.locked_until_utc
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     bus.advance(20)
     renewed = receiver.session.renew_lock()
     assert renewed == receiver.session.locked_until_utc
@@ -163,10 +165,10 @@ def test_renewing_keeps_the_session(bus):
 def test_a_session_lock_that_ended_is_lost_and_its_messages_return(bus):
     send(bus, "s", "x")
     receiver = bus.receiver(session_id="s")
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     bus.advance(31)
     successor = bus.receiver(session_id="s")
-    [again] = successor.receive_messages(max_wait_time=5)
+    [again] = take(successor)
     assert (str(again), again.delivery_count) == ("x", 1)
     with pytest.raises((SessionLockLostError, ServiceBusError)):
         receiver.complete_message(message)
@@ -246,7 +248,7 @@ def test_a_message_without_a_session_is_refused(bus):
 def test_session_ids_are_any_text(bus, session):
     send(bus, session, "x")
     receiver = bus.receiver(session_id=session)
-    [message] = receiver.receive_messages(max_wait_time=5)
+    [message] = take(receiver)
     assert (message.session_id, receiver.session.session_id) == (session, session)
 
 
@@ -270,7 +272,7 @@ def test_competing_receivers_keep_the_order_inside_each_session(bus):
         with bus.client.get_queue_receiver(
             bus.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5
         ) as receiver:
-            taken = receiver.receive_messages(10, max_wait_time=5)
+            taken = take(receiver, 10)
             for message in taken:
                 receiver.complete_message(message)
             return receiver.session.session_id, [int(str(m)) for m in taken]

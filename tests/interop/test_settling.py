@@ -17,13 +17,15 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from tests.interop.bus import take
+
 pytestmark = pytest.mark.req("B-03")
 
 DEAD_LETTER = "deadletter"
 
 
-def receive_one(receiver, wait=5):
-    [message] = receiver.receive_messages(max_wait_time=wait)
+def receive_one(receiver):
+    [message] = take(receiver)
     return message
 
 
@@ -39,7 +41,7 @@ def test_an_abandoned_message_comes_again_in_its_old_place_and_is_counted(bus):
     receiver = bus.receiver()
     first = receive_one(receiver)
     receiver.abandon_message(first)
-    [again, second] = receiver.receive_messages(2, max_wait_time=5)
+    [again, second] = take(receiver, 2)
     assert (str(again), again.delivery_count) == ("a", 1)
     assert (str(second), second.delivery_count) == ("b", 0)
     assert again.sequence_number == first.sequence_number
@@ -88,7 +90,7 @@ def test_a_deferred_message_can_be_abandoned_dead_lettered_and_renewed(bus):
     bus.send("a", "b")
     receiver = bus.receiver()
     numbers = []
-    for message in receiver.receive_messages(2, max_wait_time=5):
+    for message in take(receiver, 2):
         receiver.defer_message(message)
         numbers.append(message.sequence_number)
     a, b = receiver.receive_deferred_messages(numbers)
@@ -150,11 +152,11 @@ def test_receive_and_delete_takes_the_message_at_once(bus):
 def test_prefetch_serves_receives_from_the_buffer_and_gives_back_the_rest(bus):
     bus.send(*(f"{n}" for n in range(10)))
     receiver = bus.receiver(prefetch_count=5)
-    [message] = receiver.receive_messages(1, max_wait_time=5)
+    [message] = take(receiver, 1)
     assert str(message) == "0"
     receiver.complete_message(message)
     receiver.close()
-    again = bus.receiver().receive_messages(9, max_wait_time=5)
+    again = take(bus.receiver(), 9)
     assert [str(m) for m in again] == [f"{n}" for n in range(1, 10)]
     assert {m.delivery_count for m in again} == {0}, "what was only buffered was never delivered"
 
@@ -190,7 +192,7 @@ def test_a_locked_message_is_not_given_to_another_receiver(bus):
 def test_another_receiver_of_the_queue_settles_by_the_lock_token(bus):
     bus.send("complete", "abandon", "dead-letter", "defer")
     owner, other = bus.receiver(), bus.receiver()
-    done, back, dead, later = owner.receive_messages(4, max_wait_time=5)
+    done, back, dead, later = take(owner, 4)
     other.complete_message(done)
     other.abandon_message(back)
     other.dead_letter_message(dead, reason="r", error_description="d")
@@ -232,13 +234,13 @@ def test_renewing_moves_the_end_of_the_lock(bus):
 def test_a_lock_that_ended_is_lost_for_settlement_and_renewal(bus):
     bus.send("a", "b")
     receiver = bus.receiver()
-    first, second = receiver.receive_messages(2, max_wait_time=5)
+    first, second = take(receiver, 2)
     bus.advance(31)
     with pytest.raises(MessageLockLostError):
         receiver.complete_message(first)
     with pytest.raises(MessageLockLostError):
         receiver.renew_message_lock(second)
-    again = receiver.receive_messages(2, max_wait_time=5)
+    again = take(receiver, 2)
     assert [(str(m), m.delivery_count) for m in again] == [("a", 1), ("b", 1)]
 
 
@@ -246,7 +248,7 @@ def test_a_lock_that_ended_is_lost_for_settlement_and_renewal(bus):
 def test_a_lock_that_ended_is_lost_for_every_kind_of_settlement_by_token(bus):
     bus.send("a", "b", "c", "d")
     owner, other = bus.receiver(), bus.receiver()
-    a, b, c, d = owner.receive_messages(4, max_wait_time=5)
+    a, b, c, d = take(owner, 4)
     bus.advance(31)
     for settle, message in (
         (other.complete_message, a),
@@ -299,5 +301,5 @@ def test_credit_left_over_is_used_for_later_messages_and_released_ones_are_not_c
     receiver.complete_message(first)
     bus.send("b", "c")
     receiver.close()
-    again = bus.receiver().receive_messages(2, max_wait_time=5)
+    again = take(bus.receiver(), 2)
     assert [(str(m), m.delivery_count) for m in again] == [("b", 0), ("c", 0)]

@@ -25,6 +25,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from tests.interop.bus import take
+
 pytestmark = [
     pytest.mark.req("X-08"),
     # The SDK's own way of saying "no TLS" to aiohttp.
@@ -42,13 +44,13 @@ def test_send_receive_and_settle(bus):
     batch.add_message(ServiceBusMessage("batch"))
     sender.send_messages(batch)
     receiver = bus.receiver()
-    done, back, later, dead = receiver.receive_messages(4, max_wait_time=5)
+    done, back, later, dead = take(receiver, 4)
     assert [str(m) for m in (done, back, later, dead)] == ["single", "list 1", "list 2", "batch"]
     receiver.complete_message(done)
     receiver.defer_message(later)
     receiver.dead_letter_message(dead, reason="why")
     receiver.abandon_message(back)
-    [again] = receiver.receive_messages(max_wait_time=5)
+    [again] = take(receiver)
     assert (str(again), again.delivery_count) == ("list 1", 1)
     assert receiver.renew_message_lock(again) is not None
     [deferred] = receiver.receive_deferred_messages(later.sequence_number)
@@ -68,7 +70,7 @@ def test_send_receive_and_settle(bus):
 def test_sessions(bus):
     bus.send("1", "2", session_id="s")
     receiver = bus.receiver(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
-    messages = receiver.receive_messages(2, max_wait_time=5)
+    messages = take(receiver, 2)
     assert [(str(m), m.session_id) for m in messages] == [("1", "s"), ("2", "s")]
     receiver.session.set_state("state")
     assert receiver.session.get_state() == b"state"
@@ -84,7 +86,7 @@ def test_large_messages_and_refused_ones(bus):
     bus.send(body)
     with pytest.raises(MessageSizeExceededError):
         bus.send(body * 2)
-    [message] = bus.receiver().receive_messages(max_wait_time=10)
+    [message] = take(bus.receiver())
     assert b"".join(message.body) == body
 
 
@@ -93,10 +95,7 @@ def test_many_messages_with_prefetch(bus):
     sender = bus.sender()
     for start in range(0, 400, 100):
         sender.send_messages([ServiceBusMessage(f"{n}") for n in range(start, start + 100)])
-    receiver = bus.receiver(prefetch_count=200, max_wait_time=5)
-    taken = []
-    while len(taken) < 400:
-        taken += receiver.receive_messages(400 - len(taken))
+    taken = take(bus.receiver(prefetch_count=200), 400)
     assert [str(m) for m in taken] == [f"{n}" for n in range(400)]
 
 
@@ -115,11 +114,20 @@ def test_a_wrong_key_is_refused_over_tls_as_well(bus):
         bus.sender(client=client)
 
 
+@pytest.mark.queue("other")
+def test_a_connection_string_may_name_the_queue(bus):
+    client = bus.connect(f"{bus.broker.connection_string};EntityPath={bus.queue}")
+    bus.sender(client=client).send_messages(ServiceBusMessage("x"))
+    assert bus.left_bodies() == ["x"]
+    with pytest.raises(ValueError, match="EntityPath"):
+        bus.sender(bus.path("other"), client=client)
+
+
 def test_what_one_transport_sends_another_receives(bus):
     bus.send("over tcp")
     client = bus.connect(
         custom_endpoint_address=f"sb://{bus.endpoint}",
         transport_type=TransportType.AmqpOverWebsocket,
     )
-    [message] = bus.receiver(client=client).receive_messages(max_wait_time=5)
+    [message] = take(bus.receiver(client=client))
     assert str(message) == "over tcp"

@@ -42,6 +42,7 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.paths import Path
 from pairbus.broker.queue import Queue
 from pairbus.broker.requests import AnswerLink, CbsLink, ManagementLink, RequestLink
+from pairbus.broker.topic import Subscription, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -309,6 +310,20 @@ class AmqpConnection(asyncio.Protocol):
             if getattr(link.context, "queue", None) is queue:
                 self._end(link, no_entity(self.namespace.name, queue.name))
 
+    def entity_changed(self, queue: Queue) -> None:
+        """Close the links that its new description does not allow."""
+        for link in list(self._links):
+            owner = link.context
+            if getattr(owner, "queue", None) is not queue:
+                continue
+            error = None
+            if isinstance(owner, Inlet):
+                error = lifecycle.refusal_to_send(queue.description)
+            elif isinstance(owner, Outlet):
+                error = lifecycle.refusal_to_receive(queue.description, owner.mailbox.kind)
+            if error is not None:
+                self._end(link, error)
+
     def _end(self, link: Link, error: AmqpError) -> None:
         self._forget(link)
         link.close(error)
@@ -369,7 +384,7 @@ class AmqpConnection(asyncio.Protocol):
         if path.is_cbs:
             self._attach_request(link, path, lambda: CbsLink(self, link, path))
             return None
-        queue = self.namespace.find_queue(path.entity)
+        queue = self.namespace.find(path.entity)
         if queue is None:
             return no_entity(self.namespace.name, path.entity)
         mailbox = queue.mailboxes[path.kind]
@@ -385,7 +400,7 @@ class AmqpConnection(asyncio.Protocol):
             return self._attach_outlet(link, path, queue, now_ms)
         if not self.is_allowed(path, Right.SEND, now_ms=now_ms):
             return self._unauthorized(path, "Send")
-        if path.kind is not Kind.MAIN:
+        if path.kind is not Kind.MAIN or isinstance(queue, Subscription):
             return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
         error = lifecycle.refusal_to_send(queue.description)
         if error is None:
@@ -395,6 +410,10 @@ class AmqpConnection(asyncio.Protocol):
     def _attach_outlet(self, link: Link, path: Path, queue: Queue, now_ms: int) -> AmqpError | None:
         if not self.is_allowed(path, Right.LISTEN, now_ms=now_ms):
             return self._unauthorized(path, "Listen")
+        if isinstance(queue, Topic):
+            return AmqpError(
+                "amqp:not-allowed", f"{queue.description} gives out nothing: use a subscription"
+            )
         if error := lifecycle.refusal_to_receive(queue.description, path.kind):
             return error
         mailbox = queue.mailboxes[path.kind]

@@ -25,6 +25,7 @@ DEFAULT_POLICY_NAME: Final = "RootManageSharedAccessKey"
 DEFAULT_KEY: Final = "SAS_KEY_VALUE"
 """The well-known key of the official emulator: fine on loopback, refused elsewhere."""
 
+SKUS: Final = ("Standard", "Premium")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 260
 _DURATION = re.compile(
@@ -125,6 +126,8 @@ class EntityDescription:
     forward_dead_lettered_messages_to: str | None = None
     user_metadata: str | None = None
     max_message_size_in_kilobytes: int = 256
+    authorization_rules: tuple[Policy, ...] = ()
+    """Keys of this entity alone, besides those of the namespace."""
 
     def __post_init__(self) -> None:
         check_name(self.name, self.noun)
@@ -219,10 +222,14 @@ class NamespaceOptions:
     port: int = 0
     """0: the system picks one."""
     queues: Sequence[QueueDescription] = ()
+    topics: Sequence[EntityDescription] = ()
+    """Topics first, then their subscriptions."""
     policies: Sequence[Policy] = field(default_factory=lambda: (default_policy(),))
     data: Path | None = None
     """The folder of the data file; None keeps nothing beyond the process."""
     limits: Limits = field(default_factory=Limits)
+    sku: str = "Standard"
+    """The service's tier: Standard takes messages of 256 KB, Premium up to 100 MB."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]|[A-Za-z]", self.name):
@@ -234,9 +241,20 @@ class NamespaceOptions:
             raise ConfigError(
                 f"namespace {self.name!r}: port {self.port} is not between 0 and 65535"
             )
-        names = [queue.name.lower() for queue in self.queues]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"namespace {self.name!r}: queue {name!r} is defined twice")
+        seen: set[str] = set()
+        for entity in self.entities:
+            if entity.name.lower() in seen:
+                raise ConfigError(
+                    f"namespace {self.name!r}: {entity.noun} {entity.name!r} is defined twice"
+                )
+            seen.add(entity.name.lower())
+        if self.sku not in SKUS:
+            raise ConfigError(
+                f"namespace {self.name!r}: sku {self.sku!r} is not one of {', '.join(SKUS)}"
+            )
         if not self.policies:
             raise ConfigError(f"namespace {self.name!r} needs at least one policy")
+
+    @property
+    def entities(self) -> list[EntityDescription]:
+        return [*self.queues, *self.topics]

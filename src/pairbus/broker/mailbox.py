@@ -139,6 +139,8 @@ class Mailbox:
             self.sessions.count(message.session_id, -1)
 
     def take(self, session: Session | None) -> Message | None:
+        if session is not None and session.is_ending:
+            return None  # it is nobody's any more
         window = self._window if session is None else session.window
         return None if window is None else window.take()
 

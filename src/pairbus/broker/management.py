@@ -15,7 +15,6 @@ from uuid import UUID
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sections import MalformedMessage, slice_message
 from pairbus.amqp.values import Array, Int, Long, Timestamp
-from pairbus.broker import lifecycle
 from pairbus.broker.delivery import stamped
 from pairbus.broker.dialect import Answer, Request, malformed, refusal
 from pairbus.broker.entities import Right
@@ -190,10 +189,12 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
     size = 0
     store, mailbox = context.queue.namespace.store, context.mailbox
     for message in store.read_from(
-        mailbox.counters.mailbox_id, first=first, count=count, session_id=session_id
+        mailbox.counters.mailbox_id,
+        first=first,
+        count=count,
+        session_id=session_id,
+        alive_ms=context.now_ms,
     ):
-        if lifecycle.is_expired(message, now_ms=context.now_ms):
-            continue
         data = stamped(message, None)
         size += len(data)
         if found and size > _PEEK_BYTES_MAX:

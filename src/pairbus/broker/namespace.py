@@ -16,14 +16,21 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pairbus.broker.committer import Committer
-from pairbus.broker.descriptions import changed_for_good, from_stored, to_stored
-from pairbus.broker.entities import NamespaceOptions, QueueDescription, milliseconds
-from pairbus.broker.lifecycle import Kind
+from pairbus.broker.directory import Directory
+from pairbus.broker.entities import (
+    EntityDescription,
+    NamespaceOptions,
+    Policy,
+    QueueDescription,
+    milliseconds,
+)
 from pairbus.broker.mailbox import Mailbox, Tokens
 from pairbus.broker.queue import Queue
 from pairbus.broker.schema import readable
 from pairbus.broker.store import Store
-from pairbus.errors import ConfigError, StartError
+from pairbus.broker.topic import Topic
+from pairbus.broker.topic_entities import SubscriptionDescription, TopicDescription
+from pairbus.errors import BrokerError, StartError
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +48,7 @@ class Flushable(Protocol):
 
     def flush(self) -> None: ...
     def entity_gone(self, queue: Queue) -> None: ...
+    def entity_changed(self, queue: Queue) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
 
 
@@ -61,8 +69,7 @@ class Namespace:
         self.store: Store
         self.committer: Committer
         self._temporary: str | None = None
-        self._queues: dict[str, Queue] = {}
-        self._by_mailbox: dict[int, tuple[Queue, Mailbox]] = {}
+        self.directory = Directory(self)
         self._woken: dict[Mailbox, Queue] = {}
         self._unsent: dict[Flushable, None] = {}
         self._next_ms: float = float("inf")
@@ -81,9 +88,9 @@ class Namespace:
         self.store = Store(self._data_file(), durable=self.options.data is not None)
         try:
             with readable(self.store.path):
-                self._load()
-            for description in self.options.queues:
-                self.ensure_queue(description)
+                self.directory.load(now_ms=self.now_ms())
+            for description in self.options.entities:
+                self.directory.ensure(description, now_ms=self.now_ms())
             self.store.save()
         except BaseException:
             self.store.discard()  # a refused start changes nothing
@@ -97,14 +104,6 @@ class Namespace:
         if subscribe is not None:
             self._unsubscribe = subscribe(self._clock_moved)
 
-    def _load(self) -> None:
-        for stored in self.store.entities():
-            description = from_stored(stored.name, stored.description)
-            counters = self.store.mailboxes(stored.entity_id)
-            queue = Queue(self, stored, description, counters)
-            queue.accessed_ms = self.now_ms()  # nobody can use it while the broker is down
-            self._add(queue)
-
     async def close(self) -> None:
         """All that was promised is on the disk when this returns."""
         if self._unsubscribe is not None:
@@ -113,7 +112,7 @@ class Namespace:
         if self._timer is not None:
             self._timer.cancel()
         await self.committer.stop()
-        for queue in self._queues.values():
+        for queue in self.directory:
             self.store.touch_entity(queue.entity_id, queue.accessed_ms)
         self.store.close()
         self._remove_temporary()
@@ -138,54 +137,75 @@ class Namespace:
             ) from error
         return folder / f"{self.name}.db"
 
-    # queues
+    # entities
 
-    def find_queue(self, name: str) -> Queue | None:
-        return self._queues.get(name.lower())
+    def find(self, path: str) -> Queue | None:
+        """A queue, a topic, or a subscription by `topic/Subscriptions/name`."""
+        return self.directory.find(path)
 
     @property
     def queues(self) -> list[Queue]:
-        return list(self._queues.values())
+        return self._sorted(QueueDescription)
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [topic for topic in self._sorted(TopicDescription) if isinstance(topic, Topic)]
+
+    def _sorted(self, kind: type[EntityDescription]) -> list[Queue]:
+        found = [entity for entity in self.directory if type(entity.description) is kind]
+        return sorted(found, key=lambda entity: entity.name.lower())
+
+    def create(self, description: EntityDescription) -> Queue:
+        entity = self.directory.create(description, now_ms=self.now_ms())
+        self.committer.request()
+        return entity
+
+    def update(self, entity: Queue, description: EntityDescription) -> None:
+        self.directory.update(entity, description, now_ms=self.now_ms())
+        self.committer.request()
+        for connection in list(self.connections):
+            connection.entity_changed(entity)
+        self.run()
+
+    def delete(self, entity: Queue) -> None:
+        for gone in self.directory.remove(entity):
+            for mailbox in gone.mailboxes.values():
+                self._woken.pop(mailbox, None)
+            for connection in list(self.connections):
+                connection.entity_gone(gone)
+        self.committer.request()
+        self.run()
+
+    async def durable(self) -> None:
+        """Wait until all changes so far are on the disk."""
+        outcome: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if outcome.done():
+                return
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(BrokerError(f"the data file cannot be written: {error}"))
+
+        self.committer.when_durable(done)
+        await outcome
+
+    def policies_of(self, path: str) -> list[Policy]:
+        """The keys of the entity at the path, and of the topic that it belongs to."""
+        found: list[Policy] = []
+        entity = self.find(path)
+        if entity is not None:
+            found += entity.description.authorization_rules
+            if isinstance(entity.description, SubscriptionDescription):
+                found += self.policies_of(entity.description.topic_name)
+        return found
 
     @property
     def message_size_max(self) -> int:
-        """The most that any queue takes, in bytes."""
-        kilobytes = (q.description.max_message_size_in_kilobytes for q in self._queues.values())
+        """The most that any entity takes, in bytes."""
+        kilobytes = (e.description.max_message_size_in_kilobytes for e in self.directory)
         return max(kilobytes, default=_MESSAGE_KILOBYTES_MAX) * 1024
-
-    def ensure_queue(self, description: QueueDescription) -> Queue:
-        """Make it, or bring it in line. One that says nothing but its name changes nothing."""
-        queue = self.find_queue(description.name)
-        if queue is None:
-            stored, counters = self.store.create_entity(
-                description.name, "queue", to_stored(description), len(Kind), now_ms=self.now_ms()
-            )
-            queue = Queue(self, stored, description, counters)
-            self._add(queue)
-        elif description not in (queue.description, QueueDescription(name=description.name)):
-            if fixed := changed_for_good(queue.description, description):
-                raise ConfigError(
-                    f"queue {queue.name!r} exists with another {fixed}, which cannot be changed: "
-                    "delete the queue first, or use another data folder"
-                )
-            self.store.update_entity(queue.entity_id, to_stored(description), now_ms=self.now_ms())
-            queue.redescribe(description)
-        return queue
-
-    def drop_queue(self, queue: Queue) -> None:
-        del self._queues[queue.name.lower()]
-        for mailbox in queue.mailboxes.values():
-            del self._by_mailbox[mailbox.counters.mailbox_id]
-            self._woken.pop(mailbox, None)
-        self.store.drop_entity(queue.entity_id)
-        self.committer.request()
-        for connection in list(self.connections):
-            connection.entity_gone(queue)
-
-    def _add(self, queue: Queue) -> None:
-        self._queues[queue.name.lower()] = queue
-        for mailbox in queue.mailboxes.values():
-            self._by_mailbox[mailbox.counters.mailbox_id] = (queue, mailbox)
 
     # work that is put off to the end of a turn
 
@@ -255,7 +275,7 @@ class Namespace:
     def _pass_time(self, now_ms: int) -> None:
         self._activate_due(now_ms)
         self._expire(now_ms)
-        for queue in list(self._queues.values()):
+        for queue in self.directory:
             queue.lapse(now_ms=now_ms)
             queue.give_up_waiting(now_ms=now_ms)
         if now_ms >= self._housekeeping_ms:
@@ -265,13 +285,13 @@ class Namespace:
 
     def _next_deadline(self, now_ms: int) -> int:
         times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
-        for queue in self._queues.values():
+        for queue in self.directory:
             times += [queue.next_lapse_ms, queue.next_wait_end_ms]
         return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
 
     def _activate_due(self, now_ms: int) -> None:
         for mailbox_id, sequence in self.store.read_due(now_ms=now_ms, count=_SWEEP_COUNT):
-            if (found := self._by_mailbox.get(mailbox_id)) is not None:
+            if (found := self.directory.mailbox(mailbox_id)) is not None:
                 found[0].activate(sequence, now_ms=now_ms)
 
     def _expire(self, now_ms: int) -> None:
@@ -281,7 +301,7 @@ class Namespace:
             )
             expired = False
             for mailbox_id, sequence in keys:
-                if (found := self._by_mailbox.get(mailbox_id)) is not None:
+                if (found := self.directory.mailbox(mailbox_id)) is not None:
                     queue, mailbox = found
                     expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
             if expired or len(keys) < _SWEEP_COUNT:
@@ -291,13 +311,13 @@ class Namespace:
         self.store.clean(now_ms=now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
-        for queue in list(self._queues.values()):
+        for queue in self.directory:
             idle_ms = milliseconds(queue.description.auto_delete_on_idle)
             if queue.is_in_use:
                 queue.accessed_ms = now_ms
             elif idle_ms is not None and queue.accessed_ms + idle_ms <= now_ms:
-                logger.info("queue %s was idle for %d s: deleted", queue.name, idle_ms // 1000)
-                self.drop_queue(queue)
+                logger.info("%s was idle for %d s: deleted", queue.description, idle_ms // 1000)
+                self.delete(queue)
                 continue
             if queue.accessed_ms > queue.saved_access_ms:
                 queue.saved_access_ms = queue.accessed_ms

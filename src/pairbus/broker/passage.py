@@ -41,7 +41,7 @@ def forward(
     hops = 0
     target: Queue | None = None
     while target_name is not None:
-        target = start.namespace.find_queue(target_name)
+        target = start.namespace.find(target_name)
         hops += 1
         reason = _refusal_of_hop(target_name, target, hops, one)
         if reason is not None or target is None:
@@ -51,7 +51,7 @@ def forward(
             lost = to_message(
                 one, number, times, enqueued_sequence=number, dead_letter_source=source
             )
-            return _bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, "ForwardingFailed", reason)
+            return bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, "ForwardingFailed", reason)
         target_name = target.description.forward_to
     assert target is not None
     return _arrive(target, one, number, source=source, now_ms=now_ms)
@@ -105,7 +105,7 @@ def bury(
     target = queue.description.forward_dead_lettered_messages_to
     if target is None:
         copy = replace(message, lock=None, busy=False, body_id=None)
-        return _bury_in(queue, Kind.DEAD_LETTER, copy, reason, description)
+        return bury_in(queue, Kind.DEAD_LETTER, copy, reason, description)
     parts = parts_of(message, why(reason, description))
     parts.ttl_ms = None
     source = message.dead_letter_source or queue.name
@@ -119,7 +119,7 @@ def bury(
     )
 
 
-def _bury_in(
+def bury_in(
     queue: Queue, kind: Kind, message: Message, reason: str | None, description: str | None
 ) -> Placed:
     """A dead letter keeps its number and never expires."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker import lifecycle, passage
-from pairbus.broker.entities import QueueDescription, milliseconds
+from pairbus.broker.entities import EntityDescription, milliseconds
 from pairbus.broker.incoming import Incoming
 from pairbus.broker.intake import Intake
 from pairbus.broker.lifecycle import Bury, Decision, Defer, Kind, Refuse, Remove, Return, Settlement
@@ -46,12 +46,12 @@ class Queue:
         self,
         namespace: Namespace,
         stored: StoredEntity,
-        description: QueueDescription,
+        description: EntityDescription,
         counters: Sequence[Counters],
     ) -> None:
         self.namespace = namespace
         self.entity_id = stored.entity_id
-        self.description: QueueDescription
+        self.description: EntityDescription
         self.lock_ms: int
         self.redescribe(description)
         self.created_ms = stored.created_ms
@@ -376,6 +376,8 @@ class Queue:
         """`holder`: who is to be told that the session is lost. On an error the messages are back
         as well, in the state they were in."""
         assert self.main.sessions is not None
+        for lock in [lock for lock in self.main.locks.values() if lock.session is session]:
+            self._returned(self.main, lock.message)  # its settlement failed on the disk
         self.main.sessions.let_go(session)
         if holder is not None:
             holder.session_lost()
@@ -396,7 +398,7 @@ class Queue:
         if message is not None and not message.busy:
             passage.activate(self, message, now_ms=now_ms)
 
-    def redescribe(self, description: QueueDescription) -> None:
+    def redescribe(self, description: EntityDescription) -> None:
         self.description = description
         self.lock_ms = milliseconds(description.lock_duration) or 0
 

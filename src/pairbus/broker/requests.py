@@ -8,6 +8,7 @@ only one of its kind on the connection.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.engine import AmqpError, Link, Transferred
@@ -123,17 +124,29 @@ class CbsLink(RequestLink):
         if not isinstance(audience, str) or not isinstance(token, str):
             return Answer(400, "put-token needs the property 'name' and a string as its body")
         namespace = self.connection.namespace
+        path = paths.parse(audience)
         try:
-            grant = tokens.verify(
-                token, namespace.options.policies, audience=audience, now=now_ms / 1000
-            )
+            grant = self._grant(token, audience, path, now_ms)
         except tokens.TokenRefused as refused:
             return Answer(401, refused.reason)
-        path = paths.parse(audience)
-        if path.entity and namespace.find_queue(path.entity) is None:
+        if path.entity and namespace.find(path.entity) is None:
             return refusal(no_entity(namespace.name, path.entity))
         self.connection.granted(str(path), grant)
         return Answer(202, "Accepted")
+
+    def _grant(self, token: str, audience: str, path: Path, now_ms: int) -> tokens.Grant:
+        """By a key of the namespace, or by one of the entity, which then opens nothing else."""
+        namespace = self.connection.namespace
+        try:
+            return tokens.verify(
+                token, namespace.options.policies, audience=audience, now=now_ms / 1000
+            )
+        except tokens.TokenRefused:
+            own = namespace.policies_of(path.entity)
+            if not own:
+                raise
+            grant = tokens.verify(token, own, audience=audience, now=now_ms / 1000)
+            return replace(grant, scope=path.entity.lower())
 
 
 class ManagementLink(RequestLink):

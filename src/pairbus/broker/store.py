@@ -351,17 +351,26 @@ class Store:
         )
 
     def read_from(
-        self, mailbox_id: int, *, first: int, count: int, session_id: str | None = None
+        self,
+        mailbox_id: int,
+        *,
+        first: int,
+        count: int,
+        session_id: str | None = None,
+        alive_ms: int = 0,
     ) -> list[Message]:
-        """Of any state, for peek."""
+        """Of any state, for peek; without those that have expired at `alive_ms`."""
+        alive = "(expires_ms IS NULL OR expires_ms > ?)"
         low, high = mailbox_id << MAILBOX_SHIFT | first, (mailbox_id + 1) << MAILBOX_SHIFT
         if session_id is None:
             return self._read(
-                f"{_SELECT} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?", (low, high, count)
+                f"{_SELECT} WHERE id >= ? AND id < ? AND {alive} ORDER BY id LIMIT ?",
+                (low, high, alive_ms, count),
             )
         return self._read(
-            f"{_SELECT} WHERE session_id = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (session_id, low, high, count),
+            f"{_SELECT} WHERE session_id = ? AND id >= ? AND id < ? AND {alive} "
+            "ORDER BY id LIMIT ?",
+            (session_id, low, high, alive_ms, count),
         )
 
     def read_one(self, mailbox_id: int, sequence: int) -> Message | None:

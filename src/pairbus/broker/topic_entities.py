@@ -104,5 +104,3 @@ class SubscriptionDescription(EntityDescription):
 
 def subscription_path(topic: str, subscription: str) -> str:
     return f"{topic}/{SUBSCRIPTIONS}/{subscription}"
-
-

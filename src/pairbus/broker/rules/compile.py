@@ -1,0 +1,364 @@
+"""From syntax to functions: each node becomes one closure, made once and called per message.
+
+A predicate says True, False or None for UNKNOWN; an expression gives a plain value, None if it has
+none. What rules nearly always are, a property against literals, gets a closure of its own without
+inner calls. Nothing of a rule's text is ever run as code.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from pairbus.broker.rules import nodes
+from pairbus.broker.rules.coerce import (
+    COMPARISONS,
+    KINDS,
+    MIRRORED,
+    calculate,
+    comparable,
+    comparison,
+    equal,
+    signed,
+)
+from pairbus.broker.rules.errors import EvaluationError, RuleError
+from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
+from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
+from pairbus.broker.rules.parse import INT64_MAX, INT64_MIN
+from pairbus.broker.rules.plain import utc
+
+DEPTH_MAX: Final = 64
+
+Value = Callable[[Facts], Any]
+Test = Callable[[Facts], bool | None]
+
+_PARAMETER_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
+
+
+def check_parameters(expression: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """Parameters by lower-case name without the @; raises RuleError for types rules lack."""
+    found: dict[str, object] = {}
+    for name, value in parameters.items():
+        if value is not None and not isinstance(value, _PARAMETER_TYPES):
+            kinds = "a string, number, boolean, time, duration, uuid or bytes"
+            raise RuleError(expression, f"the parameter {name} must be {kinds}, not {value!r}")
+        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+            raise RuleError(expression, f"the parameter {name} exceeds 64 bits: {value}")
+        value = utc(value) if isinstance(value, datetime) else value
+        found[name.removeprefix("@").lower()] = value
+    return found
+
+
+class Compiler:
+    """Compiles one rule. Holds what its nodes refer to, and counts how deep they are nested."""
+
+    def __init__(self, expression: str, parameters: Mapping[str, object]) -> None:
+        self._expression = expression
+        self._parameters = check_parameters(expression, parameters)
+        self._depth = 0
+
+    def refused(self, at: nodes.Place, reason: str) -> RuleError:
+        return RuleError(self._expression, reason, line=at[0], column=at[1])
+
+    def _deeper(self, node: nodes.Predicate | nodes.Expression) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self.refused(node.at, f"nested deeper than {DEPTH_MAX}")
+
+    # -- predicates ---------------------------------------------------------------------------
+
+    def test(self, node: nodes.Predicate) -> Test:
+        self._deeper(node)
+        made = self._test(node)
+        self._depth -= 1
+        return made
+
+    def _test(self, node: nodes.Predicate) -> Test:
+        match node:
+            case nodes.And():
+                return _all_of([self.test(each) for each in node.operands])
+            case nodes.Or():
+                return _any_of([self.test(each) for each in node.operands])
+            case nodes.Not():
+                return _negated(self.test(node.operand))
+            case nodes.Compare():
+                return self._compare(node)
+            case nodes.In():
+                return self._in(node)
+            case nodes.Like():
+                made = self._like(node)
+                return _negated(made) if node.negated else made
+            case nodes.IsNull():
+                return _is_null(self.value(node.property), node.negated)
+            case nodes.Exists():
+                return _exists(node.property)
+
+    def _compare(self, node: nodes.Compare) -> Test:
+        symbol, left, right = node.symbol, self._known(node.left), self._known(node.right)
+        if isinstance(left, nodes.Literal) and not isinstance(right, nodes.Literal):
+            symbol, left, right = MIRRORED.get(symbol, symbol), right, left
+        if isinstance(right, nodes.Literal) and not _is_special(right.value):
+            if isinstance(left, nodes.Literal):
+                verdict = comparison(symbol)(left.value, right.value)
+                return lambda facts: verdict
+            return self._compare_literal(symbol, left, right.value)
+        first, second, compare = self.value(left), self.value(right), comparison(symbol)
+        return lambda facts: compare(first(facts), second(facts))
+
+    def _compare_literal(self, symbol: str, left: nodes.Expression, literal: Any) -> Test:
+        kinds, operate = comparable(symbol, literal), COMPARISONS[symbol]
+        if isinstance(left, nodes.Property) and not left.is_system:
+            name = left.name.lower()
+
+            def of_user(facts: Facts) -> bool | None:
+                value = facts.app[name]
+                return operate(value, literal) if value.__class__ in kinds else None
+
+            return of_user
+        if isinstance(left, nodes.Property):
+            name = _system_name(left)
+
+            def of_system(facts: Facts) -> bool | None:
+                value = facts.own[name]
+                return operate(value, literal) if value.__class__ in kinds else None
+
+            return of_system
+        read = self.value(left)
+
+        def of_value(facts: Facts) -> bool | None:
+            value = read(facts)
+            return operate(value, literal) if value.__class__ in kinds else None
+
+        return of_value
+
+    def _in(self, node: nodes.In) -> Test:
+        read, negated = self.value(node.value), node.negated
+        known = [self._known(choice) for choice in node.choices]
+        literals = [each.value for each in known if isinstance(each, nodes.Literal)]
+        kinds = KINDS.get(literals[0].__class__, frozenset()) if literals else frozenset()
+        if len(literals) == len(known) and all(
+            each.__class__ in kinds and not _is_special(each) for each in literals
+        ):
+            return _is_member(read, frozenset(literals), kinds, negated)
+        choices = [self.value(each) for each in known]
+
+        def among(facts: Facts) -> bool | None:
+            value = read(facts)
+            verdict: bool | None = False
+            for choice in choices:
+                same = equal(value, choice(facts))
+                if same:
+                    return not negated
+                if same is None:
+                    verdict = None
+            return verdict if verdict is None else negated
+
+        return among
+
+    def _like(self, node: nodes.Like) -> Test:
+        read, pattern = self.value(node.value), self._known(node.pattern)
+        escape = None if node.escape is None else self._known(node.escape)
+        if isinstance(pattern, nodes.Literal) and (
+            escape is None or isinstance(escape, nodes.Literal)
+        ):
+            return self._like_literal(read, pattern, escape)
+        read_pattern = self.value(pattern)
+        read_escape = None if escape is None else self.value(escape)
+
+        def like(facts: Facts) -> bool | None:
+            value, wanted = read(facts), read_pattern(facts)
+            mark = None if read_escape is None else read_escape(facts)
+            if value is None or wanted is None or (read_escape is not None and mark is None):
+                return None
+            try:
+                matches = _pattern(wanted, mark)
+            except BadPattern as error:
+                raise EvaluationError(f"LIKE: {error}") from error
+            return matches(value) if value.__class__ is str else None
+
+        return like
+
+    def _like_literal(
+        self, read: Value, pattern: nodes.Literal, escape: nodes.Literal | None
+    ) -> Test:
+        if pattern.value is None or (escape is not None and escape.value is None):
+            return _after(read, None)
+        try:
+            matches = _pattern(pattern.value, None if escape is None else escape.value)
+        except BadPattern as error:
+            raise self.refused(pattern.at, f"LIKE: {error}") from error
+
+        def like(facts: Facts) -> bool | None:
+            value = read(facts)
+            return matches(value) if value.__class__ is str else None
+
+        return like
+
+    # -- expressions --------------------------------------------------------------------------
+
+    def _known(self, node: nodes.Expression) -> nodes.Expression:
+        """The node as a literal, if its value does not depend on the message."""
+        if isinstance(node, nodes.Parameter):
+            if node.name.lower() not in self._parameters:
+                raise self.refused(node.at, f"the parameter @{node.name} has no value")
+            return nodes.Literal(self._parameters[node.name.lower()], node.at)
+        if isinstance(node, nodes.Sign):
+            operand = node.operand
+            if isinstance(operand, nodes.Literal) and operand.value.__class__ in (int, float):
+                return nodes.Literal(signed(node.symbol, operand.value), node.at)
+        return node
+
+    def value(self, node: nodes.Expression) -> Value:
+        self._deeper(node)
+        made = self._value(self._known(node))
+        self._depth -= 1
+        return made
+
+    def _value(self, node: nodes.Expression) -> Value:
+        match node:
+            case nodes.Literal(value):
+                return lambda facts: value
+            case nodes.Property():
+                return _property(node)
+            case nodes.NewId():
+                return lambda facts: uuid4()
+            case nodes.Lookup():
+                return _lookup(self.value(node.name))
+            case nodes.Sign():
+                symbol, operand = node.symbol, self.value(node.operand)
+                return lambda facts: signed(symbol, operand(facts))
+            case nodes.Chain():
+                first = self.value(node.first)
+                return _chained(first, [(each, self.value(other)) for each, other in node.rest])
+            case nodes.Parameter():
+                raise AssertionError("_known has replaced it")
+
+
+def _is_special(value: object) -> bool:
+    """Literals that a decimal refuses to meet; only a parameter can be one."""
+    return isinstance(value, float) and not isfinite(value)
+
+
+def _system_name(node: nodes.Property) -> str:
+    return SYSTEM_NAMES.get(node.name.lower(), node.name)
+
+
+def _property(node: nodes.Property) -> Value:
+    if node.is_system:
+        canonical = _system_name(node)
+        return lambda facts: facts.own[canonical]
+    lower = node.name.lower()
+    return lambda facts: facts.app[lower]
+
+
+def property_name(value: object) -> str:
+    """The name that `property(...)` was given."""
+    if isinstance(value, str):
+        return value.lower()
+    raise EvaluationError(f"property() takes a name, not {value!r}")
+
+
+def _lookup(name: Value) -> Value:
+    def look_up(facts: Facts) -> object:
+        wanted = name(facts)
+        return None if wanted is None else facts.app[property_name(wanted)]
+
+    return look_up
+
+
+def _chained(first: Value, rest: list[tuple[str, Value]]) -> Value:
+    def chained(facts: Facts) -> object:
+        result = first(facts)
+        for symbol, operand in rest:
+            result = calculate(symbol, result, operand(facts))
+        return result
+
+    return chained
+
+
+def _pattern(pattern: object, escape: object) -> Matches:
+    if not isinstance(pattern, str):
+        raise BadPattern(f"the pattern must be a string, not {pattern!r}")
+    if escape is not None and not isinstance(escape, str):
+        raise BadPattern(f"ESCAPE takes one character, not {escape!r}")
+    return compile_pattern(pattern, escape)
+
+
+def _after(read: Value, verdict: bool | None) -> Test:
+    """A verdict that is known, after the evaluation that may fail."""
+
+    def known(facts: Facts) -> bool | None:
+        read(facts)
+        return verdict
+
+    return known
+
+
+def _is_member(
+    read: Value, choices: frozenset[object], kinds: frozenset[type], negated: bool
+) -> Test:
+    if negated:
+
+        def is_not_member(facts: Facts) -> bool | None:
+            value = read(facts)
+            return value not in choices if value.__class__ in kinds else None
+
+        return is_not_member
+
+    def is_member(facts: Facts) -> bool | None:
+        value = read(facts)
+        return value in choices if value.__class__ in kinds else None
+
+    return is_member
+
+
+def _is_null(read: Value, negated: bool) -> Test:
+    if negated:
+        return lambda facts: read(facts) is not None
+    return lambda facts: read(facts) is None
+
+
+def _exists(node: nodes.Property) -> Test:
+    """A system property exists if the message has it; the language knows no other absence."""
+    if node.is_system:
+        return _is_null(_property(node), True)
+    lower = node.name.lower()
+    return lambda facts: lower in facts.app.read()
+
+
+def _negated(operand: Test) -> Test:
+    def negate(facts: Facts) -> bool | None:
+        verdict = operand(facts)
+        return verdict if verdict is None else not verdict
+
+    return negate
+
+
+def _all_of(operands: list[Test]) -> Test:
+    def all_of(facts: Facts) -> bool | None:
+        verdict: bool | None = True
+        for operand in operands:
+            one = operand(facts)
+            if one is not True:
+                if one is False:
+                    return False
+                verdict = None
+        return verdict
+
+    return all_of
+
+
+def _any_of(operands: list[Test]) -> Test:
+    def any_of(facts: Facts) -> bool | None:
+        verdict: bool | None = False
+        for operand in operands:
+            one = operand(facts)
+            if one is not False:
+                if one:
+                    return True
+                verdict = None
+        return verdict
+
+    return any_of

@@ -1,0 +1,257 @@
+"""What a rule may look at of one message, read from its bytes when it is asked for, and once.
+
+One Facts serves all rules of all subscriptions of a topic. Names are told apart without regard to
+case, as Service Bus does; of two application properties that differ by case alone, the first
+counts. Knows the wire's fields, but nothing of queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+from uuid import UUID
+
+from pairbus.amqp.sections import (
+    MalformedMessage,
+    Parts,
+    read_annotations,
+    read_application_properties,
+    read_property,
+)
+from pairbus.amqp.values import Timestamp
+from pairbus.broker.rules.errors import EvaluationError
+from pairbus.broker.rules.plain import from_ms, plain
+
+TTL_MAX: Final = timedelta(days=10_675_199, seconds=10_085, microseconds=477_580)
+"""What .NET shows of a message that says nothing of its time to live."""
+
+# The names of the documents and of today's clients -> the one that is used in here.
+_NAMES: Final = (
+    "MessageId", "To", "Label", "ReplyTo", "CorrelationId", "ContentType", "SessionId",
+    "ReplyToSessionId", "TimeToLive", "PartitionKey", "ViaPartitionKey", "ScheduledEnqueueTimeUtc",
+    "EnqueuedTimeUtc", "EnqueuedSequenceNumber", "ExpiresAtUtc", "DeliveryCount", "SequenceNumber",
+    "Size", "State", "DeadLetterSource", "LockedUntilUtc", "LockToken", "ForcePersistence",
+)  # fmt: skip
+SYSTEM_NAMES: Final = {
+    **{name.lower(): name for name in _NAMES},
+    "subject": "Label",
+    "transactionpartitionkey": "ViaPartitionKey",
+    "scheduledenqueuetime": "ScheduledEnqueueTimeUtc",
+    "enqueuedtime": "EnqueuedTimeUtc",
+    "expiresat": "ExpiresAtUtc",
+    "lockeduntil": "LockedUntilUtc",
+}
+
+# Name -> its place in the properties section.
+FIELDS: Final = {
+    "MessageId": 0,
+    "To": 2,
+    "Label": 3,
+    "ReplyTo": 4,
+    "CorrelationId": 5,
+    "ContentType": 6,
+    "SessionId": 10,
+    "ReplyToSessionId": 12,
+}
+ANNOTATIONS: Final = {
+    "PartitionKey": "x-opt-partition-key",
+    "ViaPartitionKey": "x-opt-via-partition-key",
+    "ScheduledEnqueueTimeUtc": "x-opt-scheduled-enqueue-time",
+}
+
+
+class SystemValues(dict[str, object]):
+    """Values of system properties by their name in SYSTEM_NAMES; read when first asked for."""
+
+    __slots__ = ("annotations", "given", "parts")
+
+    def __init__(self, parts: Parts, given: Mapping[str, int | str | None]) -> None:
+        super().__init__()
+        self.parts = parts
+        self.given = given
+        self.annotations: dict[str, Any] | None = None
+
+    def __missing__(self, name: str) -> object:
+        reader = _READERS.get(name)
+        if reader is None:
+            raise EvaluationError(f"there is no system property {name!r}")
+        try:
+            value = self[name] = reader(self)
+        except MalformedMessage as error:
+            raise EvaluationError(f"sys.{name} cannot be read: {error}") from error
+        return value
+
+    def annotation(self, key: str) -> Any:
+        if self.annotations is None:
+            self.annotations = read_annotations(self.parts.annotations)
+        return self.annotations.get(key)
+
+    def moment(self, key: str) -> datetime | None:
+        given = self.given.get(key)
+        return from_ms(given) if isinstance(given, int) else None
+
+    def draft(self) -> SystemValues:
+        copy = SystemValues(self.parts, self.given)
+        copy.annotations = self.annotations
+        copy.update(self)
+        return copy
+
+
+def _field(name: str) -> Callable[[SystemValues], object]:
+    index = FIELDS[name]
+
+    def read(values: SystemValues) -> str | None:
+        value = read_property(values.parts.bare, values.parts.properties, index)
+        match value:
+            case None:
+                return None
+            case str():
+                return str(value)
+            case UUID() | int():
+                return str(value) if isinstance(value, UUID) else str(int(value))
+            case bytes():
+                return value.hex()
+        raise EvaluationError(f"sys.{name} is not a string: {value!r}")
+
+    return read
+
+
+def _annotated(name: str) -> Callable[[SystemValues], object]:
+    key = ANNOTATIONS[name]
+
+    def read(values: SystemValues) -> object:
+        value = values.annotation(key)
+        expected = Timestamp if key == ANNOTATIONS["ScheduledEnqueueTimeUtc"] else str
+        return plain(value) if isinstance(value, expected) else None
+
+    return read
+
+
+def _time_to_live(values: SystemValues) -> timedelta:
+    ttl_ms = values.parts.ttl_ms
+    return TTL_MAX if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+
+
+def _given(key: str) -> Callable[[SystemValues], object]:
+    return lambda values: values.given.get(key)
+
+
+def _moment(key: str) -> Callable[[SystemValues], object]:
+    return lambda values: values.moment(key)
+
+
+_READERS: Final[dict[str, Callable[[SystemValues], object]]] = {
+    **{name: _field(name) for name in FIELDS},
+    **{name: _annotated(name) for name in ANNOTATIONS},
+    "TimeToLive": _time_to_live,
+    "EnqueuedTimeUtc": _moment("enqueued_ms"),
+    "ExpiresAtUtc": _moment("expires_ms"),
+    "EnqueuedSequenceNumber": _given("enqueued_sequence"),
+    "SequenceNumber": _given("sequence"),
+    "DeliveryCount": _given("delivery_count"),
+    "Size": _given("size"),
+    "State": _given("state"),
+    "DeadLetterSource": _given("dead_letter_source"),
+    # Of a message that is only being distributed, nobody holds a lock; nor is any express.
+    "LockedUntilUtc": lambda values: None,
+    "LockToken": lambda values: None,
+    "ForcePersistence": lambda values: False,
+}
+
+
+class UserValues(dict[str, object]):
+    """Application properties by lower-case name, as plain values; a missing one is None."""
+
+    __slots__ = ("_unread", "spelling", "wire")
+
+    def __init__(self, parts: Parts | None) -> None:
+        super().__init__()
+        self._unread = parts
+        self.spelling: dict[str, str] = {}
+        self.wire: dict[str, Any] = {}
+        """The values with their AMQP types, for SET to keep."""
+
+    def __missing__(self, name: str) -> object:
+        if self._unread is None:
+            return None
+        self.read()
+        return self.get(name)
+
+    def read(self) -> Self:
+        """Decode them all, unless that has been done; for whoever asks otherwise than by []."""
+        parts = self._unread
+        if parts is not None:
+            try:
+                found = read_application_properties(parts.bare, parts.application_properties)
+            except MalformedMessage as error:
+                reason = f"the application properties cannot be read: {error}"
+                raise EvaluationError(reason) from error
+            self._unread = None
+            for name, value in found.items():
+                if (lower := name.lower()) not in self:
+                    self.put(lower, name, value)
+        return self
+
+    def put(self, lower: str, name: str, value: Any) -> None:
+        self[lower] = plain(value)
+        self.wire[lower] = value
+        self.spelling[lower] = name
+
+    def draft(self) -> UserValues:
+        self.read()
+        copy = UserValues(None)
+        copy.update(self)
+        copy.wire.update(self.wire)
+        copy.spelling.update(self.spelling)
+        return copy
+
+
+class Facts:
+    """`own` and `app` are for compiled rules, which know the names' inner form."""
+
+    __slots__ = ("app", "own")
+
+    def __init__(self, own: SystemValues, app: UserValues) -> None:
+        self.own = own
+        self.app = app
+
+    @classmethod
+    def from_parts(
+        cls,
+        parts: Parts,
+        *,
+        sequence: int | None = None,
+        enqueued_sequence: int | None = None,
+        enqueued_ms: int | None = None,
+        expires_ms: int | None = None,
+        delivery_count: int = 0,
+        size: int | None = None,
+        state: int = 0,
+        dead_letter_source: str | None = None,
+    ) -> Facts:
+        given: dict[str, int | str | None] = {
+            "sequence": sequence,
+            "enqueued_sequence": enqueued_sequence,
+            "enqueued_ms": enqueued_ms,
+            "expires_ms": expires_ms,
+            "delivery_count": delivery_count,
+            "size": size,
+            "state": state,
+            "dead_letter_source": dead_letter_source,
+        }
+        return cls(SystemValues(parts, given), UserValues(parts))
+
+    def system(self, name: str) -> object | None:
+        """Raises EvaluationError if there is no such property; None if the message lacks it."""
+        return self.own[SYSTEM_NAMES.get(name.lower(), name)]
+
+    @property
+    def user(self) -> Mapping[str, object]:
+        """The application properties by the names they were sent with."""
+        app = self.app.read()
+        return {app.spelling[lower]: value for lower, value in app.items()}
+
+    def draft(self) -> Facts:
+        """A copy for an action to work on."""
+        return Facts(self.own.draft(), self.app.draft())

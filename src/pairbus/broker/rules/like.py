@@ -1,0 +1,129 @@
+"""LIKE: `%` for any characters, `_` for one, compared as they are, upper and lower case apart.
+
+Patterns and texts are strangers', so nothing here may take long: no regular expression, no going
+back. Pieces between two `%` are looked for from left to right, each by a search whose time grows
+with the text and not with text times pattern.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+PATTERN_CHARACTERS_MAX: Final = 1024
+
+Matches = Callable[[str], bool]
+_ANY_ONE: Final = None
+Piece = tuple[str | None, ...]
+"""Characters, and None where any one will do."""
+
+
+class BadPattern(ValueError):
+    pass
+
+
+def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
+    """Raises BadPattern with the reason."""
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise BadPattern(
+            f"a pattern of {len(pattern)} characters, at most {PATTERN_CHARACTERS_MAX} are allowed"
+        )
+    if escape is not None and len(escape) != 1:
+        raise BadPattern(f"ESCAPE takes one character, not {escape!r}")
+    first, *others = _pieces(pattern, escape)
+    if not others:
+        whole = _literal(first)
+        if whole is not None:
+            return whole.__eq__
+        fits, size = _fits(first), len(first)
+        return lambda text: len(text) == size and fits(text, 0)
+    *middle, last = others
+    return _spread(first, [_finder(piece) for piece in middle if piece], last)
+
+
+def _spread(first: Piece, finders: list[Callable[[str, int], int]], last: Piece) -> Matches:
+    """What begins with `first`, ends with `last`, and has the others between, in order.
+
+    The earliest place for each is the best: whatever follows finds the most room behind it.
+    """
+    begins, ends = _fits(first), _fits(last)
+    first_size, last_size = len(first), len(last)
+    shortest = first_size + last_size
+
+    def matches(text: str) -> bool:
+        end = len(text) - last_size
+        if len(text) < shortest or not begins(text, 0) or not ends(text, end):
+            return False
+        at = first_size
+        for find in finders:
+            at = find(text, at)
+            if at < 0:
+                return False
+        return at <= end
+
+    return matches
+
+
+def _pieces(pattern: str, escape: str | None) -> list[Piece]:
+    pieces: list[list[str | None]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            escaped = next(characters, None)
+            if escaped is None:
+                raise BadPattern(f"the pattern {pattern!r} ends with its escape character")
+            pieces[-1].append(escaped)
+        elif character == "%":
+            pieces.append([])
+        else:
+            pieces[-1].append(_ANY_ONE if character == "_" else character)
+    return [tuple(piece) for piece in pieces]
+
+
+def _literal(piece: Piece) -> str | None:
+    text = "".join([each for each in piece if each is not None])
+    return text if len(text) == len(piece) else None
+
+
+def _fits(piece: Piece) -> Callable[[str, int], bool]:
+    """Whether the piece is in a text exactly at a place that leaves room for it."""
+    literal = _literal(piece)
+    if literal is not None:
+        return lambda text, at: text.startswith(literal, at)
+    runs: list[tuple[int, str]] = []
+    for offset, character in enumerate(piece):
+        if character is None:
+            continue
+        if runs and runs[-1][0] + len(runs[-1][1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + character)
+        else:
+            runs.append((offset, character))
+    return lambda text, at: all(text.startswith(run, at + offset) for offset, run in runs)
+
+
+def _finder(piece: Piece) -> Callable[[str, int], int]:
+    """The end of the first place where the piece is in a text, from `start` on; -1 if nowhere."""
+    size = len(piece)
+    literal = _literal(piece)
+    if literal is not None:
+
+        def find(text: str, start: int) -> int:
+            at = text.find(literal, start)
+            return at if at < 0 else at + size
+
+        return find
+    # Shift-and: bit n of `state` says that the last n + 1 characters fit the piece's first n + 1.
+    wild = sum(1 << offset for offset, each in enumerate(piece) if each is None)
+    masks: dict[str, int] = {}
+    for offset, character in enumerate(piece):
+        if character is not None:
+            masks[character] = masks.get(character, wild) | 1 << offset
+    complete = 1 << (size - 1)
+
+    def shift_and(text: str, start: int) -> int:
+        state = 0
+        for at in range(start, len(text)):
+            state = (state << 1 | 1) & masks.get(text[at], wild)
+            if state & complete:
+                return at + 1
+        return -1
+
+    return shift_and

@@ -1,0 +1,474 @@
+"""A real queue on a real file against a plain one, through crashes, failures and time.
+
+The machine drives a `Namespace`; after each step, the file, the counters, the locks and the
+memory must say what the plain model says.
+"""
+
+import os
+import shutil
+import tempfile
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sections import read_annotations, slice_message
+from pairbus.broker import window as window_module
+from pairbus.broker.entities import INFINITE, QueueDescription, milliseconds
+from pairbus.broker.lifecycle import Kind, Settlement
+from pairbus.broker.mailbox import guid
+from tests.broker.plain_queue import DEFERRED, SCHEDULED, PlainQueue
+from tests.broker.world import Receiver, World, application_properties, encoded, ping
+
+KINDS = {"main": Kind.MAIN, "dead": Kind.DEAD_LETTER}
+BOXES = st.sampled_from(list(KINDS))
+SETTLEMENTS = st.sampled_from(Settlement)
+STATUSES = {
+    Settlement.COMPLETE: "completed",
+    Settlement.ABANDON: "abandoned",
+    Settlement.DEFER: "defered",
+    Settlement.DEAD_LETTER: "suspended",
+}
+MESSAGES = st.fixed_dictionaries(
+    {
+        "ttl_s": st.sampled_from([None, None, 10, 100]),
+        "due_s": st.sampled_from([None, None, None, -1, 5, 50]),
+        "message_id": st.sampled_from([None, "a", "b", "c"]),
+    }
+)
+SECONDS = st.sampled_from([1, 5, 10, 29, 30, 31, 60, 100])
+
+
+def scratch_folder():
+    """In memory where there is such a place: thousands of commits need no disk to turn."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+
+
+class Deleter(Receiver):
+    """A link in receive-and-delete mode."""
+
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.got = []
+
+    def deliver(self, message, *, now_ms):
+        self.credit -= 1
+        self.queue.remove(self.mailbox, message, self._removed, message)
+
+    def _removed(self, error, message):
+        assert error is None
+        self.got.append(message.sequence)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        # A window of a few messages has the same edges as one of a thousand.
+        self.patch.setattr(window_module, "COUNT_MAX", 3)
+        self.patch.setattr(window_module, "READ_COUNT", 2)
+        self.folder = scratch_folder()
+        self.tags = count(1)
+        self.locks = []  # (box, lock) of all that was ever lent, the stale ones too
+        self.acknowledged = 0
+        self.world = None
+
+    @initialize(
+        ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
+        buries_expired=st.booleans(),
+        looks_for_duplicates=st.booleans(),
+    )
+    def open(self, ttl, buries_expired, looks_for_duplicates):
+        description = QueueDescription(
+            name="q",
+            lock_duration=timedelta(seconds=30),
+            max_delivery_count=3,
+            default_message_time_to_live=ttl,
+            dead_lettering_on_message_expiration=buries_expired,
+            requires_duplicate_detection=looks_for_duplicates,
+            duplicate_detection_history_time_window=timedelta(seconds=60),
+        )
+        self.world = World(self.folder / "data", description)
+        self.model = PlainQueue(
+            lock_ms=30_000,
+            deliveries_max=3,
+            ttl_ms=milliseconds(ttl),
+            buries_expired=buries_expired,
+            window_ms=60_000 if looks_for_duplicates else None,
+        )
+        self.standing = None
+
+    def teardown(self):
+        if self.world is not None:
+            self.world.end()
+        shutil.rmtree(self.folder)
+        self.patch.undo()
+
+    # helpers
+
+    @property
+    def now_ms(self):
+        return self.world.now_ms
+
+    def draw_lock(self, data):
+        return data.draw(st.sampled_from(self.locks))
+
+    def compose(self, specs):
+        """Bytes to send, and what the model is to be told of them."""
+        composed = []
+        for spec in specs:
+            tag = b"tag-%d" % next(self.tags)
+            facts = {
+                "ttl_ms": None if spec["ttl_s"] is None else spec["ttl_s"] * 1000,
+                "due_ms": None if spec["due_s"] is None else self.now_ms + spec["due_s"] * 1000,
+                "message_id": spec["message_id"],
+            }
+            composed.append((encoded(tag, **facts), tag, facts))
+        return composed
+
+    def told_of_send(self, composed):
+        return [
+            self.model.send(tag, now_ms=self.now_ms, **facts) for _, tag, facts in composed
+        ]
+
+    def told_of_settlement(self, lock, settlement):
+        if settlement is Settlement.DEAD_LETTER:
+            return self.model.dead_letter(lock.token, "why")
+        getattr(self.model, settlement.name.lower())(lock.token)
+        return True
+
+    def check_delivered(self, box, locks, expected):
+        assert [lock.message.sequence for lock in locks] == expected
+        for lock, number in zip(locks, expected, strict=True):
+            message, known = lock.message, self.model.boxes[box][number]
+            assert message.bare.endswith(known.tag)
+            assert message.delivery_count == known.count
+            if box == "dead":
+                assert application_properties(message).get("DeadLetterReason") == known.reason
+            self.model.lend(box, number, lock.token, now_ms=self.now_ms)
+            self.locks.append((box, lock))
+
+    def serve_standing(self):
+        """Whoever stands there with credit has been given what there is, in order."""
+        self.world.namespace.run()
+        self.world.flush()
+        if self.standing is not None:
+            expected = self.model.take("main", self.standing_credit, now_ms=self.now_ms)
+            self.standing_credit -= len(expected)
+            locks, self.standing.locks = self.standing.locks, []
+            self.check_delivered("main", locks, expected)
+
+    def came_back(self):
+        """After a restart: locks and receivers are gone, numbers go on."""
+        self.model.restart()
+        self.standing = None
+        last = self.world.queue().main.counters.last_sequence
+        assert last >= self.acknowledged
+        self.model.last = last
+
+    # in
+
+    @rule(specs=st.lists(MESSAGES, min_size=1, max_size=3))
+    def send(self, specs):
+        composed = self.compose(specs)
+        expected = self.told_of_send(composed)
+
+        assert self.world.send(*(data for data, _, _ in composed)) == expected
+
+        self.acknowledged = self.model.last
+        self.serve_standing()
+
+    @rule()
+    def send_ping(self):
+        self.model.last += 1
+
+        assert isinstance(self.world.send(ping()), list)
+
+    # out
+
+    @rule(box=BOXES, credit=st.integers(1, 4))
+    def receive(self, box, credit):
+        locks = self.world.receive(credit, kind=KINDS[box])
+
+        expected = self.model.take(box, credit, now_ms=self.now_ms)
+        self.check_delivered(box, locks, expected)
+
+    @rule(credit=st.integers(1, 3))
+    def receive_and_delete(self, credit):
+        receiver = Deleter(self.world.queue())
+        receiver.mailbox.attach(receiver)
+        receiver.flow(credit)
+        self.world.flush()
+        receiver.mailbox.detach(receiver)
+
+        expected = self.model.take("main", credit, now_ms=self.now_ms)
+        for number in expected:
+            self.model.remove("main", number)
+        assert receiver.got == expected
+
+    @precondition(lambda self: self.standing is None)
+    @rule(credit=st.integers(0, 4))
+    def stand_by(self, credit):
+        self.standing = Receiver(self.world.queue())
+        self.standing.mailbox.attach(self.standing)
+        self.standing.flow(credit)
+        self.standing_credit = credit
+        self.serve_standing()
+
+    @precondition(lambda self: self.standing is not None)
+    @rule()
+    def leave(self):
+        self.standing.mailbox.detach(self.standing)
+        self.standing = None
+
+    # settling
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data(), settlement=SETTLEMENTS)
+    def settle(self, data, settlement):
+        box, lock = self.draw_lock(data)
+        is_held = self.model.holds(lock.token, now_ms=self.now_ms)
+
+        answer = self.world.settle(lock, settlement, kind=KINDS[box], reason="why")
+
+        if not is_held:
+            assert answer == "lock lost"
+        elif self.told_of_settlement(lock, settlement):
+            assert answer is None
+        else:
+            assert answer.condition == "amqp:not-allowed"
+        self.serve_standing()
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data(), settlement=st.sampled_from(list(STATUSES)))
+    def settle_by_token(self, data, settlement):
+        box, lock = self.draw_lock(data)
+        is_held = self.model.holds(lock.token, now_ms=self.now_ms)
+        body = {
+            "disposition-status": STATUSES[settlement],
+            "lock-tokens": [UUID(bytes=guid(lock.token))],
+            "deadletter-reason": "why",
+        }
+
+        answer = self.world.ask("update-disposition", body, kind=KINDS[box])
+
+        if not is_held:
+            assert answer.status == 410
+        else:
+            done = self.told_of_settlement(lock, settlement)
+            assert answer.status == (200 if done else 400)
+        self.serve_standing()
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data())
+    def renew(self, data):
+        box, lock = self.draw_lock(data)
+        is_held = self.model.holds(lock.token, now_ms=self.now_ms)
+
+        body = {"lock-tokens": [UUID(bytes=guid(lock.token))]}
+        answer = self.world.ask("renew-lock", body, kind=KINDS[box])
+
+        assert answer.status == (200 if is_held else 410)
+        if is_held:
+            self.model.renew(lock.token, now_ms=self.now_ms)
+
+    # by number
+
+    @precondition(lambda self: self.model.last)
+    @rule(data=st.data(), box=BOXES, mode=st.sampled_from([0, 1]))
+    def receive_deferred(self, data, box, mode):
+        messages = self.model.boxes[box]
+        deferred = [n for n, message in messages.items() if message.state == DEFERRED]
+        anything = st.integers(1, self.model.last)
+        number = data.draw(st.sampled_from(deferred) | anything if deferred else anything)
+        known = messages.get(number)
+        is_there = known is not None and known.state == DEFERRED and known.token is None
+
+        body = {"sequence-numbers": [number], "receiver-settle-mode": mode}
+        answer = self.world.ask("receive-by-sequence-number", body, kind=KINDS[box])
+
+        assert answer.status == (200 if is_there else 404)
+        if is_there and mode == 0:
+            self.model.remove(box, number)
+        elif is_there:
+            token = guid(answer.body["messages"][0]["lock-token"].bytes)
+            self.model.lend(box, number, token, now_ms=self.now_ms)
+            self.locks.append((box, self.world.queue().mailboxes[KINDS[box]].locks[token]))
+
+    @precondition(lambda self: self.model.last)
+    @rule(data=st.data())
+    def cancel(self, data):
+        main = self.model.boxes["main"]
+        scheduled = [n for n, message in main.items() if message.state == SCHEDULED]
+        anything = st.integers(1, self.model.last)
+        number = data.draw(st.sampled_from(scheduled) | anything if scheduled else anything)
+
+        answer = self.world.ask("cancel-scheduled-message", {"sequence-numbers": [number]})
+
+        assert answer.status == (200 if number in scheduled else 404)
+        if number in scheduled:
+            self.model.remove("main", number)
+
+    @rule(box=BOXES, first=st.integers(0, 20), most=st.sampled_from([1, 3, 50]))
+    def peek(self, box, first, most):
+        expected = [
+            (number, message.state)
+            for number, message in sorted(self.model.boxes[box].items())
+            if number >= first and not message.is_expired(self.now_ms)
+        ][:most]
+
+        body = {"from-sequence-number": first, "message-count": most}
+        answer = self.world.ask("peek-message", body, kind=KINDS[box])
+
+        found = []
+        for entry in answer.body.get("messages", ()):
+            notes = read_annotations(slice_message(entry["message"]).annotations)
+            found.append((notes["x-opt-sequence-number"], notes["x-opt-message-state"]))
+        assert found == expected
+        assert answer.status == (200 if expected else 204)
+
+    @rule(most=st.integers(1, 3), age_s=st.sampled_from([0, 5, 40]))
+    def batch_delete(self, most, age_s):
+        before_ms = self.now_ms - age_s * 1000
+        main = self.model.boxes["main"]
+        old = [
+            number
+            for number, message in sorted(main.items())
+            if message.state == 0 and message.enqueued_ms < before_ms
+        ][:most]
+        free = [number for number in old if main[number].token is None]
+
+        body = {"message-count": most, "enqueued-time-utc": before_ms}
+        answer = self.world.ask("batch-delete-messages", body)
+
+        assert answer.body["message-count"] == len(free)
+        for number in free:
+            self.model.remove("main", number)
+
+    # time
+
+    @rule(seconds=SECONDS)
+    def jump(self, seconds):
+        """Time passes, and nobody has looked at the clock yet."""
+        self.world.clock.advance(seconds)
+
+    @rule(seconds=SECONDS)
+    def wait(self, seconds):
+        self.world.pass_time(seconds)
+        self.model.activate(now_ms=self.now_ms)
+        self.model.sweep(now_ms=self.now_ms)
+        self.model.lapse(now_ms=self.now_ms)
+        self.serve_standing()
+        self.world.tick()
+        self.model.sweep(now_ms=self.now_ms)
+
+    # trouble
+
+    @rule()
+    def restart(self):
+        self.world.restart()
+        self.came_back()
+
+    @rule()
+    def crash(self):
+        self.world.crash()
+        self.came_back()
+
+    @rule(specs=st.lists(MESSAGES, min_size=1, max_size=2), moment=st.sampled_from("abc"))
+    def crash_while_sending(self, specs, moment):
+        composed = self.compose(specs)
+        _, told = self.world.submit(*(data for data, _, _ in composed))
+        if self._die(moment):
+            self.told_of_send(composed)
+        assert told == []
+        self.came_back()
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data(), settlement=SETTLEMENTS, moment=st.sampled_from("abc"))
+    def crash_while_settling(self, data, settlement, moment):
+        box, lock = self.draw_lock(data)
+        is_held = self.model.holds(lock.token, now_ms=self.now_ms)
+        self.world.start_settling(lock, settlement, kind=KINDS[box], reason="why")
+        if self._die(moment) and is_held:
+            self.told_of_settlement(lock, settlement)
+        self.came_back()
+
+    def _die(self, moment):
+        """Before the statements, between them and the commit, or just after it: is it kept?"""
+        store = self.world.namespace.store
+        if moment == "b" and store.has_changes:
+            store.apply()
+        elif moment == "c":
+            store.save()
+        self.world.crash()
+        return moment == "c"
+
+    @rule(specs=st.lists(MESSAGES, min_size=1, max_size=2))
+    def send_to_a_broken_disk(self, specs):
+        composed = self.compose(specs)
+        with self.world.broken_disk():
+            answer = self.world.send(*(data for data, _, _ in composed))
+
+        assert isinstance(answer, AmqpError)
+        assert answer.condition == "amqp:internal-error"
+        self.model.last = self.world.queue().main.counters.last_sequence
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data(), settlement=SETTLEMENTS)
+    def settle_on_a_broken_disk(self, data, settlement):
+        box, lock = self.draw_lock(data)
+        is_held = self.model.holds(lock.token, now_ms=self.now_ms)
+        if settlement is Settlement.RELEASE:
+            return  # needs no disk
+        with self.world.broken_disk():
+            answer = self.world.settle(lock, settlement, kind=KINDS[box])
+
+        if not is_held:
+            assert answer == "lock lost"
+        else:
+            in_vain = (settlement, box) == (Settlement.DEAD_LETTER, "dead")
+            assert answer.condition == ("amqp:not-allowed" if in_vain else "amqp:internal-error")
+
+    # what must hold
+
+    @invariant()
+    def the_file_says_what_the_model_says(self):
+        if self.world is not None:
+            for box, kind in KINDS.items():
+                expected = {
+                    number: (message.state, message.count, message.expires_ms, message.due_ms)
+                    for number, message in sorted(self.model.boxes[box].items())
+                }
+                columns = "state, delivery_count, expires_ms, due_ms"
+                assert self.world.rows(kind=kind, columns=columns) == expected
+            self.world.check_counters()
+
+    @invariant()
+    def locks_and_memory_agree(self):
+        if self.world is not None:
+            lent = {}
+            for box, kind in KINDS.items():
+                mailbox = self.world.queue().mailboxes[kind]
+                for token, lock in mailbox.locks.items():
+                    lent[token] = (box, lock.message.sequence, lock.until_ms)
+                    assert mailbox.held[lock.message.sequence] is lock.message
+                assert mailbox.held.keys() <= self.model.boxes[box].keys()
+                assert not any(message.busy for message in mailbox.held.values())
+            assert lent == {
+                token: (one.box, one.sequence, one.until_ms)
+                for token, one in self.model.lent.items()
+            }
+
+
+TestQueueAgainstAPlainOne = QueueMachine.TestCase
+# A share of what the profile asks for: `night` tries harder.
+TestQueueAgainstAPlainOne.settings = settings(
+    max_examples=settings().max_examples * 2 // 5, stateful_step_count=40
+)
