@@ -183,7 +183,7 @@ BAD_NAMESPACES = {
     "nobody may enter": ({"policies": ()}, "at least one policy"),
     "one name twice": (
         {"queues": (QueueDescription(name="a"), QueueDescription(name="A"))},
-        "'a' is defined twice",
+        "'A' is defined twice",
     ),
 }
 

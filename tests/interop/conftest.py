@@ -70,8 +70,8 @@ def clock() -> ManualClock:
 @pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Broker]:
     items = [item for item in request.session.items if item.path == request.path]
-    queues = {q.name: q for item in items for q in _descriptions(item)}
-    with Broker(queues=list(queues.values()), policies=POLICIES, clock=clock) as running:
+    queues = [queue for item in items for queue in _descriptions(item)]
+    with Broker(queues=queues, policies=POLICIES, clock=clock) as running:
         yield running
 
 

@@ -1,24 +1,103 @@
 """Reads the official emulator's Config.json into the namespaces that a broker is to hold.
 
-What the file may say is a table below; what a value may be is decided by entities.py, with the
+What the file may say is a table below; what a value may be is decided by the descriptions, with the
 ranges of the service and not the emulator's narrower ones. Every complaint names the file, the
 line and what would be right. Ports, policies and data are not in that format: the caller adds them.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
-from pairbus.broker.entities import NamespaceOptions, QueueDescription, Status, parse_duration
-from pairbus.broker.located import Array, Complaint, Member, Node, Object, Scalar, parse
+from pairbus.broker.config_rules import read_rules
+from pairbus.broker.config_values import (
+    Members,
+    boolean,
+    duration,
+    integer,
+    items,
+    members,
+    name_of,
+    once,
+    status,
+    text_or_none,
+)
+from pairbus.broker.entities import EntityDescription, NamespaceOptions, QueueDescription
+from pairbus.broker.located import Complaint, Node, parse
+from pairbus.broker.topic_entities import (
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
 from pairbus.errors import ConfigError
 
-Members = Mapping[str, Member]
+Properties = Mapping[str, tuple[str, Callable[[Node, str], object]]]
+_Entity = TypeVar("_Entity", bound=EntityDescription)
+
+# The file's name for a setting -> ours, and how it is read. The emulator knows the first ones, up
+# to the empty line; the rest are the service's names for what it lacks.
+QUEUE_PROPERTIES: Final[Properties] = {
+    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", boolean),
+    "DefaultMessageTimeToLive": ("default_message_time_to_live", duration),
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", duration),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", text_or_none),
+    "ForwardTo": ("forward_to", text_or_none),
+    "LockDuration": ("lock_duration", duration),
+    "MaxDeliveryCount": ("max_delivery_count", integer),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", boolean),
+    "RequiresSession": ("requires_session", boolean),
+    #
+    "AutoDeleteOnIdle": ("auto_delete_on_idle", duration),
+    "EnableBatchedOperations": ("enable_batched_operations", boolean),
+    "EnablePartitioning": ("enable_partitioning", boolean),
+    "MaxMessageSizeInKilobytes": ("max_message_size_in_kilobytes", integer),
+    "MaxSizeInMegabytes": ("max_size_in_megabytes", integer),
+    "Status": ("status", status),
+    "UserMetadata": ("user_metadata", text_or_none),
+}
+# A topic keeps no messages, so nothing about locks, deliveries and dead letters is said of it.
+TOPIC_PROPERTIES: Final[Properties] = {
+    key: QUEUE_PROPERTIES[key]
+    for key in (
+        "DefaultMessageTimeToLive",
+        "DuplicateDetectionHistoryTimeWindow",
+        "RequiresDuplicateDetection",
+        #
+        "AutoDeleteOnIdle",
+        "EnableBatchedOperations",
+        "EnablePartitioning",
+        "MaxMessageSizeInKilobytes",
+        "MaxSizeInMegabytes",
+        "Status",
+        "UserMetadata",
+    )
+}
+SUBSCRIPTION_PROPERTIES: Final[Properties] = {
+    **{
+        key: QUEUE_PROPERTIES[key]
+        for key in (
+            "DeadLetteringOnMessageExpiration",
+            "DefaultMessageTimeToLive",
+            "ForwardDeadLetteredMessagesTo",
+            "ForwardTo",
+            "LockDuration",
+            "MaxDeliveryCount",
+            "RequiresSession",
+            #
+            "AutoDeleteOnIdle",
+            "EnableBatchedOperations",
+            "Status",
+            "UserMetadata",
+        )
+    },
+    "DeadLetteringOnFilterEvaluationExceptions": (
+        "dead_lettering_on_filter_evaluation_exceptions",
+        boolean,
+    ),
+}
 
 
 def load_config(path: str | Path) -> list[NamespaceOptions]:
@@ -36,138 +115,14 @@ def load_config(path: str | Path) -> list[NamespaceOptions]:
         raise ConfigError(f"{path}:{complaint.line}: {complaint.reason}") from complaint.__cause__
 
 
-# --- single values --------------------------------------------------------------------------------
-
-
-def _text(node: Node, what: str) -> str:
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        return node.value
-    raise Complaint(node.line, f"{what} must be a text, not {node}")
-
-
-def _text_or_none(node: Node, what: str) -> str | None:
-    return _text(node, what) or None  # the emulator's own file writes "" for none
-
-
-def _boolean(node: Node, what: str) -> bool:
-    if isinstance(node, Scalar) and isinstance(node.value, bool):
-        return node.value
-    raise Complaint(node.line, f"{what} must be true or false, not {node}")
-
-
-def _integer(node: Node, what: str) -> int:
-    if (
-        isinstance(node, Scalar)
-        and isinstance(node.value, int)
-        and not isinstance(node.value, bool)
-    ):
-        return node.value
-    raise Complaint(node.line, f"{what} must be a whole number, not {node}")
-
-
-def _duration(node: Node, what: str) -> timedelta:
-    example = 'a duration such as "PT1M" or "P14D"'
-    if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        raise Complaint(node.line, f"{what} must be {example}, not {node}")
-    try:
-        return parse_duration(node.value)
-    except (ValueError, OverflowError) as error:
-        raise Complaint(node.line, f"{what} must be {example}, not {node}") from error
-
-
-def _status(node: Node, what: str) -> Status:
-    try:
-        return Status(_text(node, what))
-    except ValueError as error:
-        allowed = ", ".join(Status)
-        raise Complaint(node.line, f"{what} must be one of {allowed}, not {node}") from error
-
-
-# --- objects and lists ----------------------------------------------------------------------------
-
-
-def _members(node: Node, what: str, known: Iterable[str]) -> Members:
-    """An object's members by name. A null counts as not given, as it does for the emulator."""
-    if not isinstance(node, Object):
-        raise Complaint(node.line, f"{what} must be an object, not {node}")
-    known = sorted(known)
-    members: dict[str, Member] = {}
-    for member in node.members:
-        if member.key not in known:
-            raise Complaint(
-                member.line, f"{what} has no {json.dumps(member.key)}: {_hint(member.key, known)}"
-            )
-        if member.key in members:
-            first = members[member.key].line
-            raise Complaint(member.line, f"{what} has {member.key} twice, first in line {first}")
-        members[member.key] = member
-    return {
-        key: member
-        for key, member in members.items()
-        if not (isinstance(member.node, Scalar) and member.node.value is None)
-    }
-
-
-def _hint(key: str, known: list[str]) -> str:
-    # The likeliest slip is a letter's case, which difflib would weigh like any other difference.
-    alike = [name for name in known if name.lower() == key.lower()]
-    alike = alike or difflib.get_close_matches(key, known, n=1)
-    return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
-
-
-def _items(members: Members, key: str, what: str) -> list[Node]:
-    if key not in members:
-        return []
-    node = members[key].node
-    if not isinstance(node, Array):
-        raise Complaint(node.line, f"{what} must be a list, not {node}")
-    return node.items
-
-
-def _name(members: Members, node: Node, kind: str) -> tuple[str, int]:
-    if "Name" not in members:
-        raise Complaint(node.line, f"this {kind} has no Name")
-    return _text(members["Name"].node, f"the Name of a {kind}"), members["Name"].line
-
-
-def _once(seen: dict[str, int], name: str, line: int, kind: str) -> None:
-    if name.lower() in seen:
-        first = seen[name.lower()]
-        raise Complaint(line, f"{kind} {name!r} is defined twice, first in line {first}")
-    seen[name.lower()] = line
-
-
-# --- the file -------------------------------------------------------------------------------------
-
-# The emulator has names for the first nine; the rest are the service's names for what it lacks.
-_QUEUE_PROPERTIES: Final[dict[str, tuple[str, Callable[[Node, str], object]]]] = {
-    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", _boolean),
-    "DefaultMessageTimeToLive": ("default_message_time_to_live", _duration),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", _duration),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", _text_or_none),
-    "ForwardTo": ("forward_to", _text_or_none),
-    "LockDuration": ("lock_duration", _duration),
-    "MaxDeliveryCount": ("max_delivery_count", _integer),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _boolean),
-    "RequiresSession": ("requires_session", _boolean),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle", _duration),
-    "EnableBatchedOperations": ("enable_batched_operations", _boolean),
-    "EnablePartitioning": ("enable_partitioning", _boolean),
-    "MaxMessageSizeInKilobytes": ("max_message_size_in_kilobytes", _integer),
-    "MaxSizeInMegabytes": ("max_size_in_megabytes", _integer),
-    "Status": ("status", _status),
-    "UserMetadata": ("user_metadata", _text_or_none),
-}
-
-
 def _namespaces(root: Node) -> list[NamespaceOptions]:
-    top = _members(root, "the file", ("UserConfig", "$schema"))
+    top = members(root, "the file", ("UserConfig", "$schema"))
     if "UserConfig" not in top:
         raise Complaint(root.line, "the file has no UserConfig")
-    user = _members(top["UserConfig"].node, "UserConfig", ("Namespaces", "Logging"))
+    user = members(top["UserConfig"].node, "UserConfig", ("Namespaces", "Logging"))
     if "Logging" in user:  # read and not heeded: where logs go is the command line's business
-        _members(user["Logging"].node, "Logging", ("Type",))
-    nodes = _items(user, "Namespaces", "Namespaces")
+        members(user["Logging"].node, "Logging", ("Type",))
+    nodes = items(user, "Namespaces", "Namespaces")
     if not nodes:
         raise Complaint(top["UserConfig"].line, "UserConfig needs at least one of Namespaces")
     seen: dict[str, int] = {}
@@ -175,65 +130,92 @@ def _namespaces(root: Node) -> list[NamespaceOptions]:
 
 
 def _namespace(node: Node, seen: dict[str, int]) -> NamespaceOptions:
-    members = _members(node, "a namespace", ("Name", "Queues", "Topics"))
-    name, line = _name(members, node, "namespace")
-    _once(seen, name, line, "namespace")
-    for topic in _items(members, "Topics", f"Topics of namespace {name!r}"):
-        _refuse_topic(topic)
+    own = members(node, "a namespace", ("Name", "Queues", "Topics"))
+    name, line = name_of(own, node, "namespace")
+    once(seen, name, line, "namespace")
     lines: dict[str, int] = {}
-    nodes = _items(members, "Queues", f"Queues of namespace {name!r}")
-    queues = [_queue(queue, lines) for queue in nodes]
-    for queue in queues:
-        _check_targets(queue, lines)
+    queues = [_queue(queue, lines) for queue in items(own, "Queues", f"Queues of {name!r}")]
+    topics: list[EntityDescription] = []
+    targets = lines.copy()
+    for topic in items(own, "Topics", f"Topics of {name!r}"):
+        described, *subscriptions = _topic_and_subscriptions(topic, lines)
+        targets[described.name.lower()] = lines[described.name.lower()]
+        topics += [described, *subscriptions]
+    _check_targets([*queues, *topics], lines, targets)
     try:
-        return NamespaceOptions(name=name, queues=tuple(queues))
+        return NamespaceOptions(name=name, queues=tuple(queues), topics=tuple(topics))
     except ConfigError as error:
         raise Complaint(line, str(error)) from error
 
 
-def _check_targets(queue: QueueDescription, lines: Mapping[str, int]) -> None:
+def _check_targets(
+    entities: Sequence[EntityDescription], lines: Mapping[str, int], targets: Mapping[str, int]
+) -> None:
     # Messages for a missing target would all end in the transfer dead-letter queue, unnoticed.
-    for target in (queue.forward_to, queue.forward_dead_lettered_messages_to):
-        if target is not None and target.lower() not in lines:
-            raise Complaint(
-                lines[queue.name.lower()],
-                f"queue {queue.name!r} forwards to {target!r}, which this file does not define",
-            )
+    for entity in entities:
+        for target in (entity.forward_to, entity.forward_dead_lettered_messages_to):
+            if target is not None and target.lower() not in targets:
+                raise Complaint(
+                    lines[entity.name.lower()],
+                    f"{entity} forwards to {target!r}, which this file does not define",
+                )
 
 
-def _refuse_topic(node: Node) -> None:
-    """The place for topics, their subscriptions and rules."""
-    members = _members(node, "a topic", ("Name", "Properties", "Subscriptions"))
-    name, line = _name(members, node, "topic")
-    raise Complaint(
-        line, f"topic {name!r}: this version has queues only, topics come later; leave it out"
-    )
+def _queue(node: Node, lines: dict[str, int]) -> QueueDescription:
+    own = members(node, "a queue", ("Name", "Properties"))
+    name, line = name_of(own, node, "queue")
+    once(lines, name, line, "queue")
+    return _entity(QueueDescription, name, line, own, QUEUE_PROPERTIES)
 
 
-def _queue(node: Node, seen: dict[str, int]) -> QueueDescription:
-    members = _members(node, "a queue", ("Name", "Properties"))
-    name, line = _name(members, node, "queue")
-    _once(seen, name, line, "queue")
-    _description(name, {}, line)
+def _topic_and_subscriptions(node: Node, lines: dict[str, int]) -> list[EntityDescription]:
+    own = members(node, "a topic", ("Name", "Properties", "Subscriptions"))
+    name, line = name_of(own, node, "topic")
+    once(lines, name, line, "topic")
+    topic = _entity(TopicDescription, name, line, own, TOPIC_PROPERTIES)
+    nodes = items(own, "Subscriptions", f"Subscriptions of topic {name!r}")
+    return [topic, *(_subscription(each, name, lines) for each in nodes)]
+
+
+def _subscription(node: Node, topic: str, lines: dict[str, int]) -> SubscriptionDescription:
+    own = members(node, "a subscription", ("Name", "Properties", "Rules"))
+    name, line = name_of(own, node, "subscription")
+    path = subscription_path(topic, name)
+    once(lines, path, line, "subscription")
+    more = {"rules": read_rules(own, path)}
+    return _entity(SubscriptionDescription, path, line, own, SUBSCRIPTION_PROPERTIES, more)
+
+
+def _entity(
+    kind: type[_Entity],
+    name: str,
+    line: int,
+    own: Members,
+    known: Properties,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> _Entity:
+    _described(kind, name, {}, line, known)
     settings: dict[str, object] = {}
-    if "Properties" in members:
-        what = f"Properties of queue {name!r}"
-        for member in _members(members["Properties"].node, what, _QUEUE_PROPERTIES).values():
-            field, read = _QUEUE_PROPERTIES[member.key]
-            settings[field] = read(member.node, f"{member.key} of queue {name!r}")
+    if "Properties" in own:
+        what = f"{kind.noun} {name!r}"
+        given = members(own["Properties"].node, f"Properties of {what}", known)
+        for member in given.values():
+            field, read = known[member.key]
+            settings[field] = read(member.node, f"{member.key} of {what}")
             # By itself first, so that a value out of its range is reported on its own line.
-            _description(name, {field: settings[field]}, member.line)
-    return _description(name, settings, line)
+            _described(kind, name, {field: settings[field]}, member.line, known)
+    return _described(kind, name, {**settings, **more}, line, known)
 
 
-def _description(name: str, settings: Mapping[str, object], line: int) -> QueueDescription:
+def _described(
+    kind: type[_Entity], name: str, settings: Mapping[str, Any], line: int, known: Properties
+) -> _Entity:
     try:
-        return QueueDescription(name=name, **settings)  # type: ignore[arg-type]
+        return kind(name=name, **settings)
     except ConfigError as error:
         reason = str(error)
-        for key, (field, _) in _QUEUE_PROPERTIES.items():
-            if (
-                field in settings
-            ):  # whoever wrote the file knows a setting by the file's name for it
+        for key, (field, _) in known.items():
+            # Whoever wrote the file knows a setting by the file's name for it.
+            if field in settings:
                 reason = reason.replace(field, key)
         raise Complaint(line, reason) from error

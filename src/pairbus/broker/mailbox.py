@@ -79,6 +79,7 @@ class Mailbox:
         self.counters = counters
         self.held: dict[int, Message] = {}
         self.locks: OrderedDict[bytes, Lock] = OrderedDict()  # soonest to lapse first
+        self._mixed_until_ms = 0
         self.attached = 0
         self._store = store
         self._tokens = tokens
@@ -177,22 +178,28 @@ class Mailbox:
     def lapsed_locks(self, *, now_ms: int) -> list[Lock]:
         """Sessions' messages follow their session's lock, so they are not among them."""
         found = []
+        is_mixed = now_ms < self._mixed_until_ms
+        if not is_mixed:
+            self._mixed_until_ms = 0
         for lock in self.locks.values():
             if lock.session is None:
-                if lock.until_ms > now_ms:
+                if lock.until_ms <= now_ms:
+                    if not lock.message.busy:
+                        found.append(lock)
+                elif not is_mixed:
                     break
-                if not lock.message.busy:
-                    found.append(lock)
         return found
+
+    def mix_locks(self) -> None:
+        """Locks are shorter from now on: those that are out no longer end in their order."""
+        self._mixed_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
 
     @property
     def next_lapse_ms(self) -> int | None:
         if self.sessions is not None:
             return self.sessions.next_lapse_ms
-        for lock in self.locks.values():
-            if not lock.message.busy:
-                return lock.until_ms
-        return None
+        ends = (lock.until_ms for lock in self.locks.values() if not lock.message.busy)
+        return min(ends, default=None) if self._mixed_until_ms else next(ends, None)
 
     # those who take
 

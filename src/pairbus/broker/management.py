@@ -7,8 +7,7 @@ that the client is told as an error; then nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,18 +19,26 @@ from pairbus.broker.dialect import Answer, Request, malformed, refusal
 from pairbus.broker.entities import Right
 from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import Kind, Settlement
-from pairbus.broker.mailbox import Lock, Mailbox, guid
+from pairbus.broker.mailbox import guid
+from pairbus.broker.management_body import (
+    Context,
+    Refused,
+    Reply,
+    held_session,
+    integer,
+    locks_of,
+    many,
+    not_found,
+    sequences,
+    text,
+    wrong,
+)
 from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
-from pairbus.broker.queue import Queue, lock_lost
-from pairbus.broker.sessions import Session
-
-Reply = Callable[[Answer], None]
+from pairbus.broker.rule_requests import add_rule, enumerate_rules, remove_rule
 
 _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
-_NUMBERS_MAX: Final = 4000
-_LONG_MAX: Final = 2**63 - 1
 _ANY_SESSION_MS: Final = 253_402_300_800_000
 """The year 10000 stands for "with messages or state" in a listing of sessions."""
 _SETTLEMENTS: Final = {
@@ -42,23 +49,6 @@ _SETTLEMENTS: Final = {
 }
 
 
-class Refused(Exception):
-    def __init__(self, error: AmqpError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Who asks, and about what."""
-
-    queue: Queue
-    mailbox: Mailbox
-    holder_of: Callable[[Session], bool]
-    """Does the asking connection hold that session?"""
-    now_ms: int
-
-
 def handle(context: Context, request: Request, reply: Reply) -> None:
     function, _ = OPERATIONS[request.operation]
     body = request.body if isinstance(request.body, dict) else {}
@@ -67,89 +57,6 @@ def handle(context: Context, request: Request, reply: Reply) -> None:
         function(context, body, reply)
     except Refused as refused:
         reply(refusal(refused.error))
-
-
-# what a body may hold
-
-
-def _wrong(name: str, value: Any, right: str) -> Refused:
-    return Refused(
-        AmqpError("com.microsoft:argument-error", f"{name!r} is {value!r}, but must be {right}")
-    )
-
-
-def _integer(body: dict[str, Any], name: str, *, least: int = 0) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LONG_MAX:
-        raise _wrong(name, value, f"a whole number from {least} to {_LONG_MAX}")
-    return int(value)
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise _wrong(name, value, "a string")
-    return str(value)
-
-
-def _many(body: dict[str, Any], name: str, kind: type) -> list[Any]:
-    values = body.get(name)
-    if (
-        not isinstance(values, list)
-        or not 0 < len(values) <= _NUMBERS_MAX
-        or not all(isinstance(value, kind) for value in values)
-    ):
-        raise _wrong(name, values, f"1 to {_NUMBERS_MAX} values of type {kind.__name__}")
-    return values
-
-
-def _sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
-    """Without the partition's bits. A number that no message can have would name another row."""
-    numbers = []
-    for given in dict.fromkeys(_many(body, "sequence-numbers", int)):
-        number = int(given) & SEQUENCE_MASK
-        if not 0 < number <= ROW_SEQUENCE_MASK:
-            raise _not_found([int(given)], context.queue, what)
-        numbers.append(number)
-    return list(dict.fromkeys(numbers))
-
-
-def _not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
-    return Refused(
-        AmqpError(
-            "com.microsoft:message-not-found",
-            f"{queue.description} has no {what} message with sequence number "
-            f"{', '.join(map(str, numbers[:5]))}",
-        )
-    )
-
-
-def _session(context: Context, body: dict[str, Any]) -> Session:
-    """The session that the body names, held by the one who asks."""
-    session_id = _text(body, "session-id")
-    sessions = context.queue.main.sessions
-    if sessions is None:
-        raise Refused(AmqpError("amqp:not-allowed", f"{context.queue.description} has no sessions"))
-    session = sessions.find(session_id)
-    if session is None or not context.holder_of(session) or session.until_ms <= context.now_ms:
-        raise Refused(
-            AmqpError(
-                "com.microsoft:session-lock-lost",
-                f"the lock of session {session_id!r} of {context.queue.name!r} is not held here",
-            )
-        )
-    return session
-
-
-def _locks(context: Context, body: dict[str, Any]) -> list[Lock]:
-    tokens = _many(body, "lock-tokens", UUID)
-    locks = []
-    for token in dict.fromkeys(tokens):
-        lock = context.mailbox.valid_lock(guid(token.bytes), now_ms=context.now_ms)
-        if lock is None:
-            raise Refused(lock_lost(f"{context.queue.name!r}, lock token {token}"))
-        locks.append(lock)
-    return locks
 
 
 class _Countdown:
@@ -172,7 +79,7 @@ class _Countdown:
 
 
 def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    locks = _locks(context, body)
+    locks = locks_of(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
     for lock in locks:
         context.mailbox.renew(lock, until_ms=until_ms)
@@ -182,9 +89,9 @@ def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
 
 
 def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    first = min(_integer(body, "from-sequence-number") & SEQUENCE_MASK, ROW_SEQUENCE_MASK)
-    count = min(_integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
-    session_id = _text(body, "session-id") if body.get("session-id") is not None else None
+    first = min(integer(body, "from-sequence-number") & SEQUENCE_MASK, ROW_SEQUENCE_MASK)
+    count = min(integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
+    session_id = text(body, "session-id") if body.get("session-id") is not None else None
     found: list[dict[str, Any]] = []
     size = 0
     store, mailbox = context.queue.namespace.store, context.mailbox
@@ -205,10 +112,10 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
 
 def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Reply) -> None:
     queue, mailbox = context.queue, context.mailbox
-    numbers = _sequences(context, body, "deferred")
+    numbers = sequences(context, body, "deferred")
     session = None
     if body.get("session-id") is not None or mailbox.sessions is not None:
-        session = _session(context, body)
+        session = held_session(context, body)
     messages = []
     for number in numbers:
         message = mailbox.find(number)
@@ -219,9 +126,9 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
             or message.lock is not None
             or (session is not None and message.session_id != session.session_id)
         ):
-            raise _not_found([number], queue, "deferred")
+            raise not_found([number], queue, "deferred")
         messages.append(message)
-    if _integer(body, "receiver-settle-mode") == 0:
+    if integer(body, "receiver-settle-mode") == 0:
         found: list[dict[str, Any]] = [{"message": stamped(one, None)} for one in messages]
         done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))
         for message in messages:
@@ -238,13 +145,13 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
 
 
 def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    status = _text(body, "disposition-status")
+    status = text(body, "disposition-status")
     settlement = _SETTLEMENTS.get(status)
     if settlement is None:
-        raise _wrong("disposition-status", status, f"one of {', '.join(_SETTLEMENTS)}")
+        raise wrong("disposition-status", status, f"one of {', '.join(_SETTLEMENTS)}")
     if body.get("session-id") is not None:
-        _session(context, body)
-    locks = _locks(context, body)
+        held_session(context, body)
+    locks = locks_of(context, body)
     properties = body.get("properties-to-modify")
     done = _Countdown(len(locks), reply, Answer(200))
     for lock in locks:
@@ -261,13 +168,13 @@ def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> 
 
 
 def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    entries = _many(body, "messages", dict)
+    entries = many(body, "messages", dict)
     batch = []
     try:
         for entry in entries:
             data = entry.get("message")
             if not isinstance(data, bytes):
-                raise _wrong("message", data, "binary")
+                raise wrong("message", data, "binary")
             batch.append(Incoming(slice_message(data), len(data)))
     except MalformedMessage as error:
         raise Refused(malformed(error)) from error
@@ -286,10 +193,10 @@ def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> No
 def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
     queue, mailbox = context.queue, context.mailbox
     messages: list[Message] = []
-    for number in _sequences(context, body, "scheduled"):
+    for number in sequences(context, body, "scheduled"):
         message = mailbox.find(number)
         if message is None or message.state != State.SCHEDULED or message.busy:
-            raise _not_found([number], queue, "scheduled")
+            raise not_found([number], queue, "scheduled")
         messages.append(message)
     done = _Countdown(len(messages), reply, Answer(200))
     for message in messages:
@@ -298,9 +205,9 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Repl
 
 
 def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    count = min(_integer(body, "message-count", least=1), _BATCH_DELETE_MAX)
-    before_ms = _integer(body, "enqueued-time-utc")
-    session_id = _text(body, "session-id") if body.get("session-id") is not None else None
+    count = min(integer(body, "message-count", least=1), _BATCH_DELETE_MAX)
+    before_ms = integer(body, "enqueued-time-utc")
+    session_id = text(body, "session-id") if body.get("session-id") is not None else None
     queue, mailbox = context.queue, context.mailbox
     numbers = queue.namespace.store.read_enqueued_before(
         mailbox.counters.mailbox_id, before_ms=before_ms, count=count, session_id=session_id
@@ -323,7 +230,7 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) 
 
 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    session = _session(context, body)
+    session = held_session(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
     assert context.queue.main.sessions is not None
     context.queue.main.sessions.renew(session, until_ms=until_ms)
@@ -332,7 +239,7 @@ def renew_session_lock(context: Context, body: dict[str, Any], reply: Reply) -> 
 
 
 def get_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    session = _session(context, body)
+    session = held_session(context, body)
     state = context.queue.namespace.store.session_state(
         context.queue.main.counters.mailbox_id, session.session_id
     )
@@ -340,11 +247,11 @@ def get_session_state(context: Context, body: dict[str, Any], reply: Reply) -> N
 
 
 def set_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    session = _session(context, body)
+    session = held_session(context, body)
     state = body.get("session-state")
     limit = context.queue.description.max_message_size_in_kilobytes * 1024
     if state is not None and (not isinstance(state, bytes) or len(state) > limit):
-        raise _wrong("session-state", type(state).__name__, f"binary of at most {limit} bytes")
+        raise wrong("session-state", type(state).__name__, f"binary of at most {limit} bytes")
     namespace = context.queue.namespace
     namespace.store.set_session_state(
         context.queue.main.counters.mailbox_id, session.session_id, state, context.now_ms
@@ -358,8 +265,8 @@ def set_session_state(context: Context, body: dict[str, Any], reply: Reply) -> N
 
 
 def get_message_sessions(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    after_ms = _integer(body, "last-updated-time")
-    skip, top = _integer(body, "skip"), _integer(body, "top", least=1)
+    after_ms = integer(body, "last-updated-time")
+    skip, top = integer(body, "skip"), integer(body, "top", least=1)
     queue = context.queue
     if queue.main.sessions is None:
         raise Refused(AmqpError("amqp:not-allowed", f"{queue.description} has no sessions"))
@@ -388,6 +295,9 @@ OPERATIONS: Final[dict[str, tuple[Callable[[Context, dict[str, Any], Reply], Non
     "com.microsoft:get-session-state": (get_session_state, Right.LISTEN),
     "com.microsoft:set-session-state": (set_session_state, Right.LISTEN),
     "com.microsoft:get-message-sessions": (get_message_sessions, Right.LISTEN),
+    "com.microsoft:add-rule": (add_rule, Right.MANAGE),
+    "com.microsoft:remove-rule": (remove_rule, Right.MANAGE),
+    "com.microsoft:enumerate-rules": (enumerate_rules, Right.MANAGE),
 }
 
 SEND_ONLY_TO_MAIN: Final = frozenset(

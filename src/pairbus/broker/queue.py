@@ -51,8 +51,8 @@ class Queue:
     ) -> None:
         self.namespace = namespace
         self.entity_id = stored.entity_id
-        self.description: EntityDescription
-        self.lock_ms: int
+        self.description = description
+        self.lock_ms = 0
         self.redescribe(description)
         self.created_ms = stored.created_ms
         self.updated_ms = stored.updated_ms
@@ -400,7 +400,10 @@ class Queue:
 
     def redescribe(self, description: EntityDescription) -> None:
         self.description = description
-        self.lock_ms = milliseconds(description.lock_duration) or 0
+        before, self.lock_ms = self.lock_ms, milliseconds(description.lock_duration) or 0
+        if self.lock_ms < before:
+            for mailbox in self.mailboxes.values():
+                mailbox.mix_locks()
 
 
 def _nobody_waits(error: AmqpError | None) -> None:

@@ -26,6 +26,7 @@ from pairbus.broker.dialect import (
 )
 from pairbus.broker.entities import Right
 from pairbus.broker.mailbox import Mailbox
+from pairbus.broker.management_body import Context
 from pairbus.broker.paths import Path
 from pairbus.broker.queue import Queue
 from pairbus.broker.sessions import Session
@@ -170,7 +171,7 @@ class ManagementLink(RequestLink):
         if error is not None:
             reply(refusal(error))
             return
-        context = management.Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
+        context = Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
         management.handle(context, request, reply)
 
     def _refusal(self, operation: str, now_ms: int) -> AmqpError | None:

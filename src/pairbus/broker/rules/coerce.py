@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal, DecimalException
-from math import copysign, fmod, inf, nan
+from math import copysign, fmod, inf, isfinite, nan
 from typing import Any, Final
 from uuid import UUID
 
@@ -45,6 +45,10 @@ COMPARISONS: Final = {**EQUALITY, **ORDER}
 MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
+def is_special(number: Any) -> bool:
+    return number.__class__ is float and not isfinite(number)
+
+
 def comparison(symbol: str) -> Callable[[Any, Any], bool | None]:
     operate = COMPARISONS[symbol]
     ordered = symbol in ORDER
@@ -54,7 +58,7 @@ def comparison(symbol: str) -> Callable[[Any, Any], bool | None]:
         if other is not kind:
             if kind not in NUMBERS or other not in NUMBERS:
                 return None
-            if kind is float or other is float:  # a decimal refuses to be compared to a NaN
+            if is_special(left) or is_special(right):  # a decimal refuses to meet a NaN
                 return operate(float(left), float(right))
             return operate(left, right)
         if kind not in (ORDERED if ordered else KINDS):

@@ -8,7 +8,6 @@ inner calls. Nothing of a rule's text is ever run as code.
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from math import isfinite
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -21,33 +20,37 @@ from pairbus.broker.rules.coerce import (
     comparable,
     comparison,
     equal,
+    is_special,
     signed,
 )
 from pairbus.broker.rules.errors import EvaluationError, RuleError
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
 from pairbus.broker.rules.parse import INT64_MAX, INT64_MIN
-from pairbus.broker.rules.plain import utc
+from pairbus.broker.rules.plain import plain, utc
 
 DEPTH_MAX: Final = 64
 
 Value = Callable[[Facts], Any]
 Test = Callable[[Facts], bool | None]
 
-_PARAMETER_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
+_VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
 
-def check_parameters(expression: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """Parameters by lower-case name without the @; raises RuleError for types rules lack."""
+def check_values(expression: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Parameters, or a correlation filter's properties, as plain values by lower-case name.
+
+    Raises RuleError for what rules have no type for.
+    """
     found: dict[str, object] = {}
-    for name, value in parameters.items():
-        if value is not None and not isinstance(value, _PARAMETER_TYPES):
+    for name, given in values.items():
+        value = plain(given)
+        if value is not None and not isinstance(value, _VALUE_TYPES):
             kinds = "a string, number, boolean, time, duration, uuid or bytes"
-            raise RuleError(expression, f"the parameter {name} must be {kinds}, not {value!r}")
+            raise RuleError(expression, f"the value of {name} must be {kinds}, not {value!r}")
         if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
-            raise RuleError(expression, f"the parameter {name} exceeds 64 bits: {value}")
-        value = utc(value) if isinstance(value, datetime) else value
-        found[name.removeprefix("@").lower()] = value
+            raise RuleError(expression, f"the value of {name} exceeds 64 bits: {value}")
+        found[name.lower()] = utc(value) if isinstance(value, datetime) else value
     return found
 
 
@@ -56,7 +59,10 @@ class Compiler:
 
     def __init__(self, expression: str, parameters: Mapping[str, object]) -> None:
         self._expression = expression
-        self._parameters = check_parameters(expression, parameters)
+        self._parameters = {
+            name.removeprefix("@"): value
+            for name, value in check_values(expression, parameters).items()
+        }
         self._depth = 0
 
     def refused(self, at: nodes.Place, reason: str) -> RuleError:
@@ -237,8 +243,8 @@ class Compiler:
 
 
 def _is_special(value: object) -> bool:
-    """Literals that a decimal refuses to meet; only a parameter can be one."""
-    return isinstance(value, float) and not isfinite(value)
+    """Literals that not every number may be compared to; only a parameter can be one."""
+    return is_special(value) or isinstance(value, Decimal)
 
 
 def _system_name(node: nodes.Property) -> str:
