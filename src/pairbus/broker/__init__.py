@@ -18,11 +18,33 @@ if TYPE_CHECKING:
         Status,
     )
     from pairbus.broker.local import Broker
+    from pairbus.broker.rules import (
+        CorrelationFilter,
+        FalseFilter,
+        SqlAction,
+        SqlFilter,
+        TrueFilter,
+    )
     from pairbus.broker.server import Endpoint, Server
+    from pairbus.broker.topic_entities import (
+        RuleDescription,
+        SubscriptionDescription,
+        TopicDescription,
+        subscription_path,
+    )
 
 __all__ = [
     "Broker",
     "QueueDescription",
+    "TopicDescription",
+    "SubscriptionDescription",
+    "subscription_path",
+    "RuleDescription",
+    "TrueFilter",
+    "FalseFilter",
+    "CorrelationFilter",
+    "SqlFilter",
+    "SqlAction",
     "NamespaceOptions",
     "Policy",
     "Right",
@@ -34,6 +56,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(
+        ("TopicDescription", "SubscriptionDescription", "subscription_path", "RuleDescription"),
+        "topic_entities",
+    ),
+    **dict.fromkeys(
+        ("TrueFilter", "FalseFilter", "CorrelationFilter", "SqlFilter", "SqlAction"), "rules"
+    ),
     "Broker": "local",
     "Endpoint": "server",
     "Server": "server",

@@ -134,10 +134,11 @@ def _namespace(node: Node, seen: dict[str, int]) -> NamespaceOptions:
     name, line = name_of(own, node, "namespace")
     once(seen, name, line, "namespace")
     lines: dict[str, int] = {}
-    queues = [_queue(queue, lines) for queue in items(own, "Queues", f"Queues of {name!r}")]
+    nodes = items(own, "Queues", f"Queues of namespace {name!r}")
+    queues = [_queue(queue, lines) for queue in nodes]
     topics: list[EntityDescription] = []
     targets = lines.copy()
-    for topic in items(own, "Topics", f"Topics of {name!r}"):
+    for topic in items(own, "Topics", f"Topics of namespace {name!r}"):
         described, *subscriptions = _topic_and_subscriptions(topic, lines)
         targets[described.name.lower()] = lines[described.name.lower()]
         topics += [described, *subscriptions]

@@ -63,12 +63,10 @@ def status(node: Node, what: str) -> Status:
 def one_of(node: Node, what: str, allowed: tuple[str, ...]) -> str:
     value = text(node, what)
     if value not in allowed:
-        hint = hint_for(value, allowed) if len(allowed) <= 2 else ""
-        raise Complaint(
-            node.line,
-            f"{what} must be one of {', '.join(allowed)}, not {node}"
-            + (f": {hint}" if hint.startswith("did") else ""),
-        )
+        # "SQL" and "SqlFilter" for Sql are what people write.
+        alike = [option for option in allowed if value.lower().startswith(option.lower())]
+        hint = f": did you mean {alike[0]}?" if alike else ""
+        raise Complaint(node.line, f"{what} must be one of {', '.join(allowed)}, not {node}{hint}")
     return value
 
 
@@ -105,7 +103,7 @@ def hint_for(key: str, known: Iterable[str]) -> str:
     # The likeliest slip is a letter's case, which difflib would weigh like any other difference.
     known = list(known)
     alike = [name for name in known if name.lower() == key.lower()]
-    alike = alike or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    alike = alike or difflib.get_close_matches(key, known, n=1)
     return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from pairbus.broker.entities import (
+    EntityDescription,
     Limits,
     NamespaceOptions,
     Policy,
@@ -25,6 +26,7 @@ from pairbus.broker.entities import (
     default_policy,
 )
 from pairbus.broker.server import Endpoint, Server
+from pairbus.broker.shorthand import described_topics
 from pairbus.errors import BrokerError, ConfigError
 
 _START_SECONDS: Final = 60.0
@@ -45,17 +47,20 @@ class Broker:
         self,
         queues: Iterable[str | QueueDescription] = (),
         *,
+        topics: Iterable[str | EntityDescription] = (),
         name: str = "local",
         port: int = 0,
         policies: Sequence[Policy] | None = None,
         data: str | Path | None = None,
         limits: Limits | None = None,
+        sku: str | None = None,
         namespaces: Sequence[NamespaceOptions] | None = None,
         host: str = "localhost",
         tls_only: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        queues = tuple(queues)
+        """Among `topics`, `events/Subscriptions/audit` or its description is a subscription."""
+        queues, topics = tuple(queues), tuple(topics)
         if namespaces is None:
             namespaces = (
                 NamespaceOptions(
@@ -65,14 +70,17 @@ class Broker:
                         q if isinstance(q, QueueDescription) else QueueDescription(name=q)
                         for q in queues
                     ],
+                    topics=described_topics(topics),
                     policies=(default_policy(),) if policies is None else tuple(policies),
                     data=None if data is None else Path(data),
                     limits=limits or Limits(),
+                    sku=sku or "Standard",
                 ),
             )
-        elif queues or policies is not None or data is not None or limits is not None:
+        elif queues or topics or any(one is not None for one in (policies, data, limits, sku)):
             raise ConfigError(
-                "give queues, policies, data and limits in each of the namespaces, not beside them"
+                "give queues, topics, policies, data, limits and sku in each of the namespaces, "
+                "not beside them"
             )
         self._namespaces = tuple(namespaces)
         self._host = host

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pairbus.broker.entities import (
+    SKUS,
+    EntityDescription,
     NamespaceOptions,
     Policy,
     QueueDescription,
@@ -17,6 +19,8 @@ from pairbus.broker.entities import (
     check_name,
     default_policy,
 )
+from pairbus.broker.shorthand import described_topics
+from pairbus.broker.topic_entities import subscription_path
 from pairbus.errors import ConfigError
 
 _DEFAULT_NAMESPACE = "local"
@@ -29,6 +33,9 @@ def gather_namespaces(
     policies: Sequence[str],
     config: Path | None,
     data: Path | None,
+    topics: Sequence[str] = (),
+    subscriptions: Sequence[str] = (),
+    sku: str = SKUS[0],
 ) -> list[NamespaceOptions]:
     """A --namespace that the configuration file has gets its port from the command line."""
     gathered: dict[str, NamespaceOptions] = {}
@@ -52,8 +59,16 @@ def gather_namespaces(
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--policy {name} is given twice")
+    added = described_topics([*topics, *map(parse_subscription, subscriptions)])
     return [
-        replace(options, queues=_with_queues(options, queues), policies=accepted, data=data)
+        replace(
+            options,
+            queues=_with_queues(options, queues),
+            topics=_with_topics(options, added),
+            policies=accepted,
+            data=data,
+            sku=sku,
+        )
         for options in gathered.values()
     ]
 
@@ -66,6 +81,15 @@ def parse_namespace(text: str) -> tuple[str, int]:
         raise ConfigError(f"--namespace {text!r}: {port!r} is not a port between 0 and 65535")
     NamespaceOptions(name=name, port=int(port or 0))  # says what is wrong with either
     return name, int(port or 0)
+
+
+def parse_subscription(text: str) -> str:
+    """`TOPIC/NAME` as the path of the subscription. A topic's name may hold slashes."""
+    topic, slash, name = text.rpartition("/")
+    topic = topic.removesuffix("/Subscriptions").removesuffix("/subscriptions")
+    if not (slash and topic and name):
+        raise ConfigError(f"--subscription {text!r}: must be TOPIC/NAME, such as events/audit")
+    return subscription_path(topic, name)
 
 
 def parse_policy(text: str) -> Policy:
@@ -100,3 +124,11 @@ def _with_queues(options: NamespaceOptions, names: Sequence[str]) -> list[QueueD
             queues.append(QueueDescription(name=name))
             known.add(name.lower())
     return queues
+
+
+def _with_topics(
+    options: NamespaceOptions, added: Sequence[EntityDescription]
+) -> list[EntityDescription]:
+    known = {entity.name.lower() for entity in options.topics}
+    fresh = {one.name.lower(): one for one in added if one.name.lower() not in known}
+    return [*options.topics, *fresh.values()]

@@ -28,6 +28,11 @@ app = typer.Typer(
 )
 
 
+class Sku(StrEnum):
+    STANDARD = "Standard"
+    PREMIUM = "Premium"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -92,12 +97,32 @@ def broker(
         list[str] | None,
         typer.Option(metavar="NAME", help="A queue in every namespace; may be repeated."),
     ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A topic in every namespace; may be repeated."),
+    ] = None,
+    subscription: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC/NAME",
+            help="A subscription in every namespace, and its topic; may be repeated.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="Config.json", help="Namespaces and queues, in the official emulator's form."
+            metavar="Config.json",
+            help="Namespaces, queues, topics, subscriptions and rules, in the official emulator's "
+            "form.",
         ),
     ] = None,
+    sku: Annotated[
+        Sku,
+        typer.Option(
+            case_sensitive=False,
+            help="The tier whose message sizes hold: 256 KB, or up to 100 MB.",
+        ),
+    ] = Sku.STANDARD,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,6 +165,7 @@ def broker(
     \b
     Examples:
       pairbus broker --queue orders
+      pairbus broker --subscription events/audit --subscription events/billing
       pairbus broker --namespace local:5672 --config Config.json
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
@@ -153,6 +179,9 @@ def broker(
     options = gather_namespaces(
         namespaces=namespace or [],
         queues=queue or [],
+        topics=topic or [],
+        subscriptions=subscription or [],
+        sku=sku.value,
         policies=policy or [],
         config=config,
         data=None if memory else data or DEFAULT_DATA,

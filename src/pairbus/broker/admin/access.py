@@ -69,8 +69,8 @@ def _token(request: Request) -> str:
 
 def _signed_url(request: Request) -> str:
     """Node's client signs the whole address, query and all: good for just this request."""
-    query = request.scope["query_string"]
-    return (request.scope["raw_path"] + b"?" + query if query else b"").decode("latin-1")
+    path, query = request.scope["raw_path"], request.scope["query_string"]
+    return f"{path.decode('latin-1')}?{query.decode('latin-1')}"
 
 
 def _grant(token: str, namespace: Namespace, audiences: Sequence[str]) -> tokens.Grant:

@@ -128,10 +128,6 @@ def _whole(size: range) -> Callable[[str], int]:
     return read
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-
-
 def _double(text: str) -> float:
     """XML says INF where Python says inf."""
     if "_" in text:
@@ -139,18 +135,18 @@ def _double(text: str) -> float:
     return float(text)
 
 
-def _boolean_or_error(text: str) -> bool:
-    try:
-        return _boolean(text)
-    except KeyError as error:
-        raise ValueError(text) from error
+def boolean(text: str) -> bool:
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise ValueError(text)
+    return value
 
 
 _READERS: Final[dict[str, Callable[[str], object]]] = {
     "string": str,
     "int": _whole(_INT32),
     "long": _whole(_INT64),
-    "boolean": _boolean_or_error,
+    "boolean": boolean,
     "double": _double,
     "dateTime": datetime.fromisoformat,
     "duration": parse_duration,

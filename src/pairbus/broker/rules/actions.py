@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pairbus.broker.rules import nodes
-from pairbus.broker.rules.compile import Compiler, Value, property_name
+from pairbus.broker.rules.closures import Value, property_name
+from pairbus.broker.rules.compile import Compiler
 from pairbus.broker.rules.convert import as_type_of, duration, moment, text
 from pairbus.broker.rules.errors import EvaluationError
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts

@@ -176,12 +176,13 @@ def _joined(left: object, right: object) -> str:
     return first + second
 
 
-def signed(symbol: str, value: Any) -> object:
+def signed(symbol: str, value: Any) -> Any:
+    kind = value.__class__
     if value is None:
         return None
-    if value.__class__ not in NUMBERS and value.__class__ is not timedelta:
+    if kind not in NUMBERS and kind is not timedelta:
         raise EvaluationError(f"{symbol!r} does not work on a {_name(value)}")
-    if value.__class__ is int:
+    if kind is int:
         return in_range(-value if symbol == "-" else value)
     try:
         return -value if symbol == "-" else value

@@ -5,18 +5,32 @@ none. What rules nearly always are, a property against literals, gets a closure 
 inner calls. Nothing of a rule's text is ever run as code.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from pairbus.broker.rules import nodes
+from pairbus.broker.rules.closures import (
+    Test,
+    Value,
+    after,
+    all_of,
+    any_of,
+    chained,
+    exists,
+    is_member,
+    is_null,
+    lookup,
+    negated,
+    property_value,
+    system_name,
+)
 from pairbus.broker.rules.coerce import (
     COMPARISONS,
     KINDS,
     MIRRORED,
-    calculate,
     comparable,
     comparison,
     equal,
@@ -24,15 +38,12 @@ from pairbus.broker.rules.coerce import (
     signed,
 )
 from pairbus.broker.rules.errors import EvaluationError, RuleError
-from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
+from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
 from pairbus.broker.rules.parse import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.plain import plain, utc
 
 DEPTH_MAX: Final = 64
-
-Value = Callable[[Facts], Any]
-Test = Callable[[Facts], bool | None]
 
 _VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
@@ -84,22 +95,22 @@ class Compiler:
     def _test(self, node: nodes.Predicate) -> Test:
         match node:
             case nodes.And():
-                return _all_of([self.test(each) for each in node.operands])
+                return all_of([self.test(each) for each in node.operands])
             case nodes.Or():
-                return _any_of([self.test(each) for each in node.operands])
+                return any_of([self.test(each) for each in node.operands])
             case nodes.Not():
-                return _negated(self.test(node.operand))
+                return negated(self.test(node.operand))
             case nodes.Compare():
                 return self._compare(node)
             case nodes.In():
                 return self._in(node)
             case nodes.Like():
                 made = self._like(node)
-                return _negated(made) if node.negated else made
+                return negated(made) if node.negated else made
             case nodes.IsNull():
-                return _is_null(self.value(node.property), node.negated)
+                return is_null(self.value(node.property), node.negated)
             case nodes.Exists():
-                return _exists(node.property)
+                return exists(node.property)
 
     def _compare(self, node: nodes.Compare) -> Test:
         symbol, left, right = node.symbol, self._known(node.left), self._known(node.right)
@@ -124,7 +135,7 @@ class Compiler:
 
             return of_user
         if isinstance(left, nodes.Property):
-            name = _system_name(left)
+            name = system_name(left)
 
             def of_system(facts: Facts) -> bool | None:
                 value = facts.own[name]
@@ -140,14 +151,14 @@ class Compiler:
         return of_value
 
     def _in(self, node: nodes.In) -> Test:
-        read, negated = self.value(node.value), node.negated
+        read = self.value(node.value)
         known = [self._known(choice) for choice in node.choices]
         literals = [each.value for each in known if isinstance(each, nodes.Literal)]
         kinds = KINDS.get(literals[0].__class__, frozenset()) if literals else frozenset()
         if len(literals) == len(known) and all(
             each.__class__ in kinds and not _is_special(each) for each in literals
         ):
-            return _is_member(read, frozenset(literals), kinds, negated)
+            return is_member(read, frozenset(literals), kinds, node.negated)
         choices = [self.value(each) for each in known]
 
         def among(facts: Facts) -> bool | None:
@@ -156,10 +167,10 @@ class Compiler:
             for choice in choices:
                 same = equal(value, choice(facts))
                 if same:
-                    return not negated
+                    return not node.negated
                 if same is None:
                     verdict = None
-            return verdict if verdict is None else negated
+            return verdict if verdict is None else node.negated
 
         return among
 
@@ -190,7 +201,7 @@ class Compiler:
         self, read: Value, pattern: nodes.Literal, escape: nodes.Literal | None
     ) -> Test:
         if pattern.value is None or (escape is not None and escape.value is None):
-            return _after(read, None)
+            return after(read, None)
         try:
             matches = _pattern(pattern.value, None if escape is None else escape.value)
         except BadPattern as error:
@@ -227,17 +238,17 @@ class Compiler:
             case nodes.Literal(value):
                 return lambda facts: value
             case nodes.Property():
-                return _property(node)
+                return property_value(node)
             case nodes.NewId():
                 return lambda facts: uuid4()
             case nodes.Lookup():
-                return _lookup(self.value(node.name))
+                return lookup(self.value(node.name))
             case nodes.Sign():
                 symbol, operand = node.symbol, self.value(node.operand)
                 return lambda facts: signed(symbol, operand(facts))
             case nodes.Chain():
                 first = self.value(node.first)
-                return _chained(first, [(each, self.value(other)) for each, other in node.rest])
+                return chained(first, [(each, self.value(other)) for each, other in node.rest])
             case nodes.Parameter():
                 raise AssertionError("_known has replaced it")
 
@@ -247,124 +258,9 @@ def _is_special(value: object) -> bool:
     return is_special(value) or isinstance(value, Decimal)
 
 
-def _system_name(node: nodes.Property) -> str:
-    return SYSTEM_NAMES.get(node.name.lower(), node.name)
-
-
-def _property(node: nodes.Property) -> Value:
-    if node.is_system:
-        canonical = _system_name(node)
-        return lambda facts: facts.own[canonical]
-    lower = node.name.lower()
-    return lambda facts: facts.app[lower]
-
-
-def property_name(value: object) -> str:
-    """The name that `property(...)` was given."""
-    if isinstance(value, str):
-        return value.lower()
-    raise EvaluationError(f"property() takes a name, not {value!r}")
-
-
-def _lookup(name: Value) -> Value:
-    def look_up(facts: Facts) -> object:
-        wanted = name(facts)
-        return None if wanted is None else facts.app[property_name(wanted)]
-
-    return look_up
-
-
-def _chained(first: Value, rest: list[tuple[str, Value]]) -> Value:
-    def chained(facts: Facts) -> object:
-        result = first(facts)
-        for symbol, operand in rest:
-            result = calculate(symbol, result, operand(facts))
-        return result
-
-    return chained
-
-
 def _pattern(pattern: object, escape: object) -> Matches:
     if not isinstance(pattern, str):
         raise BadPattern(f"the pattern must be a string, not {pattern!r}")
     if escape is not None and not isinstance(escape, str):
         raise BadPattern(f"ESCAPE takes one character, not {escape!r}")
     return compile_pattern(pattern, escape)
-
-
-def _after(read: Value, verdict: bool | None) -> Test:
-    """A verdict that is known, after the evaluation that may fail."""
-
-    def known(facts: Facts) -> bool | None:
-        read(facts)
-        return verdict
-
-    return known
-
-
-def _is_member(
-    read: Value, choices: frozenset[object], kinds: frozenset[type], negated: bool
-) -> Test:
-    if negated:
-
-        def is_not_member(facts: Facts) -> bool | None:
-            value = read(facts)
-            return value not in choices if value.__class__ in kinds else None
-
-        return is_not_member
-
-    def is_member(facts: Facts) -> bool | None:
-        value = read(facts)
-        return value in choices if value.__class__ in kinds else None
-
-    return is_member
-
-
-def _is_null(read: Value, negated: bool) -> Test:
-    if negated:
-        return lambda facts: read(facts) is not None
-    return lambda facts: read(facts) is None
-
-
-def _exists(node: nodes.Property) -> Test:
-    """A system property exists if the message has it; the language knows no other absence."""
-    if node.is_system:
-        return _is_null(_property(node), True)
-    lower = node.name.lower()
-    return lambda facts: lower in facts.app.read()
-
-
-def _negated(operand: Test) -> Test:
-    def negate(facts: Facts) -> bool | None:
-        verdict = operand(facts)
-        return verdict if verdict is None else not verdict
-
-    return negate
-
-
-def _all_of(operands: list[Test]) -> Test:
-    def all_of(facts: Facts) -> bool | None:
-        verdict: bool | None = True
-        for operand in operands:
-            one = operand(facts)
-            if one is not True:
-                if one is False:
-                    return False
-                verdict = None
-        return verdict
-
-    return all_of
-
-
-def _any_of(operands: list[Test]) -> Test:
-    def any_of(facts: Facts) -> bool | None:
-        verdict: bool | None = False
-        for operand in operands:
-            one = operand(facts)
-            if one is not False:
-                if one:
-                    return True
-                verdict = None
-        return verdict
-
-    return any_of

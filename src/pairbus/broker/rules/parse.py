@@ -99,7 +99,7 @@ def _parse(expression: str, start: str) -> Any:
         (line, column), reason = refused.at, refused.reason
         raise RuleError(expression, reason, line=line, column=column) from None
     except UnexpectedCharacters as error:
-        character = expression[error.pos_in_stream]
+        character = expression[error.pos_in_stream or 0]
         reason = _UNTERMINATED.get(character, f"{character!r} means nothing here")
         raise RuleError(expression, reason, line=error.line, column=error.column) from None
     except UnexpectedToken as error:
