@@ -1,6 +1,7 @@
 """Everything pairbus raises on purpose.
 
 PairbusError
+├── NamespaceError        a namespace refused what was asked of it, or did not answer
 └── BrokerError           the local broker cannot do what was asked
     ├── ConfigError           impossible setting: the text names it, its value and its range
     ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
@@ -10,6 +11,10 @@ PairbusError
 
 class PairbusError(Exception):
     """Catch this to catch us, and nothing else."""
+
+
+class NamespaceError(PairbusError):
+    """A namespace, Azure's or a local one, refused what was asked of it, or did not answer."""
 
 
 class BrokerError(PairbusError):

@@ -1,23 +1,26 @@
 """A world per test: `make_world(QueueDescription(...), ...)`, put away at the end."""
 
+import shutil
+
 import pytest
 
 from pairbus.broker.entities import QueueDescription
-from tests.broker.world import World
+from tests.broker.world import World, scratch_folder
 
 
 @pytest.fixture
-def make_world(tmp_path):
-    worlds = []
+def make_world():
+    scratch, worlds = scratch_folder(), []
 
     def make(*queues):
-        folder = tmp_path / f"world-{len(worlds)}"
+        folder = scratch / f"world-{len(worlds)}"
         worlds.append(World(folder, *(queues or (QueueDescription(name="q"),))))
         return worlds[-1]
 
     yield make
     for world in worlds:
         world.end()
+    shutil.rmtree(scratch)
 
 
 @pytest.fixture

@@ -307,10 +307,10 @@ def test_an_impossible_setting_is_reported_with_its_line(load, properties, line,
             "queue 'Q' is defined twice, first in line 1",
         ),
         (
-            '{"UserConfig": {"Namespaces": [{"Name": "n", "Topics": [\n{\n"Name": "topic.1",\n'
-            '"Subscriptions": []}]}]}}',
-            3,
-            "topic 'topic.1': this version has queues only, topics come later; leave it out",
+            '{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q"}], "Topics": [\n'
+            '{"Name": "Q"}]}]}}',
+            2,
+            "topic 'Q' is defined twice, first in line 1",
         ),
     ],
 )

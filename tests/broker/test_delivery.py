@@ -7,20 +7,14 @@ import pytest
 from pairbus.amqp.sections import read_annotations, slice_message
 from pairbus.amqp.values import Int, decode
 from pairbus.broker.delivery import stamped
-from pairbus.broker.entities import QueueDescription
-from tests.broker.world import World, encoded
-
-
-@pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path / "data", QueueDescription(name="q"))
-    yield world
-    world.end()
+from tests.broker.world import encoded
 
 
 @pytest.mark.req("B-03")
 def test_a_locked_message_carries_its_token_and_until_when(world):
-    world.send(encoded(b"body", message_id="m", annotations={"x-mine": "kept"}, properties={"a": 1}))
+    world.send(
+        encoded(b"body", message_id="m", annotations={"x-mine": "kept"}, properties={"a": 1})
+    )
     lock = world.receive()[0]
 
     parts = slice_message(stamped(lock.message, lock))

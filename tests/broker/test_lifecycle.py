@@ -51,9 +51,7 @@ TIMES_TO_LIVE = {
 
 
 @pytest.mark.req("B-05")
-@pytest.mark.parametrize(
-    ("default", "own", "expected"), TIMES_TO_LIVE.values(), ids=TIMES_TO_LIVE
-)
+@pytest.mark.parametrize(("default", "own", "expected"), TIMES_TO_LIVE.values(), ids=TIMES_TO_LIVE)
 def test_the_smaller_time_to_live_holds(default, own, expected):
     description = queue(default_message_time_to_live=default)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -131,7 +132,7 @@ async def opened(
 
     listener = Listener(
         sockets,
-        namespace_name="n",
+        namespace=SimpleNamespace(name="n"),
         open_amqp=open_amqp,
         certificates=certificates,
         limits=limits,

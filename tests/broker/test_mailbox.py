@@ -55,9 +55,7 @@ def lock_next(mailbox, consumer, *, until_ms=100):
     found = mailbox.next_delivery()
     assert found is not None
     assert found[0] is consumer
-    return mailbox.lock(
-        found[1], until_ms=until_ms, consumer=consumer, session=consumer.session
-    )
+    return mailbox.lock(found[1], until_ms=until_ms, consumer=consumer, session=consumer.session)
 
 
 # -- tokens -----------------------------------------------------------------------------------

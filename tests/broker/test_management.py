@@ -470,7 +470,9 @@ def test_messages_are_scheduled_and_their_numbers_returned(world):
 def test_a_message_that_cannot_be_taken_is_not_scheduled(world):
     good = {"message": encoded(due_ms=world.now_ms + 1000)}
 
-    too_large = world.ask("schedule-message", {"messages": [good, {"message": encoded(b"x" * 300_000)}]})
+    too_large = world.ask(
+        "schedule-message", {"messages": [good, {"message": encoded(b"x" * 300_000)}]}
+    )
     broken = world.ask("schedule-message", {"messages": [good, {"message": b"\x00\x53\x75"}]})
 
     assert refusal(too_large) == (403, "amqp:link:message-size-exceeded")

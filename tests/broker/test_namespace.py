@@ -9,7 +9,7 @@ from pairbus.broker import namespace as namespace_module
 from pairbus.broker.entities import NamespaceOptions, QueueDescription, Status
 from pairbus.broker.lifecycle import Kind, Settlement
 from pairbus.broker.namespace import Namespace
-from pairbus.errors import ConfigError, DataFileError, StartError
+from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 from pairbus.testing import ManualClock
 from tests.broker.world import Receiver, StillLoop, World, encoded
 
@@ -401,6 +401,26 @@ def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
 
     assert connection.checked[-1] == world.now_ms
     assert world.namespace.store._reader.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+
+
+@pytest.mark.req("B-12")
+def test_a_queue_that_the_disk_refuses_takes_no_messages_that_would_be_lost(world):
+    async def create(name):
+        world.namespace.create(queue(name))
+        await world.namespace.durable()
+
+    world.loop.run_until_complete(create("lucky"))
+    with (
+        world.broken_disk(),
+        pytest.raises(BrokerError, match="cannot be written: database or disk is full"),
+    ):
+        world.loop.run_until_complete(create("unlucky"))
+
+    if world.namespace.find("unlucky") is not None:
+        assert isinstance(world.send(encoded(), to="unlucky"), list)
+        world.crash()
+        assert world.sequences(of="unlucky") == [1]
+    assert world.namespace.find("lucky") is not None
 
 
 def test_who_has_something_to_send_is_let_send_once_after_a_commit(world):

@@ -49,7 +49,9 @@ def test_a_queue_is_not_the_token_service():
     assert not parse("orders").is_cbs
 
 
-NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?(/[a-z0-9]{1,3}){0,2}", fullmatch=True)
+NAMES = st.from_regex(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?(/[a-z0-9]{1,3}){0,2}", fullmatch=True
+)
 
 
 @given(

@@ -81,6 +81,19 @@ def test_a_deferred_message_is_only_reached_by_its_number(world):
     world.check_counters()
 
 
+def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
+    world.send(encoded())
+    world.settle(world.receive()[0], DEFER)
+    body = {"sequence-numbers": [1], "receiver-settle-mode": 1}
+    world.ask("receive-by-sequence-number", body)
+    (lock,) = world.queue().main.locks.values()
+
+    assert world.settle(lock, RELEASE) is None
+
+    assert world.rows() == {1: (State.DEFERRED, 0)}
+    assert world.ask("receive-by-sequence-number", body).status == 200
+
+
 @pytest.mark.req("B-03")
 def test_a_dead_letter_keeps_its_number_and_says_why(world):
     world.send(encoded(b"body", message_id="m", properties={"mine": 1}, ttl_ms=60_000))
@@ -479,6 +492,21 @@ def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
 
     assert told[0].condition == "amqp:internal-error"
     assert sequences(world.receive(9)) == [1, 2]
+    world.check_counters()
+
+
+def test_what_can_neither_be_given_nor_put_back_is_not_counted(world):
+    """Its deletion is durable already; that is the risk of receive-and-delete."""
+    world.send(encoded(), encoded())
+    queue = world.queue()
+    message = queue.main.take(None)
+    queue.remove(queue.main, message, lambda error: None)
+    world.flush()
+
+    with world.broken_disk():
+        queue.put_back(queue.main, message)
+
+    assert sequences(world.receive(9)) == [2]
     world.check_counters()
 
 

@@ -1,32 +1,23 @@
 """A real queue on a real file against a plain one, through crashes, failures and time.
 
-The machine drives a `Namespace`; after each step, the file, the counters, the locks and the
-memory must say what the plain model says.
+After each step, the file, the counters, the locks and the memory must say what the plain model
+says: see `queue_driver.py`.
 """
 
-import os
-import shutil
-import tempfile
-from datetime import timedelta
-from itertools import count
-from pathlib import Path
 from uuid import UUID
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sections import read_annotations, slice_message
-from pairbus.broker import window as window_module
-from pairbus.broker.entities import INFINITE, QueueDescription, milliseconds
-from pairbus.broker.lifecycle import Kind, Settlement
+from pairbus.broker.lifecycle import Settlement
 from pairbus.broker.mailbox import guid
-from tests.broker.plain_queue import DEFERRED, SCHEDULED, PlainQueue
-from tests.broker.world import Receiver, World, application_properties, encoded, ping
+from tests.broker.plain_queue import DEFERRED, SCHEDULED
+from tests.broker.queue_driver import KINDS, QueueDriver
+from tests.broker.world import Receiver, ping
 
-KINDS = {"main": Kind.MAIN, "dead": Kind.DEAD_LETTER}
 BOXES = st.sampled_from(list(KINDS))
 SETTLEMENTS = st.sampled_from(Settlement)
 STATUSES = {
@@ -42,13 +33,7 @@ MESSAGES = st.fixed_dictionaries(
         "message_id": st.sampled_from([None, "a", "b", "c"]),
     }
 )
-SECONDS = st.sampled_from([1, 5, 10, 29, 30, 31, 60, 100])
-
-
-def scratch_folder():
-    """In memory where there is such a place: thousands of commits need no disk to turn."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+SECONDS = st.sampled_from([1, 5, 10, 30, 31, 60, 100])
 
 
 class Deleter(Receiver):
@@ -67,114 +52,7 @@ class Deleter(Receiver):
         self.got.append(message.sequence)
 
 
-class QueueMachine(RuleBasedStateMachine):
-    def __init__(self):
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        # A window of a few messages has the same edges as one of a thousand.
-        self.patch.setattr(window_module, "COUNT_MAX", 3)
-        self.patch.setattr(window_module, "READ_COUNT", 2)
-        self.folder = scratch_folder()
-        self.tags = count(1)
-        self.locks = []  # (box, lock) of all that was ever lent, the stale ones too
-        self.acknowledged = 0
-        self.world = None
-
-    @initialize(
-        ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
-        buries_expired=st.booleans(),
-        looks_for_duplicates=st.booleans(),
-    )
-    def open(self, ttl, buries_expired, looks_for_duplicates):
-        description = QueueDescription(
-            name="q",
-            lock_duration=timedelta(seconds=30),
-            max_delivery_count=3,
-            default_message_time_to_live=ttl,
-            dead_lettering_on_message_expiration=buries_expired,
-            requires_duplicate_detection=looks_for_duplicates,
-            duplicate_detection_history_time_window=timedelta(seconds=60),
-        )
-        self.world = World(self.folder / "data", description)
-        self.model = PlainQueue(
-            lock_ms=30_000,
-            deliveries_max=3,
-            ttl_ms=milliseconds(ttl),
-            buries_expired=buries_expired,
-            window_ms=60_000 if looks_for_duplicates else None,
-        )
-        self.standing = None
-
-    def teardown(self):
-        if self.world is not None:
-            self.world.end()
-        shutil.rmtree(self.folder)
-        self.patch.undo()
-
-    # helpers
-
-    @property
-    def now_ms(self):
-        return self.world.now_ms
-
-    def draw_lock(self, data):
-        """Mostly one that counts; stale ones are many, and all alike."""
-        live = [(box, lock) for box, lock in self.locks if lock.token in self.model.lent]
-        return data.draw(st.sampled_from(live * 3 + self.locks[-len(live) - 1 :]))
-
-    def compose(self, specs):
-        """Bytes to send, and what the model is to be told of them."""
-        composed = []
-        for spec in specs:
-            tag = b"tag-%d" % next(self.tags)
-            facts = {
-                "ttl_ms": None if spec["ttl_s"] is None else spec["ttl_s"] * 1000,
-                "due_ms": None if spec["due_s"] is None else self.now_ms + spec["due_s"] * 1000,
-                "message_id": spec["message_id"],
-            }
-            composed.append((encoded(tag, **facts), tag, facts))
-        return composed
-
-    def told_of_send(self, composed):
-        return [
-            self.model.send(tag, now_ms=self.now_ms, **facts) for _, tag, facts in composed
-        ]
-
-    def told_of_settlement(self, lock, settlement):
-        if settlement is Settlement.DEAD_LETTER:
-            return self.model.dead_letter(lock.token, "why")
-        getattr(self.model, settlement.name.lower())(lock.token)
-        return True
-
-    def check_delivered(self, box, locks, expected):
-        assert [lock.message.sequence for lock in locks] == expected
-        for lock, number in zip(locks, expected, strict=True):
-            message, known = lock.message, self.model.boxes[box][number]
-            assert message.bare.endswith(known.tag)
-            assert message.delivery_count == known.count
-            if box == "dead":
-                assert application_properties(message).get("DeadLetterReason") == known.reason
-            self.model.lend(box, number, lock.token, now_ms=self.now_ms)
-            self.locks.append((box, lock))
-
-    def serve_standing(self):
-        """Whoever stands there with credit has been given what there is, in order."""
-        self.world.namespace.run()
-        self.world.flush()
-        if self.standing is not None:
-            expected = self.model.take("main", self.standing_credit, now_ms=self.now_ms)
-            self.standing_credit -= len(expected)
-            locks, self.standing.locks = self.standing.locks, []
-            self.check_delivered("main", locks, expected)
-
-    def came_back(self):
-        """After a restart: locks and receivers are gone, numbers go on."""
-        self.model.restart()
-        self.standing = None
-        last = self.world.queue().main.counters.last_sequence
-        assert last >= self.acknowledged
-        self.model.last = last
-
+class QueueMachine(QueueDriver):
     # in
 
     @rule(specs=st.lists(MESSAGES, min_size=1, max_size=3), with_ping=st.booleans())
@@ -207,6 +85,21 @@ class QueueMachine(RuleBasedStateMachine):
         locks = self.world.receive(credit, kind=KINDS[box])
         self.check_delivered(box, locks, self.model.take(box, credit, now_ms=self.now_ms))
         for lock in locks:
+            self._settle(box, lock, settlement, by_token=False)
+
+    @rule(
+        data=st.data(),
+        box=BOXES,
+        seconds=st.sampled_from([29, 30]),
+        settlement=SETTLEMENTS,
+        ticks=st.booleans(),
+    )
+    def hold_long_and_settle(self, data, box, seconds, settlement, ticks):
+        """Near the end of the lock, in the order that the receiver likes."""
+        locks = self.world.receive(3, kind=KINDS[box])
+        self.check_delivered(box, locks, self.model.take(box, 3, now_ms=self.now_ms))
+        (self.wait if ticks else self.jump)(seconds)
+        for lock in data.draw(st.permutations(locks)):
             self._settle(box, lock, settlement, by_token=False)
 
     @rule(credit=st.integers(1, 3))
@@ -291,8 +184,8 @@ class QueueMachine(RuleBasedStateMachine):
     def receive_deferred(self, data, box, mode):
         messages = self.model.boxes[box]
         deferred = [n for n, message in messages.items() if message.state == DEFERRED]
-        anything = st.integers(1, self.model.last)
-        number = data.draw(st.sampled_from(deferred) | anything if deferred else anything)
+        anything = data.draw(st.integers(1, self.model.last))
+        number = data.draw(st.sampled_from([*deferred * 3, anything]))
         known = messages.get(number)
         is_there = known is not None and known.state == DEFERRED and known.token is None
 
@@ -312,8 +205,8 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, data):
         main = self.model.boxes["main"]
         scheduled = [n for n, message in main.items() if message.state == SCHEDULED]
-        anything = st.integers(1, self.model.last)
-        number = data.draw(st.sampled_from(scheduled) | anything if scheduled else anything)
+        anything = data.draw(st.integers(1, self.model.last))
+        number = data.draw(st.sampled_from([*scheduled * 3, anything]))
 
         answer = self.world.ask("cancel-scheduled-message", {"sequence-numbers": [number]})
 
@@ -374,9 +267,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.tick()
         self.model.sweep(now_ms=self.now_ms)
 
-    @rule()
-    def wait_for_the_locks(self):
-        self.wait(30)
+    @rule(data=st.data(), early=st.booleans(), ticks=st.booleans())
+    def wait_for_the_moment(self, data, early, ticks):
+        """To the very second in which something expires, is due, lapses or may be sent again."""
+        known = self.model.boxes["main"].values()
+        moments = {message.expires_ms for message in known} | {m.due_ms for m in known}
+        moments |= {lent.until_ms for lent in self.model.lent.values()}
+        moments |= set(self.model.seen.values())
+        ahead = sorted(ms - self.now_ms for ms in moments if ms is not None and ms > self.now_ms)
+        if ahead:
+            seconds = data.draw(st.sampled_from(ahead)) // 1000 - early
+            (self.wait if ticks else self.jump)(seconds)
 
     # trouble
 
@@ -432,39 +333,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert {error.condition for error in sender + settler} == {"amqp:internal-error"}
         self.model.last = self.world.queue().main.counters.last_sequence
 
-    # what must hold
-
-    @invariant()
-    def the_file_says_what_the_model_says(self):
-        if self.world is not None:
-            for box, kind in KINDS.items():
-                expected = {
-                    number: (message.state, message.count, message.expires_ms, message.due_ms)
-                    for number, message in sorted(self.model.boxes[box].items())
-                }
-                columns = "state, delivery_count, expires_ms, due_ms"
-                assert self.world.rows(kind=kind, columns=columns) == expected
-            self.world.check_counters()
-
-    @invariant()
-    def locks_and_memory_agree(self):
-        if self.world is not None:
-            lent = {}
-            for box, kind in KINDS.items():
-                mailbox = self.world.queue().mailboxes[kind]
-                for token, lock in mailbox.locks.items():
-                    lent[token] = (box, lock.message.sequence, lock.until_ms)
-                    assert mailbox.held[lock.message.sequence] is lock.message
-                assert mailbox.held.keys() <= self.model.boxes[box].keys()
-                assert not any(message.busy for message in mailbox.held.values())
-            assert lent == {
-                token: (one.box, one.sequence, one.until_ms)
-                for token, one in self.model.lent.items()
-            }
-
 
 TestQueueAgainstAPlainOne = QueueMachine.TestCase
-# A share of what the profile asks for: `night` tries harder.
-TestQueueAgainstAPlainOne.settings = settings(
-    max_examples=settings().max_examples * 2 // 5, stateful_step_count=40
-)
+TestQueueAgainstAPlainOne.settings = settings(stateful_step_count=40)

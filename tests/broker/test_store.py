@@ -103,9 +103,10 @@ def test_a_commit_that_fails_in_save_is_rolled_back(store, box, monkeypatch):
         raise sqlite3.OperationalError("disk full")
 
     store.insert(box, message(1))
-    with monkeypatch.context() as patch, pytest.raises(sqlite3.OperationalError, match="disk full"):
+    with monkeypatch.context() as patch:
         patch.setattr(store, "commit", refuse)
-        store.save()
+        with pytest.raises(sqlite3.OperationalError, match="disk full"):
+            store.save()
 
     put(store, box, message(2))
     assert sequences(store.read_from(box.mailbox_id, first=0, count=9)) == [2]
@@ -198,9 +199,7 @@ def test_active_messages_are_read_in_order_and_in_bounds(store, box):
     put(store, box, *(message(n) for n in (5, 1, 3)), message(2, state=State.DEFERRED))
 
     def read(after, upto, count):
-        return sequences(
-            store.read_active(box.mailbox_id, after=after, upto=upto, count=count)
-        )
+        return sequences(store.read_active(box.mailbox_id, after=after, upto=upto, count=count))
 
     assert read(0, 9, 9) == [1, 3, 5]
     assert read(1, 5, 9) == [3, 5]

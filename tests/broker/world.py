@@ -5,12 +5,15 @@ what it asked for is durable, unless a test wants to look in between.
 """
 
 import asyncio
+import os
 import shutil
 import sqlite3
+import tempfile
 import threading
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sections import read_application_properties, slice_message
@@ -25,6 +28,14 @@ from pairbus.broker.namespace import Namespace
 from pairbus.testing import ManualClock
 
 _MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10
+
+
+def scratch_folder():
+    """In memory where there is such a place: thousands of commits need no disk to turn."""
+    memory = Path("/dev/shm")
+    return Path(
+        tempfile.mkdtemp(prefix="pairbus-", dir=memory if os.access(memory, os.W_OK) else None)
+    )
 
 
 def encoded(
@@ -138,6 +149,7 @@ class World:
         self.clock = clock or ManualClock()
         self.loop = StillLoop()
         self._copies = count(1)
+        self._eye = None
         try:
             self.open()
         except BaseException:
@@ -153,6 +165,7 @@ class World:
         self.namespace.open()
 
     def close(self):
+        self._close_eye()
         self.loop.run_until_complete(self.namespace.close())
 
     def end(self):
@@ -174,6 +187,7 @@ class World:
         for path in self.folder.glob("*.db*"):
             if not path.name.endswith("-shm"):
                 shutil.copy(path, aside)
+        self._close_eye()
         self._vanish()
         self.folder = aside
         self.open()
@@ -223,9 +237,11 @@ class World:
             raise sqlite3.OperationalError("database or disk is full")
 
         store.commit = refuse
-        yield
-        self.flush()
-        store.commit = commit
+        try:
+            yield
+            self.flush()
+        finally:
+            store.commit = commit
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)
@@ -308,19 +324,27 @@ class World:
 
     # what the file says
 
-    @property
-    def file(self):
-        return self.namespace.store.path
+    def look(self, query, parameters=()):
+        """By somebody else, who sees what is committed."""
+        path = self.namespace.store.path
+        if self._eye is None or self._eye[0] != path:
+            self._close_eye()
+            self._eye = (path, sqlite3.connect(path, isolation_level=None))
+        return self._eye[1].execute(query, parameters).fetchall()
+
+    def _close_eye(self):
+        if self._eye is not None:
+            self._eye[1].close()
+            self._eye = None
 
     def rows(self, *, of="q", kind=Kind.MAIN, columns="state, delivery_count"):
         """Of a mailbox's messages, by sequence number, read by somebody else from the file."""
         mailbox_id = self.queue(of).mailboxes[kind].counters.mailbox_id
         low = mailbox_id << MAILBOX_SHIFT
-        with closing(sqlite3.connect(self.file)) as db:
-            found = db.execute(
-                f"SELECT id - ?, {columns} FROM message WHERE id >= ? AND id < ? ORDER BY id",
-                (low, low, low + (1 << MAILBOX_SHIFT)),
-            ).fetchall()
+        found = self.look(
+            f"SELECT id - ?, {columns} FROM message WHERE id >= ? AND id < ? ORDER BY id",
+            (low, low, low + (1 << MAILBOX_SHIFT)),
+        )
         return {row[0]: row[1:] if len(row) > 2 else row[1] for row in found}
 
     def sequences(self, *, of="q", kind=Kind.MAIN):
@@ -328,18 +352,16 @@ class World:
 
     def check_counters(self):
         """What the counters claim, in memory and in the file, is what the file holds."""
-        with closing(sqlite3.connect(self.file)) as db:
-            claimed = {
-                row[0]: row[1:]
-                for row in db.execute("SELECT id, active, deferred, scheduled, bytes FROM mailbox")
-            }
-            held = {mailbox_id: Counter() for mailbox_id in claimed}
-            for mailbox_id, state, number, size in db.execute(
-                f"SELECT id >> {MAILBOX_SHIFT}, state, count(*), sum(size) FROM message "
-                "GROUP BY 1, 2"
-            ):
-                held[mailbox_id][state] = number
-                held[mailbox_id]["bytes"] += size
+        claimed = {
+            row[0]: row[1:]
+            for row in self.look("SELECT id, active, deferred, scheduled, bytes FROM mailbox")
+        }
+        held = {mailbox_id: Counter() for mailbox_id in claimed}
+        for mailbox_id, state, number, size in self.look(
+            f"SELECT id >> {MAILBOX_SHIFT}, state, count(*), sum(size) FROM message GROUP BY 1, 2"
+        ):
+            held[mailbox_id][state] = number
+            held[mailbox_id]["bytes"] += size
         for queue in self.namespace.queues:
             for mailbox in queue.mailboxes.values():
                 counters = mailbox.counters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
@@ -134,6 +134,21 @@ def test_the_smaller_time_to_live_holds(bus):
 
 
 @pytest.mark.req("B-05")
+def test_deferred_messages_expire_and_scheduled_ones_only_after_their_time(bus):
+    bus.send("deferred", time_to_live=MINUTE)
+    receiver = bus.receiver()
+    receiver.defer_message(receive_one(receiver))
+    due = datetime.fromtimestamp(bus.clock(), UTC) + 2 * MINUTE
+    bus.send("scheduled", time_to_live=MINUTE, scheduled_enqueue_time_utc=due)
+    bus.advance(61)
+    assert bus.left_bodies() == ["scheduled"]
+    bus.advance(90)  # half a minute after its time
+    assert bus.left_bodies() == ["scheduled"]
+    bus.advance(60)
+    assert bus.left() == []
+
+
+@pytest.mark.req("B-05")
 @pytest.mark.queue(lock_duration=5 * MINUTE)
 def test_a_message_that_expires_while_locked_can_still_be_completed(bus):
     bus.send("a", "b", time_to_live=MINUTE)
@@ -161,6 +176,37 @@ def test_a_forwarded_message_arrives_in_the_target_only(bus):
         receiver.complete_message(message)
     with pytest.raises(ServiceBusError):
         bus.receiver()  # a queue that forwards gives nothing itself
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(forward_to="target")
+@pytest.mark.queue("target", requires_duplicate_detection=True)
+def test_a_forwarded_duplicate_is_dropped_by_the_target(bus):
+    bus.send("first", "again", message_id="m")
+    bus.send("direct", queue=bus.path("target"), message_id="m")
+    assert bus.left_bodies(bus.path("target")) == ["first"]
+
+
+@pytest.mark.req("B-06")
+@pytest.mark.queue(forward_to="target")
+@pytest.mark.queue("target", requires_session=True)
+def test_what_is_forwarded_must_suit_the_target(bus):
+    bus.send("with a session", session_id="s")
+    bus.send("without")
+    receiver = bus.receiver(bus.path("target"), session_id="s")
+    assert str(receive_one(receiver)) == "with a session"
+    assert bus.left_bodies(sub_queue=TRANSFER_DEAD_LETTER) == ["without"]
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.queue(forward_to="target")
+@pytest.mark.queue("target")
+def test_a_scheduled_message_is_forwarded_at_its_time(bus):
+    due = datetime.fromtimestamp(bus.clock(), UTC) + MINUTE
+    bus.sender().schedule_messages(ServiceBusMessage("later"), due)
+    assert bus.left(bus.path("target")) == []
+    bus.advance(61)
+    assert bus.left_bodies(bus.path("target")) == ["later"]
 
 
 @pytest.mark.queue(forward_to="middle")

@@ -170,6 +170,34 @@ def test_all_sections_of_an_annotated_message_come_back(bus):
     assert raw.footer == {b"x-foot": b"note"}
 
 
+def test_a_dead_letter_keeps_every_section_of_its_message(bus):
+    given = AmqpAnnotatedMessage(
+        sequence_body=[[1, "two"], [3]],
+        header=AmqpMessageHeader(priority=7, durable=True),
+        properties=AmqpMessageProperties(message_id=b"binary id", content_encoding="gzip"),
+        application_properties={"k": "v", "DeadLetterReason": "an old one"},
+        annotations={"x-custom": "kept"},
+        footer={"x-foot": "note"},
+    )
+    bus.send(given)
+    receiver = bus.receiver()
+    [message] = take(receiver)
+    receiver.dead_letter_message(message, reason="new", error_description="d")
+    [dead] = take(bus.receiver(sub_queue="deadletter"))
+    raw = dead.raw_amqp_message
+    assert list(raw.body) == [[1, b"two"], [3]]
+    assert raw.header.priority == 7
+    assert raw.properties.message_id == b"binary id"
+    assert raw.properties.content_encoding == b"gzip"
+    assert raw.application_properties == {
+        b"k": b"v",
+        b"DeadLetterReason": b"new",
+        b"DeadLetterErrorDescription": b"d",
+    }
+    assert raw.annotations[b"x-custom"] == b"kept"
+    assert raw.footer == {b"x-foot": b"note"}
+
+
 def test_the_services_own_annotations_cannot_be_forged(bus):
     forged = {
         "x-opt-sequence-number": 4711,

@@ -5,10 +5,12 @@ A refused send leaves nothing behind and the sender in working order.
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -209,6 +211,35 @@ def test_a_receiver_that_waits_gets_what_is_sent_later(bus):
         assert [str(m) for m in waiting.result()] == ["late"]
 
 
+@pytest.mark.req("B-01")
+def test_many_senders_at_once_each_keep_their_order(bus):
+    senders = [bus.sender() for _ in range(4)]
+
+    def work(number):
+        for n in range(10):
+            senders[number].send_messages(
+                [ServiceBusMessage(f"{number}:{2 * n}"), ServiceBusMessage(f"{number}:{2 * n + 1}")]
+            )
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    bodies = [body.split(":") for body in bus.left_bodies()]
+    for number in range(4):
+        assert [int(n) for who, n in bodies if int(who) == number] == list(range(20))
+
+
+@pytest.mark.queue("contoso/x-servicebus-transfer/0")
+def test_a_queue_whose_name_has_slashes_is_a_queue_like_any_other(bus):
+    path = bus.path("contoso/x-servicebus-transfer/0")
+    bus.send("a", "b", queue=path)
+    receiver = bus.receiver(path)
+    a, b = take(receiver, 2)
+    receiver.dead_letter_message(a)
+    receiver.complete_message(b)
+    assert bus.left(path) == []
+    assert bus.left_bodies(path, "deadletter") == ["a"]
+
+
 @pytest.mark.queue(status=Status.DISABLED)
 def test_a_disabled_queue_takes_no_sends_and_gives_no_receives(bus):
     with pytest.raises(MessagingEntityDisabledError):
@@ -258,6 +289,21 @@ def test_duplicates_inside_one_batch_and_against_earlier_ones_are_dropped(bus):
         ]
     )
     assert bus.left_bodies() == ["a", "b"]
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.queue(requires_duplicate_detection=True)
+def test_ids_of_different_types_are_different_ids(bus):
+    an_id = uuid.uuid4()
+    sender = bus.sender()
+    for message_id in (an_id, str(an_id), an_id, str(an_id)):
+        sender.send_messages(
+            AmqpAnnotatedMessage(data_body=b"x", properties={"message_id": message_id})
+        )
+    assert [m.raw_amqp_message.properties.message_id for m in bus.left()] == [
+        an_id,
+        str(an_id).encode(),
+    ]
 
 
 def test_without_duplicate_detection_equal_ids_are_two_messages(bus):

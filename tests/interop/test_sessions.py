@@ -77,6 +77,28 @@ def test_receive_and_delete_works_in_a_session(bus):
 
 
 @SESSIONS
+def test_prefetch_in_a_session_and_what_was_buffered_comes_again(bus):
+    send(bus, "s", *(f"{n}" for n in range(10)))
+    with bus.receiver(session_id="s", prefetch_count=20) as receiver:
+        first, second = take(receiver, 2)
+        receiver.complete_message(first)
+        assert str(second) == "1"
+    again = take(bus.receiver(session_id="s"), 9)
+    assert [str(m) for m in again] == [f"{n}" for n in range(1, 10)]
+
+
+@SESSIONS
+def test_the_iterator_works_in_a_session(bus):
+    send(bus, "s", "1", "2", "3")
+    receiver = bus.receiver(session_id="s", max_wait_time=0.5)
+    seen = []
+    for message in receiver:
+        receiver.complete_message(message)
+        seen.append(str(message))
+    assert seen == ["1", "2", "3"]
+
+
+@SESSIONS
 def test_the_next_available_session_is_one_that_nobody_holds(bus):
     for session in ("a", "b", "c"):
         send(bus, session, f"in {session}")

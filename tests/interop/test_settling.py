@@ -242,6 +242,11 @@ def test_a_lock_that_ended_is_lost_for_settlement_and_renewal(bus):
         receiver.renew_message_lock(second)
     again = take(receiver, 2)
     assert [(str(m), m.delivery_count) for m in again] == [("a", 1), ("b", 1)]
+    with pytest.raises(MessageLockLostError):
+        receiver.renew_message_lock(first)  # it is locked, but no longer by this token
+    for message in again:
+        receiver.complete_message(message)
+    assert bus.left() == []
 
 
 @pytest.mark.queue(lock_duration=timedelta(seconds=30))

@@ -37,8 +37,7 @@ from pairbus.errors import ConfigError
 Properties = Mapping[str, tuple[str, Callable[[Node, str], object]]]
 _Entity = TypeVar("_Entity", bound=EntityDescription)
 
-# The file's name for a setting -> ours, and how it is read. The emulator knows the first ones, up
-# to the empty line; the rest are the service's names for what it lacks.
+# The file's name for a setting -> ours, and how it is read.
 QUEUE_PROPERTIES: Final[Properties] = {
     "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", boolean),
     "DefaultMessageTimeToLive": ("default_message_time_to_live", duration),
@@ -49,7 +48,6 @@ QUEUE_PROPERTIES: Final[Properties] = {
     "MaxDeliveryCount": ("max_delivery_count", integer),
     "RequiresDuplicateDetection": ("requires_duplicate_detection", boolean),
     "RequiresSession": ("requires_session", boolean),
-    #
     "AutoDeleteOnIdle": ("auto_delete_on_idle", duration),
     "EnableBatchedOperations": ("enable_batched_operations", boolean),
     "EnablePartitioning": ("enable_partitioning", boolean),
@@ -58,6 +56,9 @@ QUEUE_PROPERTIES: Final[Properties] = {
     "Status": ("status", status),
     "UserMetadata": ("user_metadata", text_or_none),
 }
+EMULATOR_PROPERTIES: Final = frozenset(list(QUEUE_PROPERTIES)[:9])
+"""Those that the emulator has too; the rest are the service's names for what it lacks."""
+
 # A topic keeps no messages, so nothing about locks, deliveries and dead letters is said of it.
 TOPIC_PROPERTIES: Final[Properties] = {
     key: QUEUE_PROPERTIES[key]
@@ -65,8 +66,7 @@ TOPIC_PROPERTIES: Final[Properties] = {
         "DefaultMessageTimeToLive",
         "DuplicateDetectionHistoryTimeWindow",
         "RequiresDuplicateDetection",
-        #
-        "AutoDeleteOnIdle",
+            "AutoDeleteOnIdle",
         "EnableBatchedOperations",
         "EnablePartitioning",
         "MaxMessageSizeInKilobytes",
@@ -86,8 +86,7 @@ SUBSCRIPTION_PROPERTIES: Final[Properties] = {
             "LockDuration",
             "MaxDeliveryCount",
             "RequiresSession",
-            #
-            "AutoDeleteOnIdle",
+                    "AutoDeleteOnIdle",
             "EnableBatchedOperations",
             "Status",
             "UserMetadata",

@@ -1,4 +1,4 @@
-"""What a namespace answers over HTTP: its health now, and a place for its administration.
+"""What a namespace answers over HTTP: its health, and its administration for all other paths.
 
 A plain ASGI application. Which port it is on, and that AMQP shares that port, it does not know.
 Errors have the form of the service (PROTOCOL 7.5), so that the official clients can read them.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from typing import Final
-from xml.sax.saxutils import escape
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,22 +16,33 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from pairbus.broker.admin.app import Administration
+from pairbus.broker.admin.atom import escape
+from pairbus.broker.admin.errors import Refused
+from pairbus.broker.namespace import Namespace
+
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/$health"
 
 
-def make_app(namespace_name: str) -> Starlette:
+def make_app(namespace: Namespace) -> Starlette:
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "namespace": namespace_name})
+        return JSONResponse({"status": "ok", "namespace": namespace.name})
 
     routes: list[BaseRoute] = [Route(HEALTH_PATH, health, methods=["GET"])]
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
+        exception_handlers={
+            HTTPException: _http_error,
+            Refused: _refused,
+            Exception: _unexpected_error,
+        },
     )
     app.router.redirect_slashes = False
+    # Names of entities are paths, with slashes that may be encoded: it reads them by itself.
+    app.router.default = Administration(namespace)
     return app
 
 
@@ -48,18 +58,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     detail = error.detail
-    if error.status_code == 404:
-        detail = f"There is nothing at {_printable(request.url.path)}"
-    elif error.status_code == 405:
-        detail = f"{request.method} is not possible at {_printable(request.url.path)}"
+    if error.status_code == 405:
+        detail = f"{request.method} is not possible at {request.url.path}"
     return error_response(error.status_code, detail, headers=headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return error_response(error.status, error.detail, headers=error.headers)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     # Starlette raises the error again after this answer, and the server logs it with its trace.
     return error_response(500, "The broker failed to answer; its log says why")
-
-
-def _printable(path: str) -> str:
-    """XML has no place for control characters, escaped or not."""
-    return "".join(character for character in path[:200] if character.isprintable())

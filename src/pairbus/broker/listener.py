@@ -23,6 +23,7 @@ from pairbus.broker.guests import AmqpProtocol, Seat, Seats
 from pairbus.errors import StartError
 
 if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
     from pairbus.broker.web import Web
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Listener:
         self,
         sockets: Sequence[socket.socket],
         *,
-        namespace_name: str,
+        namespace: Namespace,
         open_amqp: Callable[[Seat, bool], AmqpProtocol],
         certificates: Certificates,
         limits: Limits,
@@ -55,7 +56,8 @@ class Listener:
         clock: Callable[[], float],
     ) -> None:
         """`open_amqp` makes a connection for a seat; its second argument: is it encrypted?"""
-        self.namespace_name = namespace_name
+        self.namespace = namespace
+        self.namespace_name = namespace.name
         self.open_amqp = open_amqp
         self.limits = limits
         self.is_tls_only = is_tls_only
@@ -151,7 +153,7 @@ class Listener:
             if self._web is None:
                 web_class = await self._loop.run_in_executor(None, _import_web)
                 self._web = web_class(
-                    self.namespace_name,
+                    self.namespace,
                     open_amqp=self.open_amqp,
                     request_seconds=self.limits.handshake_seconds,
                 )

@@ -147,7 +147,7 @@ class Server:
 
         return Listener(
             sockets,
-            namespace_name=options.name,
+            namespace=namespace,
             open_amqp=open_amqp,
             certificates=self._certificates,
             limits=options.limits,

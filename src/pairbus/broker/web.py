@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from pairbus.broker.guests import AmqpProtocol, Seat
 from pairbus.broker.http import make_app
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.websocket import WebSocketConnection
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -28,7 +29,7 @@ class Web:
 
     def __init__(
         self,
-        namespace_name: str,
+        namespace: Namespace,
         *,
         open_amqp: Callable[[Seat, bool], AmqpProtocol],
         request_seconds: float,
@@ -37,7 +38,7 @@ class Web:
         self.request_seconds = request_seconds
         self.state = ServerState()
         self.config = Config(
-            make_app(namespace_name),
+            make_app(namespace),
             interface="asgi3",
             http=HttpToolsProtocol,
             # uvicorn only asks whether there is one; HttpConnection makes it (see below).

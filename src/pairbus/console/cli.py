@@ -1,8 +1,8 @@
 """The command line: what a person types, checked and handed on.
 
 Each command imports what it needs when it runs, so that `pairbus broker` starts fast. A mistake of
-the user's ends in one line on stderr and exit code 2, never in a traceback; a bug keeps its
-traceback.
+the user's ends in one line on stderr and exit code 2, a namespace that refuses or does not answer
+in one line and 1, neither in a traceback; a bug keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.errors import PairbusError
+from pairbus.console import entities
+from pairbus.errors import NamespaceError, PairbusError
 
+FAILED: Final = 1
 USER_ERROR: Final = 2
 DEFAULT_DATA: Final = Path("pairbus-data")
 
@@ -26,6 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(entities.app)
 
 
 class Sku(StrEnum):
@@ -48,14 +53,16 @@ def main() -> None:
         sys.exit(_complain(f"{error.format_message().rstrip('.')}; see --help"))
     except typer.Abort:
         sys.exit(130)
+    except NamespaceError as error:
+        sys.exit(_complain(str(error), FAILED))
     except PairbusError as error:
         sys.exit(_complain(str(error)))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(text: str) -> int:
+def _complain(text: str, code: int = USER_ERROR) -> int:
     print(f"pairbus: {' '.join(text.split())}", file=sys.stderr)
-    return USER_ERROR
+    return code
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from xml.etree.ElementTree import Element, ParseError
 from xml.sax.saxutils import escape as escape_markup
 
-from defusedxml import ElementTree, common  # type: ignore[import-untyped]
+from defusedxml import ElementTree, common
 
 from pairbus.broker.admin.errors import bad_request
 

@@ -1,7 +1,7 @@
 """What a request's path points to: an entity, a list of them, or the namespace itself.
 
-A slash inside a name comes as `%2F` from most clients and as it is from Node's, so the path is split
-before it is decoded, and read from its end. Whether the target exists is not known here.
+A slash inside a name comes as `%2F` from most clients and as it is from Node's, so the path is
+split before it is decoded, and read from its end. Whether the target exists is not known here.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ from typing import Final
 from urllib.parse import unquote
 
 from pairbus.broker.admin.errors import bad_request, not_found
-from pairbus.broker.topic_entities import subscription_path
+from pairbus.broker.topic_entities import SUBSCRIPTIONS, subscription_path
 
 _LENGTH_MAX: Final = 2048
-_RESOURCES: Final = "$resources"
-_NAMESPACE_INFO: Final = "$namespaceinfo"
-_SUBSCRIPTIONS: Final = "subscriptions"
-_RULES: Final = "rules"
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    path = _NAMESPACE_INFO
+    path = "$namespaceinfo"
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    path = f"{_RESOURCES}/queues"
+    path = list_path = "$Resources/Queues"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    path = f"{_RESOURCES}/topics"
+    path = list_path = "$Resources/Topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +45,10 @@ class Subscriptions:
     @property
     def path(self) -> str:
         return self.topic
+
+    @property
+    def list_path(self) -> str:
+        return f"{self.topic}/{SUBSCRIPTIONS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,10 @@ class Rules:
     def path(self) -> str:
         return subscription_path(self.topic, self.subscription)
 
+    @property
+    def list_path(self) -> str:
+        return f"{self.path}/Rules"
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -82,7 +86,9 @@ class Rule:
         return subscription_path(self.topic, self.subscription)
 
 
-Target = NamespaceInfo | Queues | Topics | Entity | Subscriptions | Subscription | Rules | Rule
+List = Queues | Topics | Subscriptions | Rules
+"""Each has a `list_path`: where its pages are."""
+Target = NamespaceInfo | Entity | Subscription | Rule | List
 """Each has a `path`: of the entity whose keys open it, as a token's scope is compared with it."""
 
 

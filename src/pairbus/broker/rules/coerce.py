@@ -181,7 +181,7 @@ def signed(symbol: str, value: Any) -> Any:
     if value is None:
         return None
     if kind not in NUMBERS and kind is not timedelta:
-        raise EvaluationError(f"{symbol!r} does not work on a {_name(value)}")
+        raise EvaluationError(f"{symbol!r} does not work on {_name(value)}")
     if kind is int:
         return in_range(-value if symbol == "-" else value)
     try:
@@ -191,7 +191,7 @@ def signed(symbol: str, value: Any) -> Any:
 
 
 def _misfit(symbol: str, left: object, right: object) -> EvaluationError:
-    return EvaluationError(f"{symbol!r} does not work on a {_name(left)} and a {_name(right)}")
+    return EvaluationError(f"{symbol!r} does not work on {_name(left)} and {_name(right)}")
 
 
 _NAMES: Final[dict[type, str]] = {

@@ -67,7 +67,6 @@ class SystemValues(dict[str, object]):
     __slots__ = ("annotations", "given", "parts")
 
     def __init__(self, parts: Parts, given: Mapping[str, int | str | None]) -> None:
-        super().__init__()
         self.parts = parts
         self.given = given
         self.annotations: dict[str, Any] | None = None
@@ -165,12 +164,12 @@ class UserValues(dict[str, object]):
 
     __slots__ = ("_unread", "spelling", "wire")
 
+    spelling: dict[str, str]
+    wire: dict[str, Any]
+    """The values with their AMQP types, for SET to keep. Both are there once `read` has been."""
+
     def __init__(self, parts: Parts | None) -> None:
-        super().__init__()
         self._unread = parts
-        self.spelling: dict[str, str] = {}
-        self.wire: dict[str, Any] = {}
-        """The values with their AMQP types, for SET to keep."""
 
     def __missing__(self, name: str) -> object:
         if self._unread is None:
@@ -188,6 +187,7 @@ class UserValues(dict[str, object]):
                 reason = f"the application properties cannot be read: {error}"
                 raise EvaluationError(reason) from error
             self._unread = None
+            self.spelling, self.wire = {}, {}
             for name, value in found.items():
                 if (lower := name.lower()) not in self:
                     self.put(lower, name, value)
@@ -202,8 +202,7 @@ class UserValues(dict[str, object]):
         self.read()
         copy = UserValues(None)
         copy.update(self)
-        copy.wire.update(self.wire)
-        copy.spelling.update(self.spelling)
+        copy.spelling, copy.wire = self.spelling.copy(), self.wire.copy()
         return copy
 
 

@@ -49,7 +49,7 @@ _SPOKEN: Final = {
     "RPAR": "')'",
     "COMMA": "','",
     "DOT": "'.'",
-    "NAME": "a property",
+    **dict.fromkeys(("NAME", "BRACKETED", "QUOTED"), "a property"),
     "$END": "the end",
 }
 _UNTERMINATED: Final = {

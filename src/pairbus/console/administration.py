@@ -1,0 +1,125 @@
+"""The official administration client, as the commands use it: by kind of entity, with clear errors.
+
+Works alike on Azure and on a local broker. What the service says in exceptions of its SDK leaves
+here as NamespaceError, with the entity and the namespace in the text.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from azure.core import exceptions as core
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.console.kinds import Kind, spoken
+from pairbus.console.target import Target
+from pairbus.errors import NamespaceError
+
+_Answer = TypeVar("_Answer")
+
+
+@contextmanager
+def administration(target: Target) -> Iterator[Administration]:
+    settings: dict[str, Any] = {"connection_verify": target.verify}
+    if target.is_local:
+        # Proxies and CA bundles of the environment are for others than this machine; and a broker
+        # that is not there now will not be there in a second either.
+        settings |= {"use_env_settings": False, "retry_connect": 0}
+    try:
+        client = ServiceBusAdministrationClient.from_connection_string(target.text, **settings)
+    except ValueError as error:
+        raise NamespaceError(f"the connection string is not understood: {error}") from error
+    with warnings.catch_warnings(), client:
+        if target.verify is False:
+            warnings.filterwarnings("ignore", "Unverified HTTPS request")
+        yield Administration(client, target)
+
+
+class Administration:
+    """Entities by kind and path: `(Kind.RULE, ("events", "audit", "only-eu"))`."""
+
+    def __init__(self, client: ServiceBusAdministrationClient, target: Target) -> None:
+        self._client = client
+        self._target = target
+
+    def namespace_name(self) -> str:
+        properties = self._ask("the namespace", self._client.get_namespace_properties)
+        return str(properties.name)
+
+    def all(self, kind: Kind, parents: Sequence[str] = ()) -> list[Any]:
+        """The SDK's properties of all of them, by name."""
+        return self._list(f"list_{kind}s", kind, parents)
+
+    def all_counts(self, kind: Kind, parents: Sequence[str] = ()) -> list[Any]:
+        return self._list(f"list_{kind}s_runtime_properties", kind, parents)
+
+    def get(self, kind: Kind, path: Sequence[str]) -> Any:
+        return self._call(f"get_{kind}", kind, path)
+
+    def get_counts(self, kind: Kind, path: Sequence[str]) -> Any:
+        return self._call(f"get_{kind}_runtime_properties", kind, path)
+
+    def create(self, kind: Kind, path: Sequence[str], **settings: Any) -> None:
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._call(f"create_{kind}", kind, path, **given)
+
+    def delete(self, kind: Kind, path: Sequence[str]) -> None:
+        self._call(f"delete_{kind}", kind, path)
+
+    def _list(self, method: str, kind: Kind, parents: Sequence[str]) -> list[Any]:
+        whose = spoken(kind.parents[-1], parents) if parents else "the namespace"
+        pages = getattr(self._client, method)
+        # Read to the end here: its pages are fetched, and may fail, while it is walked.
+        return self._ask(whose, lambda: list(pages(*parents)))
+
+    def _call(self, method: str, kind: Kind, path: Sequence[str], **settings: Any) -> Any:
+        call = getattr(self._client, method)
+        return self._ask(spoken(kind, path), lambda: call(*path, **settings))
+
+    def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
+        address = self._target.address
+        try:
+            return call()
+        except core.ResourceNotFoundError as error:
+            raise NamespaceError(f"{what} is not there, at {address}") from error
+        except core.ResourceExistsError as error:
+            raise NamespaceError(f"{what} exists already, at {address}") from error
+        except core.ClientAuthenticationError as error:
+            raise NamespaceError(
+                f"{address} does not let policy {self._target.policy_name!r} in, which needs the "
+                f"right key and Manage: {_detail(error)}"
+            ) from error
+        except core.HttpResponseError as error:
+            raise NamespaceError(f"{what}: {address} says: {_detail(error)}") from error
+        except core.AzureError as error:
+            raise NamespaceError(f"{address} cannot be reached: {unreachable(error)}") from error
+
+
+def _detail(error: core.HttpResponseError) -> str:
+    return " ".join((error.message or str(error)).split())
+
+
+def unreachable(error: BaseException) -> str:
+    """The system's own words, from below the layers that wrap them."""
+    text, below = " ".join(str(error).split()), None
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:  # ends: each exception is looked at once
+        one = queue.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted; give the file of its authority with --ca-file"
+        if isinstance(one, socket.gaierror):
+            return "there is no host of that name"
+        if isinstance(one, OSError) and one.strerror and below is None:
+            below = one.strerror
+        related = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
+        queue += [each for each in related if isinstance(each, BaseException)]
+    return below or text
