@@ -26,9 +26,6 @@ class QueueDriver(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        # A window of a few messages has the same edges as one of a thousand.
-        self.patch.setattr(window_module, "COUNT_MAX", 3)
-        self.patch.setattr(window_module, "READ_COUNT", 2)
         self.folder = scratch_folder()
         self.tags = count(1)
         self.locks = []  # (box, lock) of all that was ever lent, the stale ones too
@@ -39,8 +36,12 @@ class QueueDriver(RuleBasedStateMachine):
         ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
         buries_expired=st.booleans(),
         looks_for_duplicates=st.booleans(),
+        room=st.sampled_from([2, 6]),
     )
-    def open(self, ttl, buries_expired, looks_for_duplicates):
+    def open(self, ttl, buries_expired, looks_for_duplicates, room):
+        # A window of a few messages has the same edges as one of a thousand.
+        self.patch.setattr(window_module, "COUNT_MAX", room)
+        self.patch.setattr(window_module, "READ_COUNT", room // 2)
         description = QueueDescription(
             name="q",
             lock_duration=timedelta(milliseconds=LOCK_MS),

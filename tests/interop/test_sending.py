@@ -89,7 +89,7 @@ def test_an_empty_list_and_an_empty_batch_send_nothing(bus):
 def test_a_batch_with_one_bad_message_is_refused_as_a_whole(bus):
     sender = bus.sender()
     good = [ServiceBusMessage("good", session_id="s") for _ in range(3)]
-    with pytest.raises(ServiceBusError):
+    with pytest.raises(ServiceBusError, match="not-allowed"):
         sender.send_messages([*good, ServiceBusMessage("without a session")])
     sender.send_messages(ServiceBusMessage("afterwards", session_id="s"))
     receiver = bus.receiver(session_id="s")

@@ -14,7 +14,6 @@ from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
-    ServiceBusError,
 )
 
 from tests.interop.bus import take
@@ -293,7 +292,7 @@ def test_a_deferred_message_that_is_locked_is_not_given_twice(bus):
     receiver, other = bus.receiver(), bus.receiver()
     number = receive_one_and_defer(receiver)
     [locked] = receiver.receive_deferred_messages(number)
-    with pytest.raises(ServiceBusError):
+    with pytest.raises(MessageNotFoundError):
         other.receive_deferred_messages(number)
     receiver.complete_message(locked)
 

@@ -19,13 +19,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, TransportType
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    ServiceBusAuthenticationError,
-    ServiceBusError,
-)
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError
 
-from tests.interop.bus import take
+from tests.interop.bus import sweeping_up_after_the_sdk, take
 
 pytestmark = [
     pytest.mark.req("X-08"),
@@ -102,15 +98,17 @@ def test_many_messages_with_prefetch(bus):
 @pytest.mark.parametrize("transport", ["tls", "websocket-tls"])
 def test_a_certificate_from_somebody_else_is_not_trusted(bus):
     """The SDK's own bundle of authorities does not know the broker's."""
-    client = bus.connect(connection_verify=None, ssl_context=ssl.create_default_context())
-    with pytest.raises(ServiceBusError):
-        bus.sender(client=client)
+    with sweeping_up_after_the_sdk():
+        client = bus.connect(ssl_context=ssl.create_default_context(), retry_total=0)
+        with pytest.raises(ServiceBusConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            bus.sender(client=client)
 
 
 @pytest.mark.parametrize("transport", ["tls"])
 def test_a_wrong_key_is_refused_over_tls_as_well(bus):
+    """With a custom endpoint, the SDK gives a refused token this name."""
     client = bus.connect(bus.connection_string(key="bm90IHRoZSBrZXk="))
-    with pytest.raises((ServiceBusAuthenticationError, ServiceBusError)):
+    with pytest.raises(ServiceBusConnectionError, match="client-error"):
         bus.sender(client=client)
 
 

@@ -139,6 +139,11 @@ class Link:
     def alive(self) -> bool:
         return self._pn is not None and not self._closing
 
+    @property
+    def is_arriving(self) -> bool:
+        """Some of a message has come, and not its last frame."""
+        return self._arriving
+
     # -- its life -----------------------------------------------------------------------------
 
     def accept(

@@ -88,21 +88,45 @@ def _listen_on_each(host: Host, port: int, sockets: list[socket.socket]) -> None
         port = sockets[0].getsockname()[1]
 
 
+def reserve(listening: socket.socket) -> socket.socket:
+    """Close it, and keep its address with one that does not listen: who connects is refused.
+
+    `again` makes it listen.
+    """
+    address, family = listening.getsockname(), listening.family
+    listening.close()
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _bind(reserved, address[0], address[1])
+    except BaseException:
+        reserved.close()
+        raise
+    return reserved
+
+
+def again(reserved: socket.socket) -> None:
+    reserved.listen(_BACKLOG)
+
+
 def _listen_on(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # "::" means every address of the machine, of either kind, and nothing else does.
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
-        listening.setblocking(False)
-        listening.bind((address, port))
+        _bind(listening, address, port)
         listening.listen(_BACKLOG)
     except BaseException:
         listening.close()
         raise
     return listening
+
+
+def _bind(bound: socket.socket, address: str, port: int) -> None:
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if bound.family == socket.AF_INET6:
+        # "::" means every address of the machine, of either kind, and nothing else does.
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
+    bound.setblocking(False)
+    bound.bind((address, port))
 
 
 def _explained(error: OSError, host: Host, port: int, namespace: str) -> StartError:

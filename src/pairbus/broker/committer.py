@@ -11,10 +11,11 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.broker.store import Store
+from pairbus.broker.store import Group, Store
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,10 @@ class Committer:
         # Called once after the waiters of a commit were told, to send what they prepared.
         self._settled = settled
         self._waiters: list[Waiter] = []
+        # Groups that are complete and wait for their turn; what gathers now comes after them.
+        self._closed: deque[tuple[Group, list[Waiter]]] = deque()
+        self.before_commit: Callable[[], None] | None = None
+        """A fault on demand: called on the committing thread, it may take its time or raise."""
         self._scheduled = False
         self._in_flight: list[Waiter] | None = None
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -47,6 +52,16 @@ class Committer:
         self._waiters.append((callback, arguments))
         self.request()
 
+    def separate(self) -> None:
+        """What has gathered so far shares its transaction with nothing that comes later."""
+        if self._waiters or self._store.has_changes:
+            self._closed.append((self._store.take(), self._waiters))
+            self._waiters = []
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiters or self._closed or self._store.has_changes)
+
     def request(self) -> None:
         if not self._scheduled and self._in_flight is None:
             self._scheduled = True
@@ -56,7 +71,7 @@ class Committer:
 
     async def flushed(self) -> None:
         """Wait until nothing is pending any more."""
-        while self._waiters or self._in_flight is not None or self._store.has_changes:
+        while self._has_work or self._in_flight is not None:
             self.request()
             await self._idle.wait()
 
@@ -67,13 +82,17 @@ class Committer:
 
     def _begin(self) -> None:
         self._scheduled = False
-        waiters, self._waiters = self._waiters, []
-        self._in_flight = waiters
-        if not self._store.has_changes:
+        if not self._closed:
+            self.separate()
+        if not self._closed:
+            self._idle.set()
+            return
+        group, self._in_flight = self._closed.popleft()
+        if not group:
             self._finish(None)
             return
         try:
-            self._store.apply()
+            self._store.apply(group)
         except Exception as error:
             # Whatever it is: those who wait must be told, and the next commit must come.
             logger.error("the data file %s cannot be written: %r", self._store.path, error)
@@ -85,6 +104,8 @@ class Committer:
         while self._orders.get():  # until stop() orders the end
             error: Exception | None = None
             try:
+                if (fault := self.before_commit) is not None:
+                    fault()
                 self._store.commit()
             except Exception as trouble:
                 error = trouble
@@ -111,7 +132,7 @@ class Committer:
             self._settled()
         except Exception:
             logger.exception("after a commit")
-        if self._waiters or self._store.has_changes:
+        if self._has_work:
             self.request()
         else:
             self._idle.set()

@@ -24,6 +24,7 @@ from pairbus.amqp.engine import (
     Disposed,
     Engine,
     EngineLimits,
+    Event,
     Flowed,
     Link,
     Opened,
@@ -36,6 +37,9 @@ from pairbus.amqp.engine import (
 from pairbus.broker import lifecycle, paths, tokens
 from pairbus.broker.dialect import Request, no_entity
 from pairbus.broker.entities import Limits, Right
+from pairbus.broker.faults.detour import Detour
+from pairbus.broker.faults.kinds import Operation
+from pairbus.broker.guests import reset
 from pairbus.broker.lifecycle import Kind
 from pairbus.broker.links import SESSION_FILTER, Inlet, Outlet
 from pairbus.broker.namespace import Namespace
@@ -62,6 +66,8 @@ class Pause(Enum):
     """It does not read what it is sent."""
     REQUESTS = auto()
     """It asks faster than it is answered."""
+    FAULT = auto()
+    """A fault on demand keeps what it says."""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -80,6 +86,8 @@ class AmqpConnection(asyncio.Protocol):
         self._pauses: set[Pause] = set()
         self._requests: deque[tuple[RequestLink, Request]] = deque()
         self._is_working = False
+        self.detour: Detour | None = None
+        """Only while there are faults on demand."""
         message_size_max = namespace.message_size_max + _FRAMING_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -117,9 +125,14 @@ class AmqpConnection(asyncio.Protocol):
         self._handshake = self.namespace.loop.call_later(
             self._limits.handshake_seconds, self._handshake_overdue
         )
+        if self.namespace.trouble is not None:
+            self.trouble_changed()
         self._keep_alive()
 
     def data_received(self, data: bytes) -> None:
+        if self.detour is not None:
+            self.detour.received(data)
+            return
         now_ms = self.namespace.now_ms()
         handlers = self._handlers
         for event in self._engine.receive(data):
@@ -142,6 +155,8 @@ class AmqpConnection(asyncio.Protocol):
         self._links.clear()
         self._answers.clear()
         self._requests.clear()
+        if self.detour is not None:
+            self.detour.close()
         self._engine.free()
         self.namespace.run()
 
@@ -150,7 +165,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._resume(Pause.WRITES)
-        self._feed_outlets()
+        self.feed_outlets()
         self._work_on()
         self.namespace.run()
 
@@ -170,6 +185,8 @@ class AmqpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self.detour is not None and self.detour.holds_output():
+            return
         if data := self._engine.data_to_send():
             transport.write(data)
         if self._engine.closed:
@@ -178,7 +195,7 @@ class AmqpConnection(asyncio.Protocol):
             self._unsent_bytes = 0
             if Pause.WRITES not in self._pauses:
                 # It was only our own turn that got too long; go on in the next one.
-                self._feed_outlets()
+                self.feed_outlets()
                 self.namespace.loop.call_soon(self.namespace.run)
         else:
             self._unsent_bytes = 0
@@ -190,9 +207,11 @@ class AmqpConnection(asyncio.Protocol):
             self._unsent_bytes > self._limits.write_buffer_bytes_max or Pause.WRITES in self._pauses
         )
 
-    def sends(self, size: int) -> None:
+    def sends(self, size: int, path: Path) -> None:
         """A message of so many bytes goes out."""
         self._unsent_bytes += size
+        if self.detour is not None:
+            self.detour.gave(path, size)
         self.namespace.unsent(self)
 
     def hold(self, size: int) -> None:
@@ -218,7 +237,7 @@ class AmqpConnection(asyncio.Protocol):
             if not self._pauses and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _feed_outlets(self) -> None:
+    def feed_outlets(self) -> None:
         for link in self._links:
             if isinstance(link.context, Outlet) and link.credit > 0:
                 link.context.mailbox.hunger(link.context)
@@ -260,12 +279,66 @@ class AmqpConnection(asyncio.Protocol):
             self._timer = self.namespace.loop.call_later(delay, self._keep_alive)
 
     def _handshake_overdue(self) -> None:
+        if self.detour is not None and self.detour.is_silent:
+            return  # it is not the client's fault
         logger.info("%s: no AMQP open in time", self._peer)
         self._transport.abort()
 
     @property
     def _peer(self) -> str:
         return str(self._transport.get_extra_info("peername"))
+
+    # faults on demand; the detour decides
+
+    def trouble_changed(self) -> None:
+        if self.detour is None:
+            self.detour = Detour(self)
+        self.detour.trouble_changed()
+        self.drop_detour()
+
+    def drop_detour(self) -> None:
+        if self.detour is not None and self.detour.is_over:
+            self.detour.close()
+            self.detour = None
+
+    def take(self, data: bytes) -> None:
+        """What `data_received` does without a detour."""
+        assert self.detour is not None
+        for event in self._engine.receive(data):
+            self.detour.took(event)
+        for link in self.links:
+            if link.is_arriving:
+                self.detour.arriving(link)
+        self.has_output()
+        self.namespace.run()
+
+    def handle(self, event: Event) -> None:
+        self._handlers[type(event)](event, self.namespace.now_ms())
+
+    def output(self) -> bytes:
+        return self._engine.data_to_send()
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def cut(self) -> None:
+        """Reset it: nothing that was not sent yet leaves."""
+        if self._transport is not None and not self._transport.is_closing():
+            reset(self._transport)
+
+    def hold_back(self, is_full: bool) -> None:
+        if is_full:
+            self._pause(Pause.FAULT)
+        else:
+            self._resume(Pause.FAULT)
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._links)
+
+    @property
+    def is_closing(self) -> bool:
+        return bool(self._transport.is_closing())
 
     # who the client is
 
@@ -297,7 +370,7 @@ class AmqpConnection(asyncio.Protocol):
             owner = link.context
             right: Right | None = getattr(owner, "right", None)
             if right is not None and not self.is_allowed(owner.path, right, now_ms=now_ms):
-                self._end(
+                self.end(
                     link,
                     AmqpError(
                         "amqp:unauthorized-access",
@@ -308,7 +381,7 @@ class AmqpConnection(asyncio.Protocol):
     def entity_gone(self, queue: Queue) -> None:
         for link in list(self._links):
             if getattr(link.context, "queue", None) is queue:
-                self._end(link, no_entity(self.namespace.name, queue.name))
+                self.end(link, no_entity(self.namespace.name, queue.name))
 
     def entity_changed(self, queue: Queue) -> None:
         """Close the links that its new description does not allow."""
@@ -322,9 +395,9 @@ class AmqpConnection(asyncio.Protocol):
             elif isinstance(owner, Outlet):
                 error = lifecycle.refusal_to_receive(queue.description, owner.mailbox.kind)
             if error is not None:
-                self._end(link, error)
+                self.end(link, error)
 
-    def _end(self, link: Link, error: AmqpError) -> None:
+    def end(self, link: Link, error: AmqpError) -> None:
         self._forget(link)
         link.close(error)
         self.has_output()
@@ -388,6 +461,12 @@ class AmqpConnection(asyncio.Protocol):
         if queue is None:
             return no_entity(self.namespace.name, path.entity)
         mailbox = queue.mailboxes[path.kind]
+        if (trouble := self.namespace.trouble) is not None:
+            refused = trouble.bar(path.entity, receives=False) or trouble.refusal(
+                path.entity, Operation.ATTACH
+            )
+            if refused is not None:
+                return refused
         if path.is_management:
             rights = (Right.LISTEN, Right.SEND)
             if not any(self.is_allowed(path, right, now_ms=now_ms) for right in rights):

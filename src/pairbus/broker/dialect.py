@@ -61,6 +61,7 @@ _STATUS: Final = {
     "amqp:not-implemented": 501,
     "amqp:internal-error": 500,
     "com.microsoft:timeout": 408,
+    "com.microsoft:server-busy": 503,
 }
 
 

@@ -43,12 +43,11 @@ class Directory:
     def mailbox(self, mailbox_id: int) -> tuple[Queue, Mailbox] | None:
         return self._by_mailbox.get(mailbox_id)
 
-    def load(self, *, now_ms: int) -> None:
+    def load(self) -> None:
         store = self._namespace.store
         for stored in store.entities():
             description = from_stored(stored.kind, stored.name, stored.description)
-            entity = self._add(stored, description, store.mailboxes(stored.entity_id))
-            entity.accessed_ms = now_ms  # nobody can use it while the broker is down
+            self._add(stored, description, store.mailboxes(stored.entity_id))
 
     def ensure(self, description: EntityDescription, *, now_ms: int) -> None:
         """Make it, or bring it in line. One that says nothing but its name changes nothing."""
@@ -79,7 +78,7 @@ class Directory:
                 f"delete the {description.noun} first"
             )
         self._namespace.store.update_entity(entity.entity_id, to_stored(description), now_ms=now_ms)
-        entity.updated_ms = now_ms
+        entity.updated_ms = entity.available_ms = now_ms
         entity.redescribe(description)
 
     def remove(self, entity: Queue) -> list[Queue]:
@@ -87,31 +86,47 @@ class Directory:
         gone = [entity]
         if isinstance(entity, Topic):
             gone += entity.subscriptions.values()
-        elif isinstance(entity, Subscription):
-            topic = self.find(entity.description.topic_name)
-            if isinstance(topic, Topic):
-                del topic.subscriptions[entity.description.own_name.lower()]
-        for one in gone:
-            del self._entities[one.name.lower()]
-            for mailbox in one.mailboxes.values():
-                del self._by_mailbox[mailbox.counters.mailbox_id]
+        for one in reversed(gone):
+            self.forget(one)
             self._namespace.store.drop_entity(one.entity_id)
         return gone
+
+    def put_back(self, entities: list[Queue]) -> None:
+        """A removal that the disk refused."""
+        for entity in entities:
+            self._enter(entity)
+
+    def forget(self, entity: Queue) -> None:
+        """A creation that the disk refused."""
+        del self._entities[entity.name.lower()]
+        for mailbox in entity.mailboxes.values():
+            del self._by_mailbox[mailbox.counters.mailbox_id]
+        topic = self._topic_of(entity)
+        if isinstance(entity, Subscription) and topic is not None:
+            del topic.subscriptions[entity.description.own_name.lower()]
 
     def _add(
         self, stored: StoredEntity, description: EntityDescription, counters: list[Counters]
     ) -> Queue:
-        entity: Queue
-        if isinstance(description, SubscriptionDescription):
-            entity = Subscription(self._namespace, stored, description, counters)
-            topic = self.find(description.topic_name)
-            assert isinstance(topic, Topic), description
-            topic.subscriptions[description.own_name.lower()] = entity
-        elif isinstance(description, TopicDescription):
-            entity = Topic(self._namespace, stored, description, counters)
-        else:
-            entity = Queue(self._namespace, stored, description, counters)
-        self._entities[description.name.lower()] = entity
+        kinds: dict[type[EntityDescription], type[Queue]] = {
+            SubscriptionDescription: Subscription,
+            TopicDescription: Topic,
+        }
+        kind = kinds.get(type(description), Queue)
+        entity = kind(self._namespace, stored, description, counters)
+        self._enter(entity)
+        return entity
+
+    def _enter(self, entity: Queue) -> None:
+        self._entities[entity.name.lower()] = entity
         for mailbox in entity.mailboxes.values():
             self._by_mailbox[mailbox.counters.mailbox_id] = (entity, mailbox)
-        return entity
+        topic = self._topic_of(entity)
+        if isinstance(entity, Subscription) and topic is not None:
+            topic.subscriptions[entity.description.own_name.lower()] = entity
+
+    def _topic_of(self, entity: Queue) -> Topic | None:
+        if isinstance(entity, Subscription):
+            topic = self.find(entity.description.topic_name)
+            return topic if isinstance(topic, Topic) else None
+        return None

@@ -28,6 +28,7 @@ DEFAULT_KEY: Final = "SAS_KEY_VALUE"
 SKUS: Final = ("Standard", "Premium")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 260
+_METADATA_LENGTH_MAX = 1024
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
     r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -128,9 +129,26 @@ class EntityDescription:
     max_message_size_in_kilobytes: int = 256
     authorization_rules: tuple[Policy, ...] = ()
     """Keys of this entity alone, besides those of the namespace."""
+    enable_express: bool = False
+    """Permission to keep messages in memory for a while. This broker makes no use of it."""
+
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Settings that this kind of entity does not have."""
 
     def __post_init__(self) -> None:
-        check_name(self.name, self.noun)
+        self._check_name()
+        for setting in fields(self):
+            if setting.name in self.lacks and getattr(self, setting.name) != setting.default:
+                raise ConfigError(f"{self}: a {self.noun} has no {setting.name}")
+        if self.enable_express and self.requires_duplicate_detection:
+            raise ConfigError(
+                f"{self}: enable_express and requires_duplicate_detection exclude each other"
+            )
+        if self.user_metadata is not None and len(self.user_metadata) > _METADATA_LENGTH_MAX:
+            raise ConfigError(
+                f"{self}: user_metadata has {len(self.user_metadata)} characters, at most "
+                f"{_METADATA_LENGTH_MAX} are possible"
+            )
         for name, (least, most) in _DURATIONS.items():
             value = getattr(self, name)
             if not isinstance(value, timedelta) or not least <= value <= most:
@@ -145,16 +163,13 @@ class EntityDescription:
                 raise ConfigError(
                     f"{self}: {name} is {number!r}, but must be between {low} and {high}"
                 )
-        self._check_forwarding()
 
-    def _check_forwarding(self) -> None:
-        for name in ("forward_to", "forward_dead_lettered_messages_to"):
-            target = getattr(self, name)
-            if target is not None and target.lower() == self.name.lower():
-                raise ConfigError(f"{self.noun} {self.name!r}: {name} is the {self.noun} itself")
-        if self.forward_to is not None and self.requires_session:
+    def _check_name(self) -> None:
+        check_name(self.name, self.noun)
+        if "/subscriptions/" in self.name.lower():
             raise ConfigError(
-                f"{self.noun} {self.name!r}: forward_to and requires_session exclude each other"
+                f"{self.noun} name {self.name!r} is not valid: '/subscriptions/' stands between a "
+                "topic and its subscription"
             )
 
     @property
@@ -188,6 +203,12 @@ class Policy:
     name: str
     key: str
     rights: frozenset[Right]
+    secondary_key: str | None = None
+    """Works as well, so that keys can be changed one after the other."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,) if self.secondary_key is None else (self.key, self.secondary_key)
 
     def allows(self, right: Right) -> bool:
         return right in self.rights or Right.MANAGE in self.rights

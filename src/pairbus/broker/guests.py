@@ -7,11 +7,25 @@ when the socket is gone, whatever has been spoken on it: TLS, HTTP, WebSocket or
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+import struct
 from collections.abc import Iterator
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 logger = logging.getLogger(__name__)
+
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End it as when the machine is gone: the peer sees a reset, and nothing more is sent."""
+    underlying = transport.get_extra_info("socket")
+    if underlying is not None:
+        with contextlib.suppress(OSError):  # it may be gone already
+            underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
 
 
 class Guest(Protocol):

@@ -1,7 +1,7 @@
 """What a namespace answers over HTTP: its health, and its administration for all other paths.
 
 A plain ASGI application. Which port it is on, and that AMQP shares that port, it does not know.
-Errors have the form of the service (PROTOCOL 7.5), so that the official clients can read them.
+Errors have the form of the service, so that the official clients can read them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from pairbus.broker.admin.app import Administration
 from pairbus.broker.admin.atom import escape
 from pairbus.broker.admin.errors import Refused
+from pairbus.broker.fault_routes import FaultGate, faults_routes
 from pairbus.broker.namespace import Namespace
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def make_app(namespace: Namespace) -> Starlette:
         return JSONResponse({"status": "ok", "namespace": namespace.name})
 
     routes: list[BaseRoute] = [Route(HEALTH_PATH, health, methods=["GET"])]
+    routes += faults_routes(namespace)
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app = Starlette(
         routes=routes,
@@ -42,7 +44,7 @@ def make_app(namespace: Namespace) -> Starlette:
     )
     app.router.redirect_slashes = False
     # Names of entities are paths, with slashes that may be encoded: it reads them by itself.
-    app.router.default = Administration(namespace)
+    app.router.default = FaultGate(namespace, Administration(namespace))
     return app
 
 

@@ -58,6 +58,8 @@ class Checked:
     partition_id: int | None = None
     """Of a message that had one before."""
     is_ping: bool = False
+    hops: int = 0
+    """How often it was forwarded, through topics too."""
 
 
 def check(

@@ -16,6 +16,7 @@ from pairbus.amqp.sections import MalformedMessage, slice_message
 from pairbus.broker.delivery import stamped
 from pairbus.broker.dialect import malformed, ticks
 from pairbus.broker.entities import Right
+from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import Settlement
 from pairbus.broker.mailbox import Lock, Mailbox
@@ -68,6 +69,11 @@ class Inlet:
         if self._used >= _CREDIT // 2:
             self.link.grant(self._used)
             self._used = 0
+        if (trouble := self.queue.namespace.trouble) is not None:
+            refused = trouble.refusal(self.path.entity, Operation.SEND)
+            if refused is not None:
+                delivery.reject(refused)
+                return
         try:
             if event.message_format == BATCH_FORMAT:
                 batch = [Incoming(slice_message(one), len(one)) for one in split_batch(data)]
@@ -84,7 +90,10 @@ class Inlet:
             self.connection.hold(size)
 
     def _taken(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
-        if error is None:
+        trouble = self.queue.namespace.trouble
+        if trouble is not None and error is None and trouble.cuts_after_accept(self.path.entity):
+            self.connection.cut()
+        elif error is None:
             delivery.accept()
         else:
             delivery.reject(error)
@@ -193,6 +202,11 @@ class Outlet:
     # giving out
 
     def flowed(self, *, now_ms: int) -> None:
+        if (trouble := self.queue.namespace.trouble) is not None and self.link.credit > 0:
+            refused = trouble.refusal(self.path.entity, Operation.RECEIVE)
+            if refused is not None:
+                self.connection.end(self.link, refused)
+                return
         if self.link.credit > 0:
             self.mailbox.hunger(self)
             self.queue.pump(self.mailbox, now_ms=now_ms)
@@ -208,6 +222,7 @@ class Outlet:
             self.link.credit > self._deleting
             and not self.connection.is_congested
             and (self.session is None or not self.session.is_ending)
+            and (self.connection.detour is None or self.connection.detour.may_give(self.path))
         )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:
@@ -218,7 +233,7 @@ class Outlet:
         lock = self.queue.lock(self.mailbox, message, self, now_ms=now_ms)
         data = stamped(message, lock)
         self.link.send(lock.token, data, context=lock)
-        self.connection.sends(len(data))
+        self.connection.sends(len(data), self.path)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1
@@ -226,7 +241,7 @@ class Outlet:
             if self.link.alive:
                 data = stamped(message, None)
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
-                self.connection.sends(len(data))
+                self.connection.sends(len(data), self.path)
             else:
                 # The receiver has left in between. It never got it, so it is not its to lose.
                 self.queue.put_back(self.mailbox, message)
@@ -246,6 +261,12 @@ class Outlet:
             settlement = _SETTLEMENTS[kind]
         else:
             return
+        if (trouble := self.queue.namespace.trouble) is not None:
+            refused = trouble.refusal(self.path.entity, Operation.SETTLE)
+            if refused is not None:
+                delivery.settle(rejected(refused))
+                self.connection.has_output()
+                return
         if self.mailbox.valid_lock(lock.token, now_ms=now_ms) is not lock:
             if not event.settled:
                 delivery.settle(rejected(self._lost(lock)))

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pairbus.broker.addresses import close_all
+from pairbus.broker.addresses import again, close_all, reserve
 from pairbus.broker.certificates import Certificates
 from pairbus.broker.entities import Limits
 from pairbus.broker.guests import AmqpProtocol, Seat, Seats
@@ -93,6 +93,23 @@ class Listener:
         if self._web is not None:
             await self._web.stop()
 
+    # --- faults on demand
+
+    def refuse(self) -> None:
+        """Nobody can connect, but the port stays ours."""
+        for index, listening in enumerate(self._sockets):
+            self._loop.remove_reader(listening)
+            self._sockets[index] = reserve(listening)
+
+    def admit(self) -> None:
+        for reserved in self._sockets:
+            again(reserved)
+        self.start()
+
+    def see_off(self) -> None:
+        for seat in self.seats:
+            seat.shutdown()
+
     # --- accepting
 
     def _accept(self, listening: socket.socket) -> None:
@@ -115,7 +132,7 @@ class Listener:
             self._let_in(accepted)
 
     def _resume(self, listening: socket.socket) -> None:
-        if not self._is_stopped:
+        if not self._is_stopped and listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _let_in(self, accepted: socket.socket) -> None:

@@ -25,6 +25,7 @@ from pairbus.broker.entities import (
     QueueDescription,
     default_policy,
 )
+from pairbus.broker.faults import Faults
 from pairbus.broker.server import Endpoint, Server
 from pairbus.broker.shorthand import described_topics
 from pairbus.errors import BrokerError, ConfigError
@@ -138,6 +139,11 @@ class Broker:
 
     def connection_string_for(self, policy_name: str) -> str:
         return self._only().connection_string_for(policy_name)
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong in the only namespace, on demand; else `broker[name].faults`."""
+        return self._only().faults
 
     @property
     def port(self) -> int:

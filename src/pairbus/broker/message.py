@@ -120,11 +120,14 @@ class Message:
 
 
 def from_row(row: tuple[Any, ...]) -> Message:
-    """The inverse of `Message.row`; the row comes from our own file, so its types are known."""
-    row_id, state, enqueued_ms, expires_ms, due_ms, count, session_id, size, extra, bare = row
+    """The inverse of `Message.row`, with one column more: the bytes, if they are shared."""
+    (
+        row_id, state, enqueued_ms, expires_ms, due_ms, count, session_id, size, extra, bare,
+        shared,
+    ) = row  # fmt: skip
     body_id = None
-    if type(bare) is int:  # the caller fetches the bytes
-        body_id, bare = bare, b""
+    if shared is not None:
+        body_id, bare = bare, shared
     sequence = row_id & ROW_SEQUENCE_MASK
     message = Message(
         sequence, state, enqueued_ms, expires_ms, None, due_ms, count, session_id, None, None,

@@ -24,6 +24,8 @@ from pairbus.broker.entities import (
     QueueDescription,
     milliseconds,
 )
+from pairbus.broker.faults.board import Board
+from pairbus.broker.faults.trouble import Trouble
 from pairbus.broker.mailbox import Mailbox, Tokens
 from pairbus.broker.queue import Queue
 from pairbus.broker.schema import readable
@@ -50,6 +52,9 @@ class Flushable(Protocol):
     def entity_gone(self, queue: Queue) -> None: ...
     def entity_changed(self, queue: Queue) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
+    def trouble_changed(self) -> None: ...
+    def cut(self) -> None: ...
+    def shutdown(self) -> None: ...
 
 
 class Namespace:
@@ -76,7 +81,11 @@ class Namespace:
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping_ms = 0
         self._is_closing = False
+        self._is_cleaning = False
         self._unsubscribe: Callable[[], None] | None = None
+        self.trouble: Trouble | None = None
+        """What faults on demand do at the moment; nearly always nothing."""
+        self.faults = Board(self)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
@@ -88,7 +97,7 @@ class Namespace:
         self.store = Store(self._data_file(), durable=self.options.data is not None)
         try:
             with readable(self.store.path):
-                self.directory.load(now_ms=self.now_ms())
+                self.directory.load()
             for description in self.options.entities:
                 self.directory.ensure(description, now_ms=self.now_ms())
             self.store.save()
@@ -108,6 +117,7 @@ class Namespace:
         """All that was promised is on the disk when this returns."""
         if self._unsubscribe is not None:
             self._unsubscribe()
+        self.faults.close()
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -157,24 +167,39 @@ class Namespace:
 
     def create(self, description: EntityDescription) -> Queue:
         entity = self.directory.create(description, now_ms=self.now_ms())
-        self.committer.request()
+        self._unless_stored(lambda: self.directory.forget(entity))
         return entity
 
     def update(self, entity: Queue, description: EntityDescription) -> None:
+        before = entity.description
         self.directory.update(entity, description, now_ms=self.now_ms())
-        self.committer.request()
+        self._unless_stored(lambda: entity.redescribe(before))
         for connection in list(self.connections):
             connection.entity_changed(entity)
         self.run()
 
     def delete(self, entity: Queue) -> None:
-        for gone in self.directory.remove(entity):
-            for mailbox in gone.mailboxes.values():
+        gone = self.directory.remove(entity)
+        self._unless_stored(lambda: self.directory.put_back(gone))
+        for one in gone:
+            for mailbox in one.mailboxes.values():
                 self._woken.pop(mailbox, None)
             for connection in list(self.connections):
-                connection.entity_gone(gone)
-        self.committer.request()
+                connection.entity_gone(one)
         self.run()
+
+    def _unless_stored(self, undo: Callable[[], None]) -> None:
+        """Take back in memory what the disk refuses."""
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                undo()
+
+        self.committer.when_durable(done)
+
+    @property
+    def created_ms(self) -> int:
+        return self.store.created_ms
 
     async def durable(self) -> None:
         """Wait until all changes so far are on the disk."""
@@ -244,6 +269,11 @@ class Namespace:
             delay = max(at_ms / 1000 - self.clock(), _TICK_GAP_MS / 1000)
             self._timer = self.loop.call_later(delay, self.tick)
 
+    def set_clock(self, clock: Callable[[], float]) -> None:
+        """A fault on demand; the namespace catches up in the next turn."""
+        self.clock, self._housekeeping_ms = clock, 0
+        self.loop.call_soon(self.tick)
+
     def _clock_moved(self) -> None:
         """From any thread; returns when the namespace has caught up with its clock."""
         caught_up = threading.Event()
@@ -263,6 +293,7 @@ class Namespace:
             caught_up.wait(timeout=_CATCH_UP_SECONDS)
 
     def tick(self) -> None:
+        self.faults.look()
         if self._timer is not None:
             self._timer.cancel()
         now_ms = self.now_ms()
@@ -308,19 +339,26 @@ class Namespace:
                 return  # else all of them are locked: look behind them
 
     def _keep_house(self, now_ms: int) -> None:
-        self.store.clean(now_ms=now_ms)
+        if not self._is_cleaning:
+            self._is_cleaning = True
+            self.store.clean(now_ms=now_ms)
+            self.committer.when_durable(self._cleaned)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
-        for queue in self.directory:
-            idle_ms = milliseconds(queue.description.auto_delete_on_idle)
-            if queue.is_in_use:
-                queue.accessed_ms = now_ms
-            elif idle_ms is not None and queue.accessed_ms + idle_ms <= now_ms:
-                logger.info("%s was idle for %d s: deleted", queue.description, idle_ms // 1000)
-                self.delete(queue)
-                continue
-            if queue.accessed_ms > queue.saved_access_ms:
-                queue.saved_access_ms = queue.accessed_ms
-                self.store.touch_entity(queue.entity_id, queue.accessed_ms)
+        for entity in self.directory:
+            if self.find(entity.name) is not entity:
+                continue  # it went with its topic a moment ago
+            idle_ms = milliseconds(entity.description.auto_delete_on_idle)
+            if entity.is_in_use:
+                entity.available_ms = now_ms
+            elif idle_ms is not None and entity.idle_since_ms + idle_ms <= now_ms:
+                logger.info("%s was idle for %d s: deleted", entity.description, idle_ms // 1000)
+                self.delete(entity)
+            elif entity.accessed_ms > entity.saved_access_ms:
+                entity.saved_access_ms = entity.accessed_ms
+                self.store.touch_entity(entity.entity_id, entity.accessed_ms)
         if self.store.has_changes:
             self.committer.request()
+
+    def _cleaned(self, error: Exception | None) -> None:
+        self._is_cleaning = False

@@ -38,12 +38,11 @@ def forward(
 ) -> Placed:
     """Follow the chain to its end; what cannot arrive is buried at its start, with the reason."""
     target_name = to or start.description.forward_to
-    hops = 0
     target: Queue | None = None
     while target_name is not None:
         target = start.namespace.find(target_name)
-        hops += 1
-        reason = _refusal_of_hop(target_name, target, hops, one)
+        one.hops += 1
+        reason = _refusal_of_hop(target_name, target, one)
         if reason is not None or target is None:
             times = lifecycle.times_at_enqueue(
                 start.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
@@ -78,11 +77,13 @@ def _arrive(
     return placed
 
 
-def _refusal_of_hop(name: str, target: Queue | None, hops: int, one: Checked) -> str | None:
+def _refusal_of_hop(name: str, target: Queue | None, one: Checked) -> str | None:
     """Why the message cannot go there."""
     if target is None:
         return f"the forwarding target {name!r} does not exist"
-    if hops > FORWARD_HOPS_MAX:
+    if target.description.noun == "subscription":
+        return f"the forwarding target {name!r} is a subscription: only queues and topics can be"
+    if one.hops > FORWARD_HOPS_MAX:
         return f"forwarded more than {FORWARD_HOPS_MAX} times, last to {name!r}"
     description = target.description
     try:

@@ -57,6 +57,9 @@ class Queue:
         self.created_ms = stored.created_ms
         self.updated_ms = stored.updated_ms
         self.accessed_ms = stored.accessed_ms
+        """When it was last used; 0 for never."""
+        self.available_ms = namespace.now_ms()
+        """Since when it could be used as it is: idleness counts from here at the earliest."""
         self.mailboxes = {
             kind: Mailbox(
                 kind,
@@ -86,7 +89,16 @@ class Queue:
 
     @property
     def is_in_use(self) -> bool:
-        return any(mailbox.attached for mailbox in self.mailboxes.values())
+        """It is not idle: somebody is attached, it forwards, or something is still to come."""
+        return (
+            self.description.forward_to is not None
+            or self.main.counters.scheduled > 0
+            or any(mailbox.attached for mailbox in self.mailboxes.values())
+        )
+
+    @property
+    def idle_since_ms(self) -> int:
+        return max(self.accessed_ms, self.available_ms)
 
     # in
 
@@ -98,7 +110,13 @@ class Queue:
         `done` is called when the messages are durable; not if an error is returned.
         """
         self.accessed_ms = now_ms
-        return self.intake.take_in(batch, done, arguments, now_ms=now_ms)
+        if self.description.enable_batched_operations:
+            return self.intake.take_in(batch, done, arguments, now_ms=now_ms)
+        # Each operation by itself: it shares its transaction with nothing else.
+        self.namespace.committer.separate()
+        result = self.intake.take_in(batch, done, arguments, now_ms=now_ms)
+        self.namespace.committer.separate()
+        return result
 
     def place(self, mailbox: Mailbox, message: Message) -> None:
         """Store a new message, which `arrived` will show once it is durable."""
@@ -138,7 +156,7 @@ class Queue:
                 self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
             else:
                 consumer.deliver(message, now_ms=now_ms)
-        self.accessed_ms = now_ms
+                self.accessed_ms = now_ms
 
     def lock(
         self,
@@ -229,7 +247,7 @@ class Queue:
         properties: Mapping[str, Any] | None = None,
     ) -> None:
         store, counters = self.namespace.store, mailbox.counters
-        before = (message.state, message.delivery_count, message.bare)
+        before = (message.state, message.delivery_count, message.bare, message.body_id)
         message.busy = True
         if properties:
             passage.add_properties(message, properties)
@@ -263,7 +281,7 @@ class Queue:
         mailbox: Mailbox,
         message: Message,
         decision: Decision,
-        before: tuple[int, int, bytes],
+        before: tuple[int, int, bytes, int | None],
         placed: list[tuple[Queue, Mailbox, Message]],
         done: Done,
         arguments: tuple[Any, ...],
@@ -289,14 +307,14 @@ class Queue:
         mailbox: Mailbox,
         message: Message,
         decision: Decision,
-        before: tuple[int, int, bytes],
+        before: tuple[int, int, bytes, int | None],
         placed: list[tuple[Queue, Mailbox, Message]],
     ) -> None:
         for queue, target, copy in placed:
             queue.unplace(target, copy)
         if isinstance(decision, Return | Defer):
             mailbox.counters.add(message.state, message.size, -1)
-        message.state, message.delivery_count, message.bare = before
+        message.state, message.delivery_count, message.bare, message.body_id = before
         mailbox.counters.add(message.state, message.size)
         if message.lock is None and message.state == State.ACTIVE:
             mailbox.give_back(message)

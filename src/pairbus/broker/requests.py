@@ -25,6 +25,7 @@ from pairbus.broker.dialect import (
     refusal,
 )
 from pairbus.broker.entities import Right
+from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
 from pairbus.broker.mailbox import Mailbox
 from pairbus.broker.management_body import Context
 from pairbus.broker.paths import Path
@@ -183,6 +184,12 @@ class ManagementLink(RequestLink):
                 "amqp:unauthorized-access",
                 f"{operation!r} on {self.queue.name!r} needs the {right.value} claim",
             )
+        if (trouble := self.queue.namespace.trouble) is not None:
+            refused = trouble.refusal(
+                self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
+            )
+            if refused is not None:
+                return refused
         return management.refusal_of_kind(operation, self.mailbox.kind, self.queue.name)
 
     def _holds(self, session: Session) -> bool:

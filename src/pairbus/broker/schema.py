@@ -21,6 +21,8 @@ APPLICATION_ID: Final = 0x70616972  # "pair"
 VERSION: Final = 1
 
 SCHEMA: Final = """
+CREATE TABLE namespace (created_ms INTEGER NOT NULL);
+INSERT INTO namespace VALUES (CAST(strftime('%s', 'now') AS INTEGER) * 1000);
 CREATE TABLE entity (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL UNIQUE COLLATE NOCASE,

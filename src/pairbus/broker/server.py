@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -19,6 +19,7 @@ from pairbus.broker.addresses import Host, close_all, listen, look_up
 from pairbus.broker.certificates import FOLDER, Certificates
 from pairbus.broker.connection import AmqpConnection
 from pairbus.broker.entities import DEFAULT_KEY, NamespaceOptions, Policy, Right
+from pairbus.broker.faults import Faults
 from pairbus.broker.guests import AmqpProtocol, Seat
 from pairbus.broker.listener import Listener
 from pairbus.broker.namespace import Namespace
@@ -38,6 +39,13 @@ class Endpoint:
     port: int
     policies: tuple[Policy, ...]
     is_tls_only: bool
+    own_faults: Faults | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong there, on demand."""
+        assert self.own_faults is not None, "an endpoint that no server made"
+        return self.own_faults
 
     @property
     def connection_string(self) -> str:
@@ -110,6 +118,8 @@ class Server:
 
     async def stop(self, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         """Let nobody in, say goodbye to all, then keep what must be kept. Bounded in time."""
+        for namespace in self._namespaces:
+            namespace.faults.close()  # or goodbyes would hang with the rest
         await asyncio.gather(
             *(each.stop(patience_seconds=patience_seconds) for each in self._listeners)
         )
@@ -140,12 +150,13 @@ class Server:
             port=sockets[0].getsockname()[1],
             policies=tuple(options.policies),
             is_tls_only=self._is_tls_only,
+            own_faults=Faults(namespace),
         )
 
         def open_amqp(seat: Seat, is_encrypted: bool) -> AmqpProtocol:
             return _SeatedAmqp(seat, namespace, options, is_encrypted)
 
-        return Listener(
+        listener = Listener(
             sockets,
             namespace=namespace,
             open_amqp=open_amqp,
@@ -154,6 +165,8 @@ class Server:
             is_tls_only=self._is_tls_only,
             clock=self._clock,
         )
+        namespace.faults.port = listener
+        return listener
 
 
 class _SeatedAmqp(AmqpConnection):

@@ -95,7 +95,7 @@ def verify(
 def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:
     """SASL PLAIN: the user is a policy's name, the password its key; it holds for the namespace."""
     policy = _policy(user, policies)
-    if not hmac.compare_digest(password.encode(), policy.key.encode()):
+    if not _is_one_of(password, policy.keys):
         raise TokenRefused(f"the password is not the key of policy {policy.name!r}")
     return Grant(policy_name=policy.name, rights=policy.rights, scope="", expires_at=NEVER)
 
@@ -111,7 +111,8 @@ def make_token(policy: Policy, *, audience: str, expires_at: float) -> str:
 
 
 def normalise_path(address: str) -> str:
-    """`amqps://host:5671/Orders/` and `/orders` are both `orders`."""
+    """`amqps://host:5671/Orders/?api-version=1` and `/orders` are both `orders`."""
+    address = re.split("[?#]", address, maxsplit=1)[0]
     match = _SCHEME.match(address)
     if match:
         address = address[match.end() :].partition("/")[2]
@@ -125,10 +126,10 @@ def _verify_signature(
     expires_at = _expiry(fields["se"])
     policy = _policy(_decoded(fields["skn"]), policies)
 
-    # The signature is over the resource as it stands in the token, encoded or not (PROTOCOL 2.3).
+    # The signature is over the resource as it stands in the token, encoded or not.
     # Compared as text: base64 has several spellings of the same bytes, and only one was signed.
-    expected = _sign(policy.key, fields["sr"], fields["se"])
-    if not hmac.compare_digest(expected.encode(), unquote(fields["sig"]).encode()):
+    expected = [_sign(key, fields["sr"], fields["se"]) for key in policy.keys]
+    if not _is_one_of(unquote(fields["sig"]), expected):
         raise TokenRefused(
             f"the signature does not match the key of policy {policy.name!r}: "
             "check SharedAccessKey in the connection string"
@@ -138,6 +139,11 @@ def _verify_signature(
 
     scope = _covered_scope(unquote(fields["sr"]), audience)
     return Grant(policy_name=policy.name, rights=policy.rights, scope=scope, expires_at=expires_at)
+
+
+def _is_one_of(given: str, right: Iterable[str]) -> bool:
+    """In the same time whatever differs, and where."""
+    return any([hmac.compare_digest(given.encode(), one.encode()) for one in right])
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -176,7 +182,7 @@ def _decoded(text: str) -> str:
 
 
 def _sign(key: str, resource: str, expiry: str) -> str:
-    # The key's text is the secret: it looks like base64, and is not decoded (PROTOCOL 2.3).
+    # The key's text is the secret: it looks like base64, and is not decoded.
     digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
     return base64.b64encode(digest).decode()
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.sections import group_id
 from pairbus.broker import lifecycle, passage
 from pairbus.broker.entities import EntityDescription, Status
 from pairbus.broker.incoming import Checked, to_message
 from pairbus.broker.intake import Intake
-from pairbus.broker.lifecycle import Kind
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import PARTITION_SHIFT, Message, State
 from pairbus.broker.queue import Queue
 from pairbus.broker.rules import (
     Changes,
@@ -80,7 +80,8 @@ class Subscription(Queue):
                 is_plain = True
             else:
                 parts = apply_changes(one.parts, rule.action(facts))
-                found.append(replace(one, parts=parts))
+                size = one.size + len(parts.bare) - len(one.parts.bare)
+                found.append(replace(one, parts=parts, size=size))
         if is_plain:
             found.insert(0, replace(one))
         return found
@@ -110,12 +111,26 @@ class Topic(Queue):
     def is_in_use(self) -> bool:
         return super().is_in_use or any(s.is_in_use for s in self.subscriptions.values())
 
+    @property
+    def idle_since_ms(self) -> int:
+        """What is done with its subscriptions is use of the topic."""
+        own = super().idle_since_ms
+        return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class _Copy:
     subscription: Subscription
-    one: Checked
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What all copies of a message have in common."""
+
+    enqueued_sequence: int
+    source: str | None
+    now_ms: int
 
 
 class TopicIntake(Intake):
@@ -146,15 +161,19 @@ class TopicIntake(Intake):
         topic.namespace.store.keep_count(topic.main.counters)
         one.parts.ttl_ms = times.ttl_ms
         facts = Facts.from_parts(one.parts, sequence=number, enqueued_ms=now_ms, size=one.size)
+        one.partition_id = self._partition(one, number)
+        origin = _Origin(enqueued_sequence, source, now_ms)
         placed: Placed = []
         copies: list[_Copy] = []
         for subscription in topic.subscriptions.values():
             if subscription.takes_copies:
-                self._copy(subscription, one, facts, number, copies, placed, now_ms=now_ms)
+                self._copy(subscription, one, facts, origin, copies, placed)
         self._share(copies)
         for copy in copies:
             copy.subscription.place(copy.subscription.main, copy.message)
             placed.append((copy.subscription, copy.subscription.main, copy.message))
+        if one.partition_id is not None:
+            number |= one.partition_id << PARTITION_SHIFT
         return number, placed
 
     def _copy(
@@ -162,11 +181,9 @@ class TopicIntake(Intake):
         subscription: Subscription,
         one: Checked,
         facts: Facts,
-        number: int,
+        origin: _Origin,
         copies: list[_Copy],
         placed: Placed,
-        *,
-        now_ms: int,
     ) -> None:
         """Add what the subscription takes to `copies`, or to `placed` what goes another way."""
         description = subscription.description
@@ -174,50 +191,43 @@ class TopicIntake(Intake):
             matching = subscription.copies(one, facts)
         except EvaluationError as error:
             if description.dead_lettering_on_filter_evaluation_exceptions:
-                placed += self._bury(
-                    subscription, one, number, _REASON_EVALUATION, str(error), now_ms
-                )
+                placed += self._bury(subscription, one, origin, _REASON_EVALUATION, str(error))
             return
         for each in matching:
-            own = subscription.main.next_sequence()
+            # Read again: an action may have set it.
+            session_id = group_id(each.parts) if description.requires_session else None
+            each.session_id = session_id
             if description.forward_to is not None:
+                own = subscription.main.next_sequence()
                 subscription.namespace.store.keep_count(subscription.main.counters)
-                placed += passage.forward(subscription, each, own, now_ms=now_ms)
-            elif description.requires_session and each.session_id is None:
-                text = f"{description} requires sessions, and the message has no session id"
-                placed += self._bury(subscription, each, own, _REASON_SESSION, text, now_ms)
-            else:
-                copies.append(
-                    _Copy(
-                        subscription,
-                        each,
-                        self._message(subscription, each, own, number, now_ms),
-                    )
+                placed += passage.forward(
+                    subscription, each, own, now_ms=origin.now_ms, source=origin.source
                 )
+            elif description.requires_session and session_id is None:
+                text = f"{description} requires sessions, and the message has no session id"
+                placed += self._bury(subscription, each, origin, _REASON_SESSION, text)
+            else:
+                copies.append(_Copy(subscription, self._message(subscription, each, origin)))
 
-    def _message(
-        self, subscription: Subscription, one: Checked, own: int, number: int, now_ms: int
-    ) -> Message:
-        if not subscription.description.requires_session:
-            one.session_id = None
+    def _message(self, subscription: Subscription, one: Checked, origin: _Origin) -> Message:
         times = lifecycle.times_at_enqueue(
-            subscription.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
+            subscription.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=origin.now_ms
         )
-        return to_message(one, own, times, enqueued_sequence=number)
+        return to_message(
+            one,
+            subscription.main.next_sequence(),
+            times,
+            enqueued_sequence=origin.enqueued_sequence,
+            partition_id=one.partition_id,
+            dead_letter_source=origin.source,
+        )
 
     def _bury(
-        self,
-        subscription: Subscription,
-        one: Checked,
-        number: int,
-        reason: str,
-        text: str,
-        now_ms: int,
+        self, subscription: Subscription, one: Checked, origin: _Origin, reason: str, text: str
     ) -> Placed:
-        own = subscription.main.next_sequence()
+        message = self._message(subscription, one, origin)
         subscription.namespace.store.keep_count(subscription.main.counters)
-        message = self._message(subscription, replace(one), own, number, now_ms)
-        return passage.bury_in(subscription, Kind.DEAD_LETTER, message, reason, text)
+        return passage.bury(subscription, message, reason, text, now_ms=origin.now_ms)
 
     def _share(self, copies: list[_Copy]) -> None:
         """The same bytes are stored once."""

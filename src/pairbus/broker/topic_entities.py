@@ -36,6 +36,19 @@ class TopicDescription(EntityDescription):
     """A topic keeps no messages itself but scheduled ones; its subscriptions have the copies."""
 
     noun: ClassVar[str] = "topic"
+    lacks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "lock_duration",
+            "requires_session",
+            "max_delivery_count",
+            "dead_lettering_on_message_expiration",
+            "forward_to",
+            "forward_dead_lettered_messages_to",
+        }
+    )
+
+    support_ordering: bool = True
+    """Kept for those who ask; the order of a topic's messages is always kept."""
 
     @property
     def reads_identifiers(self) -> bool:
@@ -74,6 +87,17 @@ class SubscriptionDescription(EntityDescription):
     """A subscription. Its name is its whole path, `topic/Subscriptions/subscription`."""
 
     noun: ClassVar[str] = "subscription"
+    lacks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "requires_duplicate_detection",
+            "duplicate_detection_history_time_window",
+            "enable_partitioning",
+            "max_size_in_megabytes",
+            "max_message_size_in_kilobytes",
+            "authorization_rules",
+            "enable_express",
+        }
+    )
 
     dead_lettering_on_filter_evaluation_exceptions: bool = True
     rules: Sequence[RuleDescription] = field(default_factory=default_rules)
@@ -81,17 +105,20 @@ class SubscriptionDescription(EntityDescription):
     def __post_init__(self) -> None:
         # Named, because `super()` without arguments does not work in a dataclass with slots.
         EntityDescription.__post_init__(self)
+        names = [rule.name.lower() for rule in self.rules]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"{self}: two of its rules have the same name")
+        if len(names) > RULES_MAX:
+            raise ConfigError(f"{self}: {len(names)} rules are more than {RULES_MAX}")
+
+    def _check_name(self) -> None:
+        check_name(self.name, self.noun)
         topic, _, own = self.name.partition(f"/{SUBSCRIPTIONS}/")
         if not own or "/" in own or len(own) > _SUBSCRIPTION_NAME_LENGTH_MAX:
             raise ConfigError(
                 f"subscription name {own or topic!r} is not valid: at most "
                 f"{_SUBSCRIPTION_NAME_LENGTH_MAX} characters, and no '/'"
             )
-        names = [rule.name.lower() for rule in self.rules]
-        if len(set(names)) != len(names):
-            raise ConfigError(f"{self}: two of its rules have the same name")
-        if len(names) > RULES_MAX:
-            raise ConfigError(f"{self}: {len(names)} rules are more than {RULES_MAX}")
 
     @property
     def topic_name(self) -> str:

@@ -6,8 +6,6 @@ here as NamespaceError, with the entity and the namespace in the text.
 
 from __future__ import annotations
 
-import socket
-import ssl
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from azure.core import exceptions as core
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.console.kinds import Kind, spoken
+from pairbus.console.reasons import why_unreachable
 from pairbus.console.target import Target
 from pairbus.errors import NamespaceError
 
@@ -97,29 +96,10 @@ class Administration:
         except core.HttpResponseError as error:
             raise NamespaceError(f"{what}: {address} says: {_detail(error)}") from error
         except core.AzureError as error:
-            raise NamespaceError(f"{address} cannot be reached: {unreachable(error)}") from error
+            raise NamespaceError(
+                f"{address} cannot be reached: {why_unreachable(error)}"
+            ) from error
 
 
 def _detail(error: core.HttpResponseError) -> str:
     return " ".join((error.message or str(error)).split())
-
-
-def unreachable(error: BaseException) -> str:
-    """The system's own words, from below the layers that wrap them."""
-    text, below = " ".join(str(error).split()), None
-    seen: set[int] = set()
-    queue: list[BaseException] = [error]
-    while queue:  # ends: each exception is looked at once
-        one = queue.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return "its certificate is not trusted; give the file of its authority with --ca-file"
-        if isinstance(one, socket.gaierror):
-            return "there is no host of that name"
-        if isinstance(one, OSError) and one.strerror and below is None:
-            below = one.strerror
-        related = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
-        queue += [each for each in related if isinstance(each, BaseException)]
-    return below or text

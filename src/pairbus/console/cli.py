@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.console import entities
+from pairbus.console import entities, fault
 from pairbus.errors import NamespaceError, PairbusError
 
 FAILED: Final = 1
@@ -31,6 +31,7 @@ app = typer.Typer(
 
 
 app.add_typer(entities.app)
+app.add_typer(fault.app)
 
 
 class Sku(StrEnum):

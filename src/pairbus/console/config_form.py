@@ -35,7 +35,7 @@ _PROPERTIES: Final[Mapping[Kind, Properties]] = {
 }
 # A subscription's description has every setting there is.
 _DEFAULTS: Final = {field.name: field.default for field in fields(SubscriptionDescription)}
-_FOREVER: Final = format_duration(INFINITE)
+FOREVER: Final = format_duration(INFINITE)
 
 
 def settings_of(kind: Kind, properties: Any) -> dict[str, object]:
@@ -55,7 +55,7 @@ def entity_form(kind: Kind, properties: Any) -> dict[str, Any]:
     chosen = {
         key: value
         for key, value in settings_of(kind, properties).items()
-        if value not in (None, "", _FOREVER)
+        if value not in (None, "", FOREVER)
         and (key in EMULATOR_PROPERTIES or value != _default(kind, key))
     }
     return {"Name": properties.name, "Properties": chosen}

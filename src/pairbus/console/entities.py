@@ -7,6 +7,7 @@ the official SDK takes its time to load.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +74,7 @@ def list_(
       pairbus entities list rules events audit
     """
     given = tuple(parents or ())
-    _check_count(kind, given, needed=0 if kind is None else len(kind.parents), more=0)
+    _check(kind, given)
     target = parse_target(connection_string, ca_file)
     from pairbus.console.entity_work import show_list
 
@@ -98,7 +99,7 @@ def show(
       pairbus entities show queue orders
       pairbus entities show subscription events audit --json
     """
-    _check_count(kind, names, needed=len(kind.parents) + 1, more=0)
+    _check(kind, names, "NAME")
     target = parse_target(connection_string, ca_file)
     from pairbus.console.entity_work import show_one
 
@@ -135,14 +136,14 @@ def delete(
     given = tuple(names or ())
     if kind is None and not is_all:
         raise typer.BadParameter("say what to delete: KIND NAME..., or --all")
-    parents = 0 if kind is None else len(kind.parents)
-    _check_count(kind, given, needed=parents + (not is_all), more=0 if is_all else 1000)
+    _check(kind, given, "--all" if is_all else "NAME...")
     target = parse_target(connection_string, ca_file)
     from pairbus.console import entity_work
 
     if kind is not None and not is_all:
-        paths = [(*given[:parents], name) for name in given[parents:]]
-        entity_work.delete(target, [(kind, path) for path in paths])
+        depth = len(kind.parents)
+        named = [(kind, (*given[:depth], name)) for name in given[depth:]]
+        entity_work.delete(target, named)
         return
     found = entity_work.find_all(target, kind, given)
     if found and not is_sure:
@@ -178,18 +179,17 @@ def export(
     write(target, file, name=name)
 
 
-def _check_count(
-    kind: Kind | None, names: tuple[str, ...] | list[str], *, needed: int, more: int
-) -> None:
-    if needed <= len(names) <= needed + more:
+def _check(kind: Kind | None, names: Sequence[str], last: str = "") -> None:
+    """Of the form `KIND [TOPIC [SUBSCRIPTION]] LAST`, where LAST may be several, or an option."""
+    parents = kind.parents if kind else ()
+    form = [*(parent.upper() for parent in parents), *([last] if last else ())]
+    needed = sum(not word.startswith("--") for word in form)
+    if len(names) == needed or (len(names) > needed and last.endswith("...")):
         return
     if kind is None:
-        raise typer.BadParameter(f"{names[0]!r} is too much: without a kind, everything is meant")
-    words = [parent.upper() for parent in kind.parents]
-    if needed > len(words):
-        words.append("NAME..." if more else "NAME")
-    form = " ".join([kind, *words])
-    raise typer.BadParameter(f"a {kind} is named as: {form}; given was: {' '.join([kind, *names])}")
+        raise typer.BadParameter(f"{names[0]!r} is too much: without a kind, all is meant")
+    right, given = " ".join([kind, *form]), " ".join([kind, *names])
+    raise typer.BadParameter(f"the form is: {right}; given was: {given}")
 
 
 def _ask(question: str) -> None:

@@ -6,16 +6,13 @@ Names of settings and counts are the service's own, as in Config.json. Keys are 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
-from pairbus.console.config_form import rule_form, settings_of
+from pairbus.console.config_form import FOREVER, rule_form, settings_of
 from pairbus.console.kinds import Kind
+from pairbus.console.tables import make_table, print_table
 
 View = dict[str, Any]
 
@@ -98,33 +95,28 @@ def _title(name: str) -> str:
 # -- printing -----------------------------------------------------------------------------------
 
 
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
 def print_entities(views: Iterable[View]) -> None:
-    table = _table("Kind", "Name", "Status", right=("Active", "Dead-lettered", "Scheduled"))
+    table = make_table("Kind", "Name", "Status", right=("Active", "Dead-lettered", "Scheduled"))
     for view in views:
         name = f"{view['Topic']}/{view['Name']}" if "Topic" in view else view["Name"]
         counts = (view.get(f"{word}MessageCount") for word in ("Active", "DeadLetter", "Scheduled"))
         table.add_row(view["Kind"], name, str(view["Status"]), *map(_shown, counts))
-    _print(table)
+    print_table(table)
 
 
 def print_rules(views: Iterable[View]) -> None:
-    table = _table("Name", "Type", "Filter", "Action")
+    table = make_table("Name", "Type", "Filter", "Action")
     for view in views:
         properties = view["Properties"]
         kind = properties["FilterType"]
         body = properties[f"{kind}Filter"]
         action = properties.get("Action", {})
         table.add_row(view["Name"], kind, _filter_text(body), action.get("SqlExpression", ""))
-    _print(table)
+    print_table(table)
 
 
 def print_details(view: View) -> None:
-    table = _table("", "")
-    table.show_header = False
+    table = make_table()
     for key, value in view.items():
         if isinstance(value, Mapping):
             for inner, one in value.items():
@@ -134,7 +126,7 @@ def print_details(view: View) -> None:
                 table.add_row(key.removesuffix("s"), _item_text(one))
         else:
             table.add_row(key, _shown(value))
-    _print(table)
+    print_table(table)
 
 
 def _item_text(item: Mapping[str, Any]) -> str:
@@ -158,24 +150,6 @@ def _shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
-
-
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for column in right:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _print(table: Table) -> None:
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 10_000  # a program reads it: nothing is to be wrapped
-    console.print(table)
-
-
-def error_console() -> Console:
-    return Console(file=sys.stderr)
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    return "unlimited" if value == FOREVER else str(value)

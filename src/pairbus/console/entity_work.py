@@ -6,20 +6,18 @@ Long work shows its progress on stderr, where somebody watches; stdout is for th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-from rich.progress import track
+from typing import Any
 
 from pairbus.console import entity_views as views
 from pairbus.console.administration import Administration, administration
 from pairbus.console.config_form import entity_form, rule_forms
 from pairbus.console.kinds import Kind, spoken
+from pairbus.console.tables import print_json, watched
 from pairbus.console.target import Target
 from pairbus.errors import ConfigError, NamespaceError
 
-_One = TypeVar("_One")
 Names = tuple[str, ...]
 
 
@@ -34,7 +32,7 @@ def show_list(target: Target, kind: Kind | None, parents: Sequence[str], *, as_j
         else:
             found = list(_rows(admin, kind, parents))
     if as_json:
-        views.print_json(found)
+        print_json(found)
     elif kind is Kind.RULE:
         views.print_rules(found)
     else:
@@ -46,7 +44,7 @@ def _rows(admin: Administration, kind: Kind | None, parents: Sequence[str]) -> I
         yield from _rows_of(admin, kind, parents)
         return
     yield from _rows_of(admin, Kind.QUEUE, ())
-    for topic in _watched(list(_rows_of(admin, Kind.TOPIC, ())), "Topics"):
+    for topic in watched(list(_rows_of(admin, Kind.TOPIC, ())), "Topics"):
         yield topic
         yield from _rows_of(admin, Kind.SUBSCRIPTION, (topic["Name"],))
 
@@ -71,7 +69,7 @@ def show_one(target: Target, kind: Kind, path: Names, *, as_json: bool) -> None:
         else:
             view = views.entity_view(kind, path, properties, admin.get_counts(kind, path))
     if as_json:
-        views.print_json(view)
+        print_json(view)
     else:
         views.print_details(view)
 
@@ -113,7 +111,7 @@ def delete(target: Target, found: Sequence[tuple[Kind, Names]]) -> None:
 def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
     done = 0
     try:
-        for kind, path in _watched(found, "Deleting"):
+        for kind, path in watched(found, "Deleting"):
             admin.delete(kind, path)
             done += 1
     except NamespaceError as error:
@@ -144,7 +142,7 @@ def export(target: Target, file: Path | None, *, name: str | None) -> None:
 def _config(admin: Administration, name: str | None) -> dict[str, Any]:
     queues = [entity_form(Kind.QUEUE, queue) for queue in admin.all(Kind.QUEUE)]
     topics = []
-    for topic in _watched(admin.all(Kind.TOPIC), "Topics"):
+    for topic in watched(admin.all(Kind.TOPIC), "Topics"):
         subscriptions = []
         for subscription in admin.all(Kind.SUBSCRIPTION, (topic.name,)):
             form = entity_form(Kind.SUBSCRIPTION, subscription)
@@ -153,10 +151,3 @@ def _config(admin: Administration, name: str | None) -> dict[str, Any]:
         topics.append({**entity_form(Kind.TOPIC, topic), "Subscriptions": subscriptions})
     namespace = {"Name": name or admin.namespace_name(), "Queues": queues, "Topics": topics}
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
-
-
-def _watched(things: Sequence[_One], what: str) -> Iterable[_One]:
-    console = views.error_console()
-    if len(things) < 2 or not console.is_terminal:
-        return things
-    return track(things, what, console=console, transient=True)

@@ -60,6 +60,12 @@ class Answer:
         return [title.text for title in self.xml.findall(path)]
 
 
+def _answer(sent):
+    headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+    content = b"".join(part.get("body", b"") for part in sent[1:])
+    return Answer(sent[0]["status"], headers, content)
+
+
 class Site:
     def __init__(self, **options):
         options = {"policies": (ROOT, SENDER), **options}
@@ -76,14 +82,26 @@ class Site:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
-    def ask(self, method, address, body=b"", *, authorization=..., headers=(), chunks=None):
-        """`address` is a path with its query, as it stands in the request line."""
-        return self.loop.run_until_complete(
-            self._ask(method, address, body, authorization, dict(headers), chunks)
-        )
+    def ask(
+        self, method, address, body=b"", *, authorization=..., headers=(), chunks=None, answers=None
+    ):
+        """`address` is a path with its query, as it stands in the request line.
 
-    async def _ask(self, method, address, body, authorization, headers, chunks):
-        sent, parts = [], list(chunks or [body])
+        `answers` gets the answer, too, for an application that raises after it has answered.
+        """
+        sent = []
+        try:
+            self.loop.run_until_complete(
+                self._ask(method, address, authorization, dict(headers), chunks or [body], sent)
+            )
+        finally:
+            answer = _answer(sent)
+            if answers is not None:
+                answers.append(answer)
+        return answer
+
+    async def _ask(self, method, address, authorization, headers, chunks, sent):
+        parts = list(chunks)
 
         async def receive():
             part = parts.pop(0)
@@ -112,9 +130,6 @@ class Site:
             "server": ("localhost", 5671),
         }
         await self.app(scope, receive, send)
-        names = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
-        content = b"".join(part.get("body", b"") for part in sent[1:])
-        return Answer(sent[0]["status"], names, content)
 
     # -- shortcuts
 

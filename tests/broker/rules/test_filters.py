@@ -4,6 +4,7 @@ Whoever wants UNKNOWN told from FALSE asks the negation as well: neither matches
 """
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from pairbus.broker.rules import (
     TrueFilter,
     compile_filter,
 )
+from pairbus.broker.rules.plain import decimal_128
 from tests.broker.rules.messages import facts, matches, message
 
 ORDER = {"color": "blue", "quantity": Int(10), "price": 2.5, "express": True, "nothing": None}
@@ -61,6 +63,10 @@ MATCHES = {
     "nor is unequal to it": ("color <> 1", None),
     "a boolean is no number": ("express = 1", None),
     "booleans have no order": ("express >= FALSE", None),
+    "nor have two properties that are booleans": ("express >= express", None),
+    "a double without end is beyond all numbers": ("price / 0 > quantity", True),
+    "zero by zero is no number": ("(price - 2.5) / 0 = 0", False),
+    "nor is the rest of a division by zero": ("price % 0 = 0", False),
     # null and missing
     "a missing property equals nothing": ("absent = 'blue'", None),
     "a missing property is unequal to nothing": ("absent <> 'blue'", None),
@@ -234,6 +240,11 @@ OF_MESSAGES = {
     "a symbol is a string": ("n = 'a'", {"n": Symbol("a")}, {}),
     "of two names that differ by case, the first": ("n = 1", {"N": 1, "n": 2}, {}),
     "NaN is unequal to itself": ("n <> n AND NOT n = n AND NOT n > 1", {"n": float("nan")}, {}),
+    "a decimal": ("n = 1.5 AND n < 2 AND n > @low", {"n": decimal_128(Decimal("1.5"))},
+        {"@low": Decimal("1.4")}),
+    "a decimal beside what is no number": (
+        "NOT n < @nan AND n <> @nan", {"n": decimal_128(Decimal("1.5"))}, {"@nan": float("nan")}
+    ),
     "bytes equal bytes": ("n = @n", {"n": b"\x00\x01"}, {"@n": b"\x00\x01"}),
     "the largest integer": ("n = 9223372036854775807", {"n": 2**63 - 1}, {}),
     "an escaped wildcard": ("n LIKE 'ABC\\%' ESCAPE '\\'", {"n": "ABC%"}, {}),
@@ -340,6 +351,13 @@ FAILURES = {
     "an integer divided by zero": ("quantity / 0 = 1", "divides by zero"),
     "the rest of a division by zero": ("quantity % (5 - 5) = 1", "divides by zero"),
     "a product beyond 64 bits": ("quantity * 9223372036854775807 > 0", "64 bits"),
+    "a sum beyond 64 bits": ("9223372036854775807 + 1 > 0", "64 bits"),
+    "a time beyond the calendar": ("time + @span > time", "out of range"),
+    "a duration that cannot be turned": ("-@span < @span", "out of range"),
+    "decimals beyond their range": ("huge * huge > 1", "out of range"),
+    "a decimal divided by zero": ("huge / 0 > 1", "divides by zero"),
+    "a computed escape that is no string": ("color LIKE 'a' ESCAPE quantity", "one character"),
+    "a label that is no string": ("sys.To = 'a'", "sys.To is not a string"),
     "strings cannot be multiplied": ("color * 2 = 1", "string and integer"),
     "booleans cannot be added": ("express + 1 = 2", "boolean and integer"),
     "a string has no sign": ("-color = 1", "on string"),
@@ -355,10 +373,18 @@ FAILURES = {
 @pytest.mark.req("B-08")
 @pytest.mark.parametrize(("expression", "reason"), FAILURES.values(), ids=FAILURES)
 def test_evaluation_fails_on(expression, reason):
-    properties = ORDER | {"long": "x" * 20_000, "list": [1]}
+    properties = ORDER | {
+        "long": "x" * 20_000,
+        "list": [1],
+        "time": Timestamp(NOON_MS),
+        "huge": decimal_128(Decimal("1E+6000")),
+    }
+    parameters = {"@span": timedelta.max}
+    if "huge *" in expression:
+        expression = "*".join(["huge"] * 170) + " > 1"  # Python's decimals reach far
 
     with pytest.raises(EvaluationError, match=reason):
-        matches(expression, properties)
+        matches(expression, properties, parameters=parameters, To=[1])
 
 
 def test_what_does_not_decide_is_not_evaluated():

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
 
 from pairbus.broker import tokens
 from pairbus.broker.admin.errors import Refused
-from pairbus.broker.entities import Policy, Right
+from pairbus.broker.entities import Right
 from pairbus.broker.namespace import Namespace
 
 _CHALLENGE: Final = {"WWW-Authenticate": "SharedAccessSignature, Bearer"}
@@ -34,7 +33,7 @@ def unauthorized(detail: str) -> Refused:
 
 def check_manage(request: Request, namespace: Namespace, path: str) -> None:
     """Raises Refused. To be asked first: what exists is not told to strangers."""
-    grant = _grant(_token(request), namespace, [path, _signed_url(request)])
+    grant = _grant(_token(request), namespace, path)
     if not grant.allows(Right.MANAGE):
         claims = _CLAIMS.get(request.method, "Manage claim is required for this operation")
         raise unauthorized(f"{claims}: policy {grant.policy_name!r} has no right to Manage")
@@ -52,7 +51,7 @@ def check_target(request: Request, namespace: Namespace, target: str, *, header:
         if _is_for_host(token, request, namespace):
             return
         try:
-            if _grant(token, namespace, [target]).allows(Right.SEND):
+            if _grant(token, namespace, target).allows(Right.SEND):
                 return
             refusal = "its policy has no right to Send"
         except Refused as refused:
@@ -67,30 +66,19 @@ def _token(request: Request) -> str:
     return token
 
 
-def _signed_url(request: Request) -> str:
-    """Node's client signs the whole address, query and all: good for just this request."""
-    path, query = request.scope["raw_path"], request.scope["query_string"]
-    return f"{path.decode('latin-1')}?{query.decode('latin-1')}"
-
-
-def _grant(token: str, namespace: Namespace, audiences: Sequence[str]) -> tokens.Grant:
-    """By a key of the namespace, else by one of the entity; only for the first audience's path."""
-    shared = tuple(namespace.options.policies)
-    own = namespace.policies_of(audiences[0])
+def _grant(token: str, namespace: Namespace, path: str) -> tokens.Grant:
+    """By a key of the namespace, else by one of the entity; only for this path."""
+    shared, own = namespace.options.policies, namespace.policies_of(path)
     now = namespace.clock()
-    refusal: tokens.TokenRefused | None = None
-    tries: list[tuple[Sequence[Policy], str]] = [(shared, audience) for audience in audiences]
-    if own:
-        tries = [*tries, *(((*own, *shared), audience) for audience in audiences)]
-    for policies, audience in tries:
-        try:
-            return tokens.verify(token, policies, audience=audience, now=now)
-        except tokens.TokenRefused as refused:
-            # The audience that people know is the first; the other is only ever a second chance.
-            if audience == audiences[0]:
-                refusal = refused
-    assert refusal is not None
-    raise unauthorized(f"InvalidToken: {refusal.reason}") from refusal
+    try:
+        return tokens.verify(token, shared, audience=path, now=now)
+    except tokens.TokenRefused as refused:
+        if not own:
+            raise unauthorized(f"InvalidToken: {refused.reason}") from refused
+    try:
+        return tokens.verify(token, [*own, *shared], audience=path, now=now)
+    except tokens.TokenRefused as refused:
+        raise unauthorized(f"InvalidToken: {refused.reason}") from refused
 
 
 def _is_for_host(token: str, request: Request, namespace: Namespace) -> bool:

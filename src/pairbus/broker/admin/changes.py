@@ -90,8 +90,6 @@ class Changes:
         kind = describe.kind_of(content)
         if kind is SubscriptionDescription:
             raise bad_request("A subscription is made at TOPIC/subscriptions/NAME")
-        if "/subscriptions/" in f"{target.path.lower()}/":
-            raise bad_request(f"The name {targets.shown(target.path)!r} is one of a subscription")
         with _complaints():
             description = kind(name=target.path, **self._settings(content, None))
             self._check_forwarding(description, None)
@@ -159,11 +157,11 @@ class Changes:
         self, target: targets.Rule, content: Element
     ) -> tuple[Subscription, RuleDescription]:
         subscription = self.subscription(target)
-        with _complaints():
-            rule = self._read_rule(target, content)
         names = [one.name.lower() for one in subscription.description.rules]
-        if rule.name.lower() in names:
-            raise conflict(f"{subscription.description} has a rule {rule.name!r} already")
+        if target.name.lower() in names:
+            raise conflict(f"{subscription.description} has a rule {target.name!r} already")
+        with _complaints():
+            rule = self._read_rule(content, target.name)
         await self._put_rules(subscription, (*subscription.description.rules, rule))
         return subscription, rule
 
@@ -173,17 +171,15 @@ class Changes:
         subscription = self.subscription(target)
         old = self.rule(target, subscription)
         with _complaints():
-            new = replace(
-                self._read_rule(target, content), name=old.name, created_ms=old.created_ms
-            )
+            new = replace(self._read_rule(content, old.name), created_ms=old.created_ms)
         rules = subscription.description.rules
         await self._put_rules(subscription, tuple(new if one is old else one for one in rules))
         return subscription, new
 
-    def _read_rule(self, target: targets.Rule, content: Element) -> RuleDescription:
+    def _read_rule(self, content: Element, name: str) -> RuleDescription:
         if own_name(content) != RULE_ELEMENT:
             raise bad_request(f"A rule is asked for, and the body is a {own_name(content)}")
-        return read_rule(content, target.name, now_ms=self._namespace.now_ms())
+        return read_rule(content, name, now_ms=self._namespace.now_ms())
 
     async def _put_rules(
         self, subscription: Subscription, rules: tuple[RuleDescription, ...]
@@ -213,33 +209,17 @@ class Changes:
 
     def _settings(self, content: Element, old: EntityDescription | None) -> dict[str, Any]:
         settings = describe.read_settings(content, self._place)
-        size = settings.get(_SIZE)
-        if size is not None and not self._has_message_size:
+        if _SIZE in settings and not self._has_message_size:
             raise bad_request(
                 f"{describe.MESSAGE_SIZE} needs the api-version 2021-05 or a later one"
             )
         if self._namespace.options.sku == "Premium":
-            self._check_premium(settings, old)
-        elif size is not None and size != (
-            _STANDARD_KILOBYTES if old is None else getattr(old, _SIZE)
-        ):
-            raise bad_request(
-                f"{describe.MESSAGE_SIZE} is {size}, but can be set in a Premium namespace only, "
-                f"and this one is {self._namespace.options.sku}"
-            )
+            if old is None and describe.kind_of(content) is not SubscriptionDescription:
+                settings.setdefault(_SIZE, _PREMIUM_KILOBYTES.start)
+            _check_premium(settings)
+        else:
+            _check_standard(settings, _STANDARD_KILOBYTES if old is None else getattr(old, _SIZE))
         return settings
-
-    def _check_premium(self, settings: dict[str, Any], old: EntityDescription | None) -> None:
-        if old is None:
-            settings.setdefault(_SIZE, _PREMIUM_KILOBYTES.start)
-        size = settings.get(_SIZE)
-        if size is not None and size not in _PREMIUM_KILOBYTES:
-            low, high = _PREMIUM_KILOBYTES[0], _PREMIUM_KILOBYTES[-1]
-            raise bad_request(
-                f"{describe.MESSAGE_SIZE} is {size}, but must be between {low} and {high}"
-            )
-        if settings.get("enable_partitioning"):
-            raise bad_request("EnablePartitioning is not possible in a Premium namespace")
 
     def _check_forwarding(
         self, description: EntityDescription, old: EntityDescription | None
@@ -261,6 +241,28 @@ class Changes:
             await self._namespace.durable()
         except BrokerError as error:
             raise Refused(500, f"The change could not be stored: {error}") from error
+
+
+def _check_premium(settings: dict[str, Any]) -> None:
+    size = settings.get(_SIZE)
+    if size is not None and size not in _PREMIUM_KILOBYTES:
+        low, high = _PREMIUM_KILOBYTES[0], _PREMIUM_KILOBYTES[-1]
+        raise bad_request(
+            f"{describe.MESSAGE_SIZE} is {size}, but must be between {low} and {high}"
+        )
+    for name in ("enable_partitioning", "enable_express"):
+        if settings.get(name):
+            raise bad_request(f"{describe.ATTRIBUTES[name]} is not possible in Premium namespaces")
+
+
+def _check_standard(settings: dict[str, Any], kilobytes: int) -> None:
+    """There is no choice, but what was shown may be sent back."""
+    size = settings.get(_SIZE)
+    if size is not None and size != kilobytes:
+        raise bad_request(
+            f"{describe.MESSAGE_SIZE} is {size}, but can be set in Premium namespaces only, "
+            "and this one is Standard"
+        )
 
 
 @contextmanager

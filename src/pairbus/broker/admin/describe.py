@@ -31,7 +31,6 @@ from pairbus.broker.topic import Topic
 from pairbus.broker.topic_entities import SubscriptionDescription, TopicDescription
 
 _COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
-_METADATA_LENGTH_MAX: Final = 1024
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 MESSAGE_SIZE: Final = "MaxMessageSizeInKilobytes"
 
@@ -86,12 +85,6 @@ def _read_whole(text: str, place: Place) -> int:
     return int(text)
 
 
-def _read_text(text: str, place: Place) -> str | None:
-    if len(text) > _METADATA_LENGTH_MAX:
-        raise ValueError(text)
-    return text or None
-
-
 def _read_target(text: str, place: Place) -> str | None:
     """The path of an entity of this namespace; clients write it as an absolute address."""
     _, found, rest = text.partition("://")
@@ -121,9 +114,9 @@ _STATUS: Final = Form(
     lambda text, place: Status(text), lambda value, place: str(value), f"one of {', '.join(Status)}"
 )
 _TEXT: Final = Form(
-    _read_text,
+    lambda text, place: text or None,
     lambda value, place: None if value is None else escape(value),
-    f"at most {_METADATA_LENGTH_MAX} characters",
+    "a text",
 )
 _TARGET: Final = Form(
     _read_target, _write_target, "the name or address of a queue or topic of this namespace"
@@ -163,16 +156,12 @@ def _subscription_count(entity: Queue) -> str:
     return str(len(entity.subscriptions))
 
 
-def _accessed(entity: Queue) -> str:
-    return moment(entity.accessed_ms if entity.accessed_ms > entity.created_ms else None)
-
-
 _MESSAGE_COUNT: Final = Shown("MessageCount", lambda entity: str(sum(_counts(entity).values())))
 _SIZE: Final = Shown("SizeInBytes", lambda entity: str(entity.size_bytes))
 _TIMES: Final = (
     Shown("CreatedAt", lambda entity: moment(entity.created_ms)),
     Shown("UpdatedAt", lambda entity: moment(entity.updated_ms)),
-    Shown("AccessedAt", _accessed),
+    Shown("AccessedAt", lambda entity: moment(entity.accessed_ms or None)),
 )
 _COUNT_DETAILS: Final = Shown("CountDetails", _count_details, f' xmlns:d2p1="{_COUNTS}"')
 _AVAILABLE: Final = Shown("EntityAvailabilityStatus", lambda entity: "Available")
@@ -203,7 +192,7 @@ _FORWARD_DEAD: Final = Setting(
 _METADATA: Final = Setting("UserMetadata", "user_metadata", _TEXT)
 _MESSAGE_SIZE: Final = Setting(MESSAGE_SIZE, "max_message_size_in_kilobytes", _INTEGER)
 _ANONYMOUS: Final = Fixed("IsAnonymousAccessible", False)
-_EXPRESS: Final = Fixed("EnableExpress", False)
+_EXPRESS: Final = Setting("EnableExpress", "enable_express", _BOOLEAN)
 
 TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
     QueueDescription: (
@@ -215,7 +204,8 @@ TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
     TopicDescription: (
         *(_TTL, _CAPACITY, _DUPLICATES, _WINDOW, _BATCHED, _SIZE),
         *(Fixed("FilteringMessagesBeforePublishing", False), _ANONYMOUS, Keys(), _STATE, *_TIMES),
-        *(_ORDERED, _COUNT_DETAILS, Shown("SubscriptionCount", _subscription_count)),
+        Setting("SupportOrdering", "support_ordering", _BOOLEAN),
+        *(_COUNT_DETAILS, Shown("SubscriptionCount", _subscription_count)),
         Shown("SqlFilterCount", lambda entity: _filter_count(entity, is_correlation=False)),
         Shown("CorrelationFilterCount", lambda entity: _filter_count(entity, is_correlation=True)),
         *(_IDLE, _PARTITIONS, _AVAILABLE, Fixed("EnableSubscriptionPartitioning", False)),

@@ -40,7 +40,12 @@ def _read_key(element: Element) -> Policy:
         raise bad_request(f"The authorization rule {name!r} has no AccessRights")
     if Right.MANAGE in held and held != frozenset(Right):
         raise bad_request(f"The authorization rule {name!r}: Manage needs Send and Listen as well")
-    return Policy(name=name, key=_key(element, "PrimaryKey", name), rights=held)
+    return Policy(
+        name=name,
+        key=_key(element, "PrimaryKey", name),
+        secondary_key=_key(element, "SecondaryKey", name),
+        rights=held,
+    )
 
 
 def _right(text: str, name: str) -> Right:
@@ -75,7 +80,7 @@ def write_keys(policies: tuple[Policy, ...], *, created_ms: int, updated_ms: int
         f"<ModifiedTime>{moment(updated_ms)}</ModifiedTime>"
         f"<KeyName>{escape(policy.name)}</KeyName>"
         f"<PrimaryKey>{escape(policy.key)}</PrimaryKey>"
-        f"<SecondaryKey>{escape(policy.key)}</SecondaryKey>"
+        f"<SecondaryKey>{escape(policy.secondary_key or policy.key)}</SecondaryKey>"
         "</AuthorizationRule>"
         for policy in policies
     )

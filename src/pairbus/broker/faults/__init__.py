@@ -1,7 +1,7 @@
 """Faults on demand: what goes wrong in a datacenter, when a test asks for it.
 
 `kinds` describes faults, `timeline` says when, `trouble` decides whom they hit; those are pure.
-`board` puts them into effect in a namespace, `detour` in a connection, and `desk` is `broker.faults`.
+`board` puts them into effect in a namespace, `detour` in a connection; `desk` is `broker.faults`.
 """
 
 from pairbus.broker.faults.desk import Faults, RunningFault, Script

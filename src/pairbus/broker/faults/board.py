@@ -45,11 +45,17 @@ class Board:
         """The broker's: a jump of the namespace's clock ends no fault."""
         self._timeline = Timeline(Random())
         self._offset_seconds = 0.0
+        self.has_moved_clock = False
+        """Since somebody last looked."""
         self._is_refusing = False
         self._disk: _Disk | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._changed = asyncio.Event()
+
+    def now(self) -> float:
+        """By the broker's clock, whatever the namespace's says."""
+        return self._clock()
 
     @property
     def entries(self) -> list[Entry]:
@@ -166,6 +172,7 @@ class Board:
         if offset_seconds == self._offset_seconds:
             return
         self._offset_seconds = offset_seconds
+        self.has_moved_clock = True
         self._namespace.set_clock(_shifted(self._clock, offset_seconds))
 
     def _set_disk(self, trouble: Trouble | None) -> None:

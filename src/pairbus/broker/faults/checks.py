@@ -1,7 +1,7 @@
 """Fields that check themselves: what a fault's description is made of.
 
-Each function makes a keyword field for `dataclasses`, with a default, a check of its value that says
-what would be right, and, where a value has several spellings, how to make it one.
+Each function makes a keyword field for `dataclasses`: a default, a check that says what would
+be right, and, where a value has several spellings, how to make it one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def number(default: float | None, *, least: float, most: float, is_whole: bool =
     """A default of None: it may be left out."""
     noun = "a whole number" if is_whole else "a number"
     right = f"{noun} from {_plain(least)} to {_plain(most)}"
-    kinds: tuple[type, ...] = (int,) if is_whole else (int, float)
 
     def check(value: Any) -> str | None:
         if value is None and default is None:
             return None
-        if isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most:
+        is_number = isinstance(value, int if is_whole else int | float)
+        if is_number and not isinstance(value, bool) and least <= value <= most:
             return None
         return f"{right}, or nothing" if default is None else right
 

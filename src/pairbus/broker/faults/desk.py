@@ -104,7 +104,7 @@ class Script:
 def _starter(
     kind: Callable[P, Fault],
 ) -> Callable[Concatenate[Faults, P], RunningFault]:
-    def start(self: Faults, *args: P.args, **kwargs: P.kwargs) -> RunningFault:
+    def start(self: Faults, /, *args: P.args, **kwargs: P.kwargs) -> RunningFault:
         return self.start(kind(*args, **kwargs))
 
     start.__doc__ = kind.__doc__
@@ -185,8 +185,12 @@ class Faults:
             except BaseException as error:
                 outcome.set_exception(error)
                 return
-            # A jump of the clock has been made; what follows from it is on the disk, too.
-            self._namespace.when_caught_up(lambda: outcome.set_result(result))
+            if self._board.has_moved_clock:
+                # Told only when what follows from the new time is on the disk.
+                self._board.has_moved_clock = False
+                self._namespace.committer.when_durable(lambda _: outcome.set_result(result))
+            else:
+                outcome.set_result(result)
 
         try:
             loop.call_soon_threadsafe(call)

@@ -8,10 +8,9 @@ of its links, so that the connection's other links do not notice. The decisions 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.amqp.engine import Attached, Disposed, Event, Flowed, Link, Transferred
+from pairbus.amqp.engine import Attached, Detached, Disposed, Event, Flowed, Link, Transferred
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker import paths
 from pairbus.broker.faults.line import Line
@@ -34,7 +33,7 @@ class Detour:
         self._namespace = connection.namespace
         self._loop = connection.namespace.loop
         self._bytes: Line[bytes] = Line()
-        self._events: defaultdict[str, Line[Event]] = defaultdict(Line)
+        self._events: dict[str, Line[Event]] = {}
         """By entity."""
         self._output: Line[bytes] = Line()
         self._is_lossy = False
@@ -78,32 +77,51 @@ class Detour:
             self._connection.handle(event)
             return
         entity = _path(link).entity.lower()
+        is_message = isinstance(event, Transferred)
         if self._silence(entity) is Silence.DROP:
-            self._lossy_links.add(link)
-        elif self._is_cut(event, link, entity):
+            self._lose(event, link)
+        elif is_message and self._cuts(link, entity, is_whole=True):
             self._connection.cut()
         else:
-            size = len(event.data) if isinstance(event, Transferred) else _EVENT_BYTES
-            self._put(self._events[entity], event, size, entity)
+            self._pass_on(event, entity)
 
     def arriving(self, link: Link) -> None:
         """Some frames of a message have come, and not yet its last."""
-        if link not in self._spared and self._is_cut(None, link, _path(link).entity):
+        if self._cuts(link, _path(link).entity, is_whole=False):
             self._connection.cut()
 
-    def _is_cut(self, event: Event | None, link: Link, entity: str) -> bool:
+    def _lose(self, event: Event, link: Link) -> None:
+        if isinstance(event, Detached):
+            self._lossy_links.discard(link)
+            self._connection.handle(event)
+        else:
+            self._lossy_links.add(link)
+
+    def _cuts(self, link: Link, entity: str, *, is_whole: bool) -> bool:
         """Thrown once a message, however many frames it has."""
-        is_whole = isinstance(event, Transferred)
         if self._trouble is None or not isinstance(link.context, Inlet):
             return False
-        if event is not None and (not is_whole or link in self._spared):
-            self._spared.discard(link)
+        if link in self._spared:
+            if is_whole:
+                self._spared.discard(link)
             return False
         if self._trouble.cuts_in_transfer(entity):
             return True
-        if event is None:
+        if not is_whole:
             self._spared.add(link)
         return False
+
+    def _pass_on(self, event: Event, entity: str) -> None:
+        """At once where nothing is wrong: then other links do not notice."""
+        line = self._events.get(entity)
+        size = len(event.data) if isinstance(event, Transferred) else _EVENT_BYTES
+        if line is None:
+            trouble = self._trouble
+            if trouble is None or not (trouble.is_slow(entity) or trouble.silence(entity)):
+                self._connection.handle(event)
+                return
+            line = self._events[entity] = Line()
+        self._put(line, event, size, entity)
 
     def _put(self, line: Line[Any], thing: Any, size: int, entity: str | None) -> None:
         trouble = self._trouble
@@ -170,10 +188,11 @@ class Detour:
         if trouble is not None:
             self._close_barred(trouble)
         self._close_lossy()
-        for line in (self._bytes, self._output, *self._events.values()):
-            # Those with a latency of their own left have had some of it by now.
-            line.hurry()
-        self._gives_at.clear()
+        if trouble is None:
+            lines: list[Line[Any]] = [self._bytes, self._output, *self._events.values()]
+            for line in lines:
+                line.hurry()
+            self._gives_at.clear()
         self._run()
         self._connection.feed_outlets()
         self._connection.has_output()
@@ -212,11 +231,9 @@ class Detour:
             if self._silence(entity) is not None:
                 continue
             while (event := line.take(now=now)) is not None and not connection.is_closing:
-                link = _link(event)
-                if link is None or link.alive:  # else the client has left
-                    connection.handle(event)
+                connection.handle(event)
             if not line:
-                del self._events[entity]
+                self._events.pop(entity, None)
         for entity in [entity for entity, at in self._gives_at.items() if at <= now]:
             del self._gives_at[entity]
             connection.feed_outlets()
@@ -263,8 +280,8 @@ class Detour:
 
 
 def _link(event: Event) -> Link | None:
-    """The link whose entity an event is for. An end is not put off: there is nobody to wait."""
-    if isinstance(event, Attached | Flowed | Transferred):
+    """The link that an event is for, if it is for one."""
+    if isinstance(event, Attached | Detached | Flowed | Transferred):
         return event.link
     return event.delivery.link if isinstance(event, Disposed) else None
 

@@ -5,6 +5,8 @@ nothing of when it starts or of who is hit. Durations are those of the broker's 
 really waited for.
 """
 
+# ruff: noqa: RUF009 - the functions called for defaults make fields, once for all.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final, get_args
 
+from pairbus.broker.entities import Right
 from pairbus.broker.faults.checks import CHECK, MAKE, choice, choices, number, path, text
 from pairbus.errors import ConfigError
 
@@ -42,6 +45,14 @@ class Operation(StrEnum):
     """Any request to `<entity>/$management`."""
     MANAGE = "manage"
     """Administration over HTTP, and rules over AMQP."""
+
+
+OPERATION_OF_RIGHT: Final = {
+    Right.SEND: Operation.SEND,
+    Right.LISTEN: Operation.RECEIVE,
+    Right.MANAGE: Operation.MANAGE,
+}
+"""What a request to `$management` amounts to, by the claim that it needs."""
 
 
 class Mode(StrEnum):
@@ -121,8 +132,10 @@ class Throttle(_Fault):
     rate: float = number(0.0, least=0, most=1)
     """The share that gets through."""
     on: tuple[Operation, ...] = choices(
-        Operation, Operation.SEND, Operation.RECEIVE, Operation.MANAGEMENT, Operation.MANAGE
+        Operation, Operation.SEND, Operation.MANAGEMENT, Operation.MANAGE
     )
+    """Not `receive` unless asked for: a receiver of Python's SDK does not recover by itself when
+    its link is closed with "server busy"."""
 
 
 @dataclass(frozen=True, slots=True)

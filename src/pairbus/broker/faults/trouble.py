@@ -67,7 +67,7 @@ class Trouble:
         for entry in self._entries:
             fault = entry.fault
             if isinstance(fault, Throttle):
-                error = AmqpError(_SERVER_BUSY, f"the server is busy; wait, and retry ({_by(entry)})")
+                error = AmqpError(_SERVER_BUSY, f"the server is busy: wait a bit ({_by(entry)})")
                 is_meant, probability = _meets(fault.on, operations), 1 - fault.rate
             elif isinstance(fault, Error):
                 error = AmqpError(fault.condition, f"{fault.description} ({_by(entry)})")
@@ -88,8 +88,10 @@ class Trouble:
             fault = entry.fault
             if isinstance(fault, CannotReceive):
                 if receives and entry.covers(entity):
+                    entry.hits += 1
                     return AmqpError(fault.condition, f"cannot receive ({_by(entry)})")
             elif entry.scope is not None and _closes(fault) and entry.covers(entity):
+                entry.hits += 1
                 return AmqpError(_DETACH_FORCED, f"{entity!r} cannot be reached ({_by(entry)})")
         return None
 
@@ -114,6 +116,9 @@ class Trouble:
             if fault.mode is Mode.DROP:
                 return Silence.DROP
         return Silence.HANG if any(self._of(Hang, entity)) else None
+
+    def is_slow(self, entity: str | None) -> bool:
+        return any(self._of(Slow, entity))
 
     def latency_seconds(self, entity: str | None) -> float:
         return sum(

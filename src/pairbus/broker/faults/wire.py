@@ -20,11 +20,8 @@ _AT: Final = "at"
 
 def to_json(fault: Fault) -> dict[str, Any]:
     settings = {each.name: getattr(fault, each.name) for each in fields(fault)}
-    return {
-        "kind": fault.kind,
-        **{name: list(value) if isinstance(value, tuple) else value
-           for name, value in settings.items() if value is not None},
-    }  # fmt: skip
+    given = {name: _plain(value) for name, value in settings.items() if value is not None}
+    return {"kind": fault.kind, **given}
 
 
 def from_json(value: object) -> Fault:
@@ -70,6 +67,13 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
         "ends_at": None if entry.ends_at is None else _utc(entry.ends_at),
         "hits": entry.hits,
     }
+
+
+def _plain(value: Any) -> Any:
+    """Members of an enumeration by their text."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
 
 
 def _utc(seconds: float) -> str:

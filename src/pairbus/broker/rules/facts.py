@@ -107,8 +107,10 @@ def _field(name: str) -> Callable[[SystemValues], object]:
                 return None
             case str():
                 return str(value)
-            case UUID() | int():
-                return str(value) if isinstance(value, UUID) else str(int(value))
+            case UUID():
+                return str(value)
+            case int():
+                return str(int(value))
             case bytes():
                 return value.hex()
         raise EvaluationError(f"sys.{name} is not a string: {value!r}")

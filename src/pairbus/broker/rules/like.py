@@ -46,11 +46,10 @@ def _spread(first: Piece, finders: list[Callable[[str, int], int]], last: Piece)
     """
     begins, ends = _fits(first), _fits(last)
     first_size, last_size = len(first), len(last)
-    shortest = first_size + last_size
 
     def matches(text: str) -> bool:
         end = len(text) - last_size
-        if len(text) < shortest or not begins(text, 0) or not ends(text, end):
+        if end < first_size or not begins(text, 0) or not ends(text, end):
             return False
         at = first_size
         for find in finders:

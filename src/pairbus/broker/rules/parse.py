@@ -162,19 +162,10 @@ def _parser() -> Lark:
     )
 
 
-def _first_place(children: list[Any]) -> nodes.Place:
-    first = children[0]
-    if isinstance(first, Token):
-        return _at(first)
-    place: nodes.Place = first.at
-    return place
-
-
-def _chain(self: Any, children: list[Any]) -> Any:
-    if len(children) == 1:
-        return children[0]
-    rest = zip(map(str, children[1::2]), children[2::2], strict=True)
-    return nodes.Chain(children[0], tuple(rest), _first_place(children))
+def _chain(self: Any, children: list[Any]) -> nodes.Chain:
+    first, *rest = children
+    pairs = zip(map(str, rest[::2]), rest[1::2], strict=True)
+    return nodes.Chain(first, tuple(pairs), first.at)
 
 
 def _literal(convert: Callable[[Token], object]) -> Callable[[Any, list[Token]], nodes.Literal]:
@@ -261,10 +252,10 @@ class _Build(Transformer[Token, Any]):
         return nodes.Not(children[1], _at(children[0]))
 
     def conjunction(self, children: list[Any]) -> nodes.And:
-        return nodes.And(tuple(children), _first_place(children))
+        return nodes.And(tuple(children), children[0].at)
 
     def disjunction(self, children: list[Any]) -> nodes.Or:
-        return nodes.Or(tuple(children), _first_place(children))
+        return nodes.Or(tuple(children), children[0].at)
 
     def assign(self, children: list[Any]) -> nodes.Assign:
         return nodes.Assign(children[0], children[2])

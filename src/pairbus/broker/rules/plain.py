@@ -102,8 +102,8 @@ def decimal_128(number: Decimal) -> Decimal128:
 
 
 def _described(value: Described) -> object:
-    convert = _DESCRIBED.get(str(value.descriptor))
-    if convert is None or not isinstance(value.value, int | str):
+    expected, convert = _DESCRIBED.get(str(value.descriptor), (None, None))
+    if expected is None or convert is None or not isinstance(value.value, expected):
         return value
     return convert(value.value)
 
@@ -112,10 +112,10 @@ def _moment_of_ticks(ticks: Any) -> datetime:
     return from_ms(int(ticks) // 10_000 + _MS_MIN) + timedelta(microseconds=ticks % 10_000 // 10)
 
 
-_DESCRIBED: Final[dict[str, Callable[[Any], object]]] = {
-    "com.microsoft:timespan": lambda ticks: timedelta(microseconds=int(ticks) // 10),
-    "com.microsoft:datetime-offset": _moment_of_ticks,
-    "com.microsoft:uri": str,
+_DESCRIBED: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
+    "com.microsoft:timespan": (int, lambda ticks: timedelta(microseconds=int(ticks) // 10)),
+    "com.microsoft:datetime-offset": (int, _moment_of_ticks),
+    "com.microsoft:uri": (str, str),
 }
 
 _PLAIN: Final[dict[type, Callable[[Any], object]]] = {
@@ -140,6 +140,4 @@ def wire(value: Any) -> Any:
         return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
     if kind is Decimal:
         return decimal_128(value)
-    if kind is int and value >= 1 << 63:
-        return ULong(value)
     return value
