@@ -48,7 +48,6 @@ def install() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise PeerMissing(f"RabbitMQ is not installed: install Debian's package {PACKAGE!r}")
     with _services_kept_still():
-        # --no-upgrade keeps us from touching a version somebody chose
         command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", PACKAGE]
         subprocess.run(["apt-get", "update", "-q"], check=False, capture_output=True)
         done = subprocess.run(

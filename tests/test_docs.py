@@ -3,8 +3,9 @@
 A fence's first word says what is done with it:
 
 * `python`: run by itself; if the next fence is `text output`, it must print just that;
-* `sh`: each line is run; `pairbus broker` is started, waited for and stopped; `make` only says
-  what it would do, because it would run these tests, except `make demo`;
+* `sh`: each line is run; `pairbus broker` is started, waited for and stopped; the other commands
+  find a broker with a queue and a topic; `make` only says what it would do, because it would run
+  these tests, except `make demo`;
 * `json`: a Config.json, loaded; the page's first one is there for its `sh` lines.
 
 `no-run: REASON` after the word leaves a fence out. Anything else is a mistake in the page.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import pytest
 import typer.main
 
+from pairbus.broker import Broker
 from pairbus.broker.config import load_config
 from pairbus.console.cli import app
 
@@ -79,11 +81,11 @@ def shell(tmp_path):
 
     started = []
 
-    def start(arguments, cwd=tmp_path):
+    def start(arguments, cwd=tmp_path, **more):
         process = subprocess.Popen(
             arguments,
             cwd=cwd,
-            env=environment,
+            env=environment | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -117,8 +119,15 @@ def test_an_example_runs_and_prints_what_the_page_says(block, shell):
         assert printed == block.output
 
 
+@pytest.fixture
+def local():
+    """The connection string of a broker that has some entities."""
+    with Broker(queues=["orders"], topics=["events/Subscriptions/audit"]) as broker:
+        yield broker.connection_string
+
+
 @pytest.mark.parametrize("block", cases("sh"))
-def test_a_command_runs(block, shell, tmp_path):
+def test_a_command_runs(block, shell, local, tmp_path):
     configs = [b for b in RUN if b.page == block.page and b.language == "json"]
     if configs:
         (tmp_path / "Config.json").write_text(configs[0].text)
@@ -134,7 +143,7 @@ def test_a_command_runs(block, shell, tmp_path):
         elif words[0] == "make":
             finished(shell(["make", "--dry-run", *words[1:]], cwd=ROOT))
         elif words[-1] == "--help" or "broker" not in words:
-            finished(shell(words))
+            finished(shell(words, PAIRBUS_PRIMARY=local))
         else:
             start_and_stop(shell(words))
 

@@ -175,8 +175,7 @@ def test_a_failed_commit_is_told_to_all_who_wait_for_it_and_to_no_others(bench, 
 def test_statements_that_fail_are_told_to_all_and_the_next_ones_work(bench, failure, monkeypatch):
     real = bench.store.apply
 
-    def apply():
-        bench.store.discard()
+    def apply(group):
         raise failure
 
     monkeypatch.setattr(bench.store, "apply", apply)

@@ -1,11 +1,18 @@
 """Topics, subscriptions and rules of a Config.json."""
 
 import json
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.broker.config import load_config
+from pairbus.broker.config import (
+    QUEUE_PROPERTIES,
+    SUBSCRIPTION_PROPERTIES,
+    TOPIC_PROPERTIES,
+    load_config,
+)
+from pairbus.broker.entities import QueueDescription
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.broker.topic_entities import (
     RuleDescription,
@@ -192,7 +199,11 @@ def test_settings_that_only_the_service_has_are_read_too(load_topics):
     topic, subscription = load_topics(
         {
             "Name": "t",
-            "Properties": {"MaxSizeInMegabytes": 2048, "Status": "SendDisabled"},
+            "Properties": {
+                "MaxSizeInMegabytes": 2048,
+                "Status": "SendDisabled",
+                "SupportOrdering": False,
+            },
             "Subscriptions": [
                 {
                     "Name": "s",
@@ -209,6 +220,7 @@ def test_settings_that_only_the_service_has_are_read_too(load_topics):
 
     assert topic.max_size_in_megabytes == 2048
     assert topic.status == "SendDisabled"
+    assert topic.support_ordering is False
     assert subscription.auto_delete_on_idle == timedelta(minutes=5)
     assert subscription.dead_lettering_on_filter_evaluation_exceptions is False
     assert subscription.status == "ReceiveDisabled"
@@ -430,3 +442,18 @@ def test_what_cannot_be_is_reported_with_its_line(load, lines, line, why):
 
     _, found, reason = str(caught.value).split(":", 2)
     assert (int(found), reason.strip()[: len(why)]) == (line, why)
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties"),
+    [
+        (QueueDescription, QUEUE_PROPERTIES),
+        (TopicDescription, TOPIC_PROPERTIES),
+        (SubscriptionDescription, SUBSCRIPTION_PROPERTIES),
+    ],
+)
+def test_the_file_has_a_name_for_every_setting(kind, properties):
+    settings = {field.name for field in fields(kind)} - kind.lacks
+    elsewhere = {"name", "rules", "authorization_rules"}
+
+    assert {field for field, _ in properties.values()} == settings - elsewhere

@@ -124,9 +124,11 @@ BEYOND = {
     "a count that is a truth": ({"max_delivery_count": True}, "True"),
     "no room": ({"max_size_in_megabytes": 0}, "1 and 81920"),
     "messages beyond 100 MB": ({"max_message_size_in_kilobytes": 102_401}, "1 and 102400"),
-    "forwards to itself": ({"forward_to": "Q"}, "itself"),
-    "buries in itself": ({"forward_dead_lettered_messages_to": "q"}, "itself"),
-    "sessions that are forwarded": ({"forward_to": "r", "requires_session": True}, "exclude"),
+    "both express and without duplicates": (
+        {"enable_express": True, "requires_duplicate_detection": True},
+        "exclude each other",
+    ),
+    "metadata without end": ({"user_metadata": "x" * 1025}, "1025 characters, at most 1024"),
 }
 
 

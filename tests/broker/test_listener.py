@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,9 +22,10 @@ from websockets.uri import parse_uri
 
 from pairbus.broker.addresses import listen, look_up
 from pairbus.broker.certificates import Certificates
-from pairbus.broker.entities import Limits
+from pairbus.broker.entities import Limits, NamespaceOptions
 from pairbus.broker.guests import Seat
 from pairbus.broker.listener import Listener
+from pairbus.broker.namespace import Namespace
 
 HELLO = b"AMQP\x00\x01\x00\x00"
 HEALTH = b"GET /$health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -125,6 +125,10 @@ async def opened(
     limits = limits or Limits()
     sockets = listen(look_up(host), 0, namespace="n")
     certificates = Certificates(folder / "certificates", ["localhost", "127.0.0.1"])
+    # Never opened: nobody gets as far as its entities.
+    namespace = Namespace(
+        NamespaceOptions(name="n"), loop=asyncio.get_running_loop(), clock=time.time
+    )
 
     def open_amqp(seat: Seat, is_encrypted: bool) -> Echo:
         port.made.append(Echo(seat, is_encrypted))
@@ -132,7 +136,7 @@ async def opened(
 
     listener = Listener(
         sockets,
-        namespace=SimpleNamespace(name="n"),
+        namespace=namespace,
         open_amqp=open_amqp,
         certificates=certificates,
         limits=limits,

@@ -13,8 +13,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.broker import Broker, NamespaceOptions, Policy, QueueDescription, Right
+from pairbus.broker import (
+    Broker,
+    NamespaceOptions,
+    Policy,
+    QueueDescription,
+    Right,
+    SubscriptionDescription,
+)
 from pairbus.errors import BrokerError, ConfigError, StartError
 
 
@@ -65,6 +73,23 @@ def test_a_broker_runs_as_long_as_its_block_and_leaves_nothing() -> None:
     hanging.close()
     assert sockets() == before
     assert not ca_file.exists()
+
+
+def test_topics_and_subscriptions_are_named_or_described() -> None:
+    described = SubscriptionDescription(name="events/Subscriptions/b", max_delivery_count=3)
+    with (
+        Broker(topics=["news", "events/Subscriptions/a", described], sku="Premium") as broker,
+        ServiceBusAdministrationClient.from_connection_string(
+            broker.connection_string, connection_verify=str(broker.ca_file)
+        ) as client,
+    ):
+        topics = [topic.name for topic in client.list_topics()]
+        subscriptions = {each.name: each for each in client.list_subscriptions("events")}
+
+        assert topics == ["events", "news"]
+        assert list(subscriptions) == ["a", "b"]
+        assert subscriptions["b"].max_delivery_count == 3
+        assert client.get_namespace_properties().messaging_sku == "Premium"
 
 
 def test_it_can_be_started_again_on_its_port(tmp_path: Path) -> None:

@@ -45,12 +45,23 @@ MESSAGES = st.builds(
 def test_a_message_comes_back_from_its_row(message, mailbox_id):
     row = message.row(mailbox_id)
 
-    again = from_row(row)
+    again = from_row((*row, None))
 
     assert len(row) == len(COLUMNS)
     assert row[0] == mailbox_id << MAILBOX_SHIFT | message.sequence
     for slot in Message.__slots__:
         assert getattr(again, slot) == getattr(message, slot), slot
+
+
+@given(MESSAGES, st.binary(max_size=9))
+def test_bytes_that_are_shared_are_named_in_the_row_and_come_from_elsewhere(message, shared):
+    message.body_id, message.bare = 7, shared
+
+    row = message.row(1)
+    again = from_row((*row, shared))
+
+    assert row[-1] == 7
+    assert (again.body_id, again.bare) == (7, shared)
 
 
 @given(MESSAGES)

@@ -110,14 +110,15 @@ def test_only_what_is_alike_is_shared(make_world):
     check_file(world)
 
 
-def test_two_rules_of_one_subscription_share_what_is_alike(make_world):
+def test_copies_of_one_subscription_tell_by_which_rule_they_came_and_are_not_alike(make_world):
     twice = (rule(action="SET n = 1", name="a"), rule(action="SET n = 1", name="b"))
-    world = make_world(topic(), sub("a", *twice))
+    world = make_world(topic(), sub("a", *twice), sub("b", *twice))
 
     world.send(encoded(BIG), to="t")
 
-    assert list(shared_bodies(world).values()) == [2]
-    assert bodies(world, at("a")) == [BIG, BIG]
+    assert list(shared_bodies(world).values()) == [2, 2]
+    assert bodies(world, at("a")) == bodies(world, at("b")) == [BIG, BIG]
+    check_file(world)
 
 
 # the ways that a copy goes

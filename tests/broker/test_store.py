@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from pairbus.broker import reading
 from pairbus.broker import store as store_module
 from pairbus.broker.message import Message, State
 from pairbus.broker.store import Counters, Store
@@ -259,7 +260,7 @@ def test_sessions_are_counted_in_the_order_of_their_oldest_message(store, box):
 
 
 def test_a_reading_stops_at_some_megabytes(store, box, monkeypatch):
-    monkeypatch.setattr(store_module, "_READ_BYTES_MAX", 1000)
+    monkeypatch.setattr(reading, "_READ_BYTES_MAX", 1000)
     put(store, box, *(message(n, size=100) for n in range(1, 201)))
 
     found = store.read_active(box.mailbox_id, after=0, upto=999, count=999)

@@ -115,8 +115,8 @@ def test_each_rule_with_an_action_makes_a_copy_of_its_own(make_world):
 
     assert properties_of(world, "a") == [
         {"n": 2},
-        {"n": 2, "why": "positive"},
-        {"why": "many"},
+        {"n": 2, "why": "positive", "RuleName": "a"},
+        {"why": "many", "RuleName": "b"},
     ]
     assert bodies(world, at("a")) == [b"body"] * 3
     assert properties_of(world, "b") == [{"n": 2}]
@@ -457,7 +457,7 @@ def test_all_is_there_after_a_restart(make_world, ending):
     assert [t.name for t in world.namespace.topics] == ["t"]
     assert list(world.queue("t").subscriptions) == ["a", "red"]
     assert bodies(world, at("a")) == [bytes(500), b"blue"]
-    assert properties_of(world, "red") == [{"color": "red", "seen": 1}]
+    assert properties_of(world, "red") == [{"color": "red", "seen": 1, "RuleName": "rule"}]
     world.send(encoded(b"again", properties={"color": "red"}), to="t")
     assert bodies(world, at("red"))[1:] == [b"again"]
     assert len(world.receive(10, of=at("a"))) == 3

@@ -35,7 +35,7 @@ def test_a_subscription_forwards_what_its_rules_take_to_a_queue(make_world):
 
     [message] = stored(world, "q")
     assert body_of(message) == b"2"
-    assert application_properties(message) == {"n": 2, "big": True}
+    assert application_properties(message) == {"n": 2, "big": True, "RuleName": "rule"}
     assert bodies(world, at("big")) == []
     assert bodies(world, at("all")) == [b"1", b"2"]
     check_file(world)

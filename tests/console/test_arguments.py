@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,10 @@ def gather(
     policies: tuple[str, ...] = (),
     config: Path | None = None,
     data: Path | None = None,
+    **more: Any,
 ) -> list[NamespaceOptions]:
     return gather_namespaces(
-        namespaces=namespaces, queues=queues, policies=policies, config=config, data=data
+        namespaces=namespaces, queues=queues, policies=policies, config=config, data=data, **more
     )
 
 
@@ -78,6 +80,44 @@ def test_a_file_brings_namespaces_and_the_command_line_adds_to_them(config: Path
         ("orders", 3),
         ("bills", 10),
     ]
+
+
+def test_topics_and_subscriptions_are_those_of_every_namespace() -> None:
+    gathered = gather(
+        namespaces=("east", "west"),
+        topics=("news", "events"),
+        subscriptions=("events/audit", "web/shop/all", "events/Subscriptions/other"),
+        sku="Premium",
+    )
+
+    for options in gathered:
+        assert options.sku == "Premium"
+        assert [entity.name for entity in options.topics] == [
+            "news",
+            "events",
+            "web/shop",
+            "events/Subscriptions/audit",
+            "web/shop/Subscriptions/all",
+            "events/Subscriptions/other",
+        ]
+
+
+def test_what_the_file_says_of_a_topic_holds(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+    topic = {"Name": "events", "Properties": {"MaxSizeInMegabytes": 5}}
+    subscription = {"Name": "audit", "Properties": {"MaxDeliveryCount": 3}}
+    topics = [topic | {"Subscriptions": [subscription]}]
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Topics": topics}]}}))
+
+    (options,) = gather(config=path, topics=("Events",), subscriptions=("EVENTS/audit", "events/b"))
+
+    assert [entity.name for entity in options.topics] == [
+        "events",
+        "events/Subscriptions/audit",
+        "events/Subscriptions/b",
+    ]
+    assert options.topics[0].max_size_in_megabytes == 5
+    assert options.topics[1].max_delivery_count == 3
 
 
 def test_a_file_alone_is_enough(config: Path) -> None:
@@ -146,6 +186,11 @@ def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: 
     [
         ({"namespaces": ("a", "A:1")}, "--namespace A is given twice"),
         ({"policies": ("a:k:Send", "a:l:Send")}, "--policy a is given twice"),
+        ({"topics": ("no good",)}, "topic name 'no good' is not valid"),
+        ({"subscriptions": ("events",)}, "--subscription 'events': must be TOPIC/NAME"),
+        ({"subscriptions": ("/audit",)}, "must be TOPIC/NAME"),
+        ({"subscriptions": ("events/no good",)}, "is not valid"),
+        ({"queues": ("a",), "topics": ("A",)}, "topic 'A' is defined twice"),
         ({"queues": ("no good",)}, "queue name 'no good' is not valid"),
         ({"config": Path("/nowhere/Config.json")}, "/nowhere/Config.json: cannot be read"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -17,15 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 COMMAND = [sys.executable, "-m", "pairbus"]
 SECONDS = 30
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("PAIRBUS_")]:
-        monkeypatch.delenv(name)
 
 
 def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -194,6 +188,8 @@ def mistake(*words: str, cwd: Path) -> str:
             "'192.0.2.1' is not an address of this machine",
         ),
         (["broker", "--config", "absent.json"], "absent.json: cannot be read"),
+        (["broker", "--subscription", "events"], "must be TOPIC/NAME, such as events/audit"),
+        (["broker", "--sku", "Basic"], "'Basic' is not one of"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], complaint: str) -> None:
@@ -207,6 +203,47 @@ def test_a_bad_configuration_is_told_with_file_and_line(tmp_path: Path) -> None:
     complaint = mistake("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
 
     assert complaint.startswith("Config.json:3: ")
+
+
+TOPICS = """\
+{"UserConfig": {"Namespaces": [{"Name": "shop", "Topics": [{"Name": "events", "Subscriptions": [
+  {"Name": "all"},
+  {"Name": "big", "Rules": [{"Name": "r", "Properties": {
+    "FilterType": "Sql", "SqlFilter": {"SqlExpression": "amount > 1000"}}}]}
+]}]}]}}
+"""
+
+
+@pytest.mark.req("B-08")
+def test_topics_subscriptions_and_rules_of_a_file_work(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    (tmp_path / "Config.json").write_text(TOPICS)
+    process = start("--config", "Config.json", "--memory", "--subscription", "events/more")
+    text = process.lines[0].partition(" ready: ")[2].strip()
+
+    with ServiceBusClient.from_connection_string(text) as client:
+        with client.get_topic_sender("events") as sender:
+            for amount in (5, 5000):
+                message = ServiceBusMessage("m", application_properties={"amount": amount})
+                sender.send_messages(message)
+        counts = {}
+        for name in ("all", "big", "more"):
+            with client.get_subscription_receiver("events", name) as receiver:
+                counts[name] = len(receiver.peek_messages(max_message_count=10))
+
+    assert counts == {"all": 2, "big": 1, "more": 2}
+
+
+def test_a_bad_rule_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "Config.json").write_text(TOPICS.replace("> 1000", ">"))
+
+    complaint = mistake("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+
+    assert complaint.startswith(
+        "Config.json:4: rule 'r' of subscription 'events/Subscriptions/big': "
+        "the expression 'amount >' is not valid at line 1, column 9"
+    )
 
 
 def test_a_taken_port_is_told(tmp_path: Path) -> None:

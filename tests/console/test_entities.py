@@ -116,6 +116,7 @@ def test_a_queue_is_created_as_told_and_shown(pairbus: Run, broker: Broker) -> N
         "DefaultMessageTimeToLive": "P14D",
         "DuplicateDetectionHistoryTimeWindow": "PT1M",
         "EnableBatchedOperations": False,
+        "EnableExpress": False,
         "EnablePartitioning": False,
         "ForwardDeadLetteredMessagesTo": "orders",
         "ForwardTo": None,
@@ -135,11 +136,10 @@ def test_a_queue_is_created_as_told_and_shown(pairbus: Run, broker: Broker) -> N
 
 
 def test_a_topic_and_a_subscription_are_created_as_told(pairbus: Run, broker: Broker) -> None:
-    assert pairbus("entities", "create", "topic", "news", "--max-size-in-megabytes", "2048") == (
-        0,
-        "topic 'news' created\n",
-        "",
-    )
+    assert pairbus(
+        *("entities", "create", "topic", "news"),
+        *("--max-size-in-megabytes", "2048", "--no-support-ordering", "--enable-express"),
+    ) == (0, "topic 'news' created\n", "")
     assert pairbus(
         *("entities", "create", "subscription", "news", "all"),
         *("--max-delivery-count", "3", "--forward-to", "orders"),
@@ -152,6 +152,8 @@ def test_a_topic_and_a_subscription_are_created_as_told(pairbus: Run, broker: Br
     )
 
     assert topic["Properties"]["MaxSizeInMegabytes"] == 2048
+    assert topic["Properties"]["SupportOrdering"] is False
+    assert topic["Properties"]["EnableExpress"] is True
     assert topic["Runtime"]["SubscriptionCount"] == 1
     assert subscription["Topic"] == "news"
     assert subscription["Properties"]["MaxDeliveryCount"] == 3
@@ -232,6 +234,18 @@ def test_all_are_deleted_and_nothing_is_left(pairbus: Run, broker: Broker) -> No
     assert pairbus("entities", "delete", "--all", "-y").out == "2 deleted\n"
     assert json.loads(pairbus("entities", "list", "--json").out) == []
     assert pairbus("entities", "delete", "--all", "-y").out == "0 deleted\n"
+
+
+def test_somebody_who_watches_sees_how_far_it_is(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take this for a terminal
+
+    done = pairbus("entities", "delete", "--all", "--yes")
+
+    assert "Deleting" in done.err
+    assert "100%" in done.err
+    assert done.out == "2 deleted\n"
 
 
 def test_nothing_is_deleted_when_nobody_can_be_asked(
@@ -439,6 +453,35 @@ def test_in_a_process_of_its_own_it_prints_what_it_found_and_no_warning(
 
     assert (done.returncode, done.stderr) == (0, "")
     assert lines(done.stdout)[1][:3] == ["queue", "orders", "Active"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "entities", "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.stderr is not None
+    with process.stderr:
+        assert (process.stderr.read(), process.wait(60)) == ("", 1)
+
+
+def test_a_local_broker_that_fails_on_demand_is_asked_once(pairbus: Run, broker: Broker) -> None:
+    with broker.faults.cannot_manage() as fault:
+        done = pairbus("entities", "list", "queues")
+
+        assert done.code == 1
+        assert f"localhost:{broker.port} says: " in done.err
+        assert fault.hits == 1
 
 
 def test_the_broker_command_does_not_load_the_sdk(tmp_path: Path) -> None:

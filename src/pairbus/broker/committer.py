@@ -122,6 +122,8 @@ class Committer:
 
     def _finish(self, error: Exception | None) -> None:
         waiters, self._in_flight = self._in_flight or [], None
+        if error is not None:
+            waiters.reverse()  # what builds on something else is taken back before it
         for callback, arguments in waiters:
             try:
                 callback(error, *arguments)

@@ -50,6 +50,7 @@ QUEUE_PROPERTIES: Final[Properties] = {
     "RequiresSession": ("requires_session", boolean),
     "AutoDeleteOnIdle": ("auto_delete_on_idle", duration),
     "EnableBatchedOperations": ("enable_batched_operations", boolean),
+    "EnableExpress": ("enable_express", boolean),
     "EnablePartitioning": ("enable_partitioning", boolean),
     "MaxMessageSizeInKilobytes": ("max_message_size_in_kilobytes", integer),
     "MaxSizeInMegabytes": ("max_size_in_megabytes", integer),
@@ -61,19 +62,23 @@ EMULATOR_PROPERTIES: Final = frozenset(list(QUEUE_PROPERTIES)[:9])
 
 # A topic keeps no messages, so nothing about locks, deliveries and dead letters is said of it.
 TOPIC_PROPERTIES: Final[Properties] = {
-    key: QUEUE_PROPERTIES[key]
-    for key in (
-        "DefaultMessageTimeToLive",
-        "DuplicateDetectionHistoryTimeWindow",
-        "RequiresDuplicateDetection",
-        "AutoDeleteOnIdle",
-        "EnableBatchedOperations",
-        "EnablePartitioning",
-        "MaxMessageSizeInKilobytes",
-        "MaxSizeInMegabytes",
-        "Status",
-        "UserMetadata",
-    )
+    **{
+        key: QUEUE_PROPERTIES[key]
+        for key in (
+            "DefaultMessageTimeToLive",
+            "DuplicateDetectionHistoryTimeWindow",
+            "RequiresDuplicateDetection",
+            "AutoDeleteOnIdle",
+            "EnableBatchedOperations",
+            "EnableExpress",
+            "EnablePartitioning",
+            "MaxMessageSizeInKilobytes",
+            "MaxSizeInMegabytes",
+            "Status",
+            "UserMetadata",
+        )
+    },
+    "SupportOrdering": ("support_ordering", boolean),
 }
 SUBSCRIPTION_PROPERTIES: Final[Properties] = {
     **{

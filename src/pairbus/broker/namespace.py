@@ -173,7 +173,9 @@ class Namespace:
     def update(self, entity: Queue, description: EntityDescription) -> None:
         before = entity.description
         self.directory.update(entity, description, now_ms=self.now_ms())
-        self._unless_stored(lambda: entity.redescribe(before))
+        self._unless_stored(
+            lambda: entity.redescribe(before) if entity.description is description else None
+        )
         for connection in list(self.connections):
             connection.entity_changed(entity)
         self.run()

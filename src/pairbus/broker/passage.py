@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp import sections
 from pairbus.amqp.outcomes import AmqpError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pairbus.broker.queue import Queue
 
     Placed = list[tuple[Queue, Mailbox, Message]]
+
+_FAILED: Final = "ForwardingFailed"
+_HOPS: Final = "MaxTransferHopCountExceeded"
+_NO_TARGET: Final = (_FAILED, "there is no forwarding target")
 
 
 def forward(
@@ -42,15 +46,15 @@ def forward(
     while target_name is not None:
         target = start.namespace.find(target_name)
         one.hops += 1
-        reason = _refusal_of_hop(target_name, target, one)
-        if reason is not None or target is None:
+        refused = _refusal_of_hop(target_name, target, one)
+        if refused is not None or target is None:
             times = lifecycle.times_at_enqueue(
                 start.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
             )
             lost = to_message(
                 one, number, times, enqueued_sequence=number, dead_letter_source=source
             )
-            return bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, "ForwardingFailed", reason)
+            return bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, *(refused or _NO_TARGET))
         target_name = target.description.forward_to
     assert target is not None
     return _arrive(target, one, number, source=source, now_ms=now_ms)
@@ -77,26 +81,26 @@ def _arrive(
     return placed
 
 
-def _refusal_of_hop(name: str, target: Queue | None, one: Checked) -> str | None:
-    """Why the message cannot go there."""
+def _refusal_of_hop(name: str, target: Queue | None, one: Checked) -> tuple[str, str] | None:
+    """Why the message cannot go there: the reason in the service's word, and a sentence."""
     if target is None:
-        return f"the forwarding target {name!r} does not exist"
+        return _FAILED, f"the forwarding target {name!r} does not exist"
     if target.description.noun == "subscription":
-        return f"the forwarding target {name!r} is a subscription: only queues and topics can be"
+        return _FAILED, f"the forwarding target {name!r} is a subscription, not a queue or topic"
     if one.hops > FORWARD_HOPS_MAX:
-        return f"forwarded more than {FORWARD_HOPS_MAX} times, last to {name!r}"
+        return _HOPS, f"forwarded more than {FORWARD_HOPS_MAX} times, last to {name!r}"
     description = target.description
     try:
         session_id = sections.group_id(one.parts)
         sections.message_id(one.parts)
     except ValueError as trouble:
-        return f"{name!r} cannot take it: {trouble}"
+        return _FAILED, f"{name!r} cannot take it: {trouble}"
     error = (
         lifecycle.refusal_to_send(description)
         or lifecycle.refusal_of_message(description, size=one.size, session_id=session_id)
         or lifecycle.refusal_of_size(description, used=target.size_bytes, added=one.size)
     )
-    return None if error is None else error.description
+    return None if error is None else (_FAILED, error.description)
 
 
 def bury(

@@ -21,6 +21,7 @@ from pairbus.broker.rules import (
     SqlFilter,
     TrueFilter,
 )
+from pairbus.broker.rules.plain import wire
 from pairbus.broker.topic import Subscription
 from pairbus.broker.topic_entities import Filter, RuleDescription
 from pairbus.errors import ConfigError
@@ -178,4 +179,5 @@ def _described_filter(filter_: Filter) -> Described:
             return Described(ULong(_SQL_FILTER), [filter_.expression, level])
         case CorrelationFilter():
             fields = [getattr(filter_, name) for name in _CORRELATION.values()]
-            return Described(ULong(_CORRELATION_FILTER), [*fields, dict(filter_.properties)])
+            properties = {name: wire(value) for name, value in filter_.properties.items()}
+            return Described(ULong(_CORRELATION_FILTER), [*fields, properties])

@@ -37,7 +37,7 @@ class Sessions:
         self._new_window = window
         self._sessions: dict[str, Session] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
-        self._held: OrderedDict[str, Session] = OrderedDict()  # soonest to lapse first
+        self._held: dict[str, Session] = {}
         for session_id, active in counts:
             session = self._sessions[session_id] = Session(session_id)
             session.active = active
@@ -72,7 +72,6 @@ class Sessions:
 
     def renew(self, session: Session, *, until_ms: int) -> None:
         session.until_ms = until_ms
-        self._held.move_to_end(session.session_id)
 
     def let_go(self, session: Session) -> None:
         """Its messages' locks have been taken back before."""
@@ -85,19 +84,16 @@ class Sessions:
         self._settle(session)
 
     def lapsed(self, *, now_ms: int) -> list[Session]:
-        found = []
-        for session in self._held.values():
-            if session.until_ms > now_ms:
-                break
-            if not session.is_ending:
-                found.append(session)
-        return found
+        return [
+            session
+            for session in self._held.values()
+            if session.until_ms <= now_ms and not session.is_ending
+        ]
 
     @property
     def next_lapse_ms(self) -> int | None:
-        waiting = (session for session in self._held.values() if not session.is_ending)
-        session = next(waiting, None)
-        return None if session is None else session.until_ms
+        ends = (session.until_ms for session in self._held.values() if not session.is_ending)
+        return min(ends, default=None)
 
     def count(self, session_id: str, change: int) -> Session:
         """A message of it became active (+1) or ceased to be (-1)."""

@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
+_RULE_NAME: Final = "RuleName"
+"""The property by which a copy that an action made tells which rule made it."""
 _REASON_EVALUATION: Final = "FilterEvaluationException"
-_REASON_SESSION: Final = "SessionIdMissing"
+_REASON_SESSION: Final = "Session ID is null."
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
+    name: str
     matches: Callable[[Facts], bool] | None
     """None: always."""
     action: Callable[[Facts], Changes] | None
@@ -56,6 +59,7 @@ class Subscription(Queue):
         assert isinstance(description, SubscriptionDescription)
         self._rules = [
             _Rule(
+                rule.name,
                 None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
                 None if rule.action is None else compile_action(rule.action),
             )
@@ -79,7 +83,9 @@ class Subscription(Queue):
             if rule.action is None:
                 is_plain = True
             else:
-                parts = apply_changes(one.parts, rule.action(facts))
+                changes = rule.action(facts)
+                changes.user_set.setdefault(_RULE_NAME, rule.name)
+                parts = apply_changes(one.parts, changes)
                 size = one.size + len(parts.bare) - len(one.parts.bare)
                 found.append(replace(one, parts=parts, size=size))
         if is_plain:

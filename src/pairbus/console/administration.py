@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from azure.core import exceptions as core
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -19,16 +19,23 @@ from pairbus.console.reasons import why_unreachable
 from pairbus.console.target import Target
 from pairbus.errors import NamespaceError
 
+_CONNECT_SECONDS_MAX: Final = 15
+_ANSWER_SECONDS_MAX: Final = 60
+
 _Answer = TypeVar("_Answer")
 
 
 @contextmanager
 def administration(target: Target) -> Iterator[Administration]:
-    settings: dict[str, Any] = {"connection_verify": target.verify}
+    settings: dict[str, Any] = {
+        "connection_verify": target.verify,
+        "connection_timeout": _CONNECT_SECONDS_MAX,
+        "read_timeout": _ANSWER_SECONDS_MAX,
+    }
     if target.is_local:
-        # Proxies and CA bundles of the environment are for others than this machine; and a broker
-        # that is not there now will not be there in a second either.
-        settings |= {"use_env_settings": False, "retry_connect": 0}
+        # Proxies and CA bundles of the environment are for others than this machine; and whoever
+        # makes their own broker fail wants to see it, and not five retries later.
+        settings |= {"use_env_settings": False, "retry_total": 0}
     try:
         client = ServiceBusAdministrationClient.from_connection_string(target.text, **settings)
     except ValueError as error:

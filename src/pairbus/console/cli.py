@@ -7,6 +7,7 @@ in one line and 1, neither in a traceback; a bug keeps its traceback.
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +59,12 @@ def main() -> None:
         sys.exit(_complain(str(error), FAILED))
     except PairbusError as error:
         sys.exit(_complain(str(error)))
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # As in `pairbus entities list | head`. Before this, typer does the same: 1 and no words.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -25,7 +25,7 @@ from pairbus.broker.config_rules import (
     TRUE_EXPRESSION,
 )
 from pairbus.broker.entities import INFINITE, format_duration
-from pairbus.broker.topic_entities import DEFAULT_RULE, SubscriptionDescription
+from pairbus.broker.topic_entities import DEFAULT_RULE, SubscriptionDescription, TopicDescription
 from pairbus.console.kinds import Kind
 
 _PROPERTIES: Final[Mapping[Kind, Properties]] = {
@@ -33,8 +33,11 @@ _PROPERTIES: Final[Mapping[Kind, Properties]] = {
     Kind.TOPIC: TOPIC_PROPERTIES,
     Kind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
 }
-# A subscription's description has every setting there is.
-_DEFAULTS: Final = {field.name: field.default for field in fields(SubscriptionDescription)}
+_DEFAULTS: Final = {
+    field.name: field.default
+    for kind in (TopicDescription, SubscriptionDescription)
+    for field in fields(kind)
+}
 FOREVER: Final = format_duration(INFINITE)
 
 

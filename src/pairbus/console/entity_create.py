@@ -77,6 +77,8 @@ DEAD_ON_ERROR = Annotated[
     bool | None, _flag("Messages that a filter fails on become dead letters.")
 ]
 PARTITIONS = Annotated[bool | None, _flag("Spread over several stores.")]
+EXPRESS = Annotated[bool | None, _flag("The service may keep messages in memory for a while.")]
+ORDERING = Annotated[bool | None, _flag("Subscriptions get messages in their order.")]
 BATCHED = Annotated[bool | None, _flag("The service may gather operations.")]
 
 
@@ -96,6 +98,7 @@ def queue(
     forward_dead_lettered_messages_to: FORWARD_DEAD = None,
     auto_delete_on_idle: AUTO_DELETE = None,
     enable_partitioning: PARTITIONS = None,
+    enable_express: EXPRESS = None,
     enable_batched_operations: BATCHED = None,
     user_metadata: METADATA = None,
     connection_string: CONNECTION_STRING = None,
@@ -120,6 +123,8 @@ def topic(
     max_message_size_in_kilobytes: MESSAGE_SIZE = None,
     auto_delete_on_idle: AUTO_DELETE = None,
     enable_partitioning: PARTITIONS = None,
+    enable_express: EXPRESS = None,
+    support_ordering: ORDERING = None,
     enable_batched_operations: BATCHED = None,
     user_metadata: METADATA = None,
     connection_string: CONNECTION_STRING = None,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+_WIDTH_MAX: Final = 10_000
 _One = TypeVar("_One")
 
 
@@ -21,8 +23,8 @@ def print_json(value: object) -> None:
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
     """Without any, there is no header, but two columns."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
-    for column in columns or ("", ""):
-        table.add_column(column, overflow="fold")
+    for index, column in enumerate(columns or ("", "")):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
     for column in right:
         table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -33,10 +35,10 @@ def print_table(table: Table) -> None:
     if console.is_terminal:
         console.print(table)
         return
-    console.width = 10_000  # a program reads it: nothing is to be wrapped
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
+    # A program reads it: nothing is to be wrapped, and nothing padded.
+    page = io.StringIO()
+    Console(file=page, width=_WIDTH_MAX, markup=False, highlight=False).print(table)
+    for line in page.getvalue().splitlines():
         print(line.rstrip())
 
 

@@ -73,6 +73,18 @@ def test_an_address_signed_by_node_opens_no_other(site):
     assert site.get("q2", authorization=token(audience=NODE_URL)).status == 401
 
 
+@pytest.mark.parametrize(
+    "path", ["t/subscriptions", "t/subscriptions/s", "t/subscriptions/s/rules/$Default"]
+)
+def test_a_token_for_a_part_opens_the_part_and_not_the_whole(site, path):
+    site.topic("t")
+    site.subscription("t", "s")
+    authorization = token(audience=f"https://{HOST}/{path}")
+
+    assert site.get(path, authorization=authorization).status == 200
+    assert site.get("t", authorization=authorization).status == 401
+
+
 @pytest.mark.req("B-02")
 def test_a_key_of_an_entity_opens_that_entity_alone(site):
     site.queue("q", KEYS)
@@ -86,6 +98,16 @@ def test_a_key_of_an_entity_opens_that_entity_alone(site):
         answer = site.get(path, authorization=token(OWN))
         assert answer.status == 401
         assert "no policy 'own'" in answer.detail
+
+
+def test_a_wrong_key_of_an_entity_is_told_by_its_name(site):
+    site.queue("q", KEYS)
+    wrong = Policy(name="own", key="wrong", rights=OWN.rights)
+
+    answer = site.get("q", authorization=token(wrong))
+
+    assert answer.status == 401
+    assert "does not match the key of policy 'own'" in answer.detail
 
 
 def test_a_key_of_an_entity_cannot_lock_the_namespaces_keys_out(site):
@@ -104,6 +126,7 @@ BAD = {
     "an expired one for the host": make_token(ROOT, audience=HOST, expires_at=NOW - 1),
     "one for another host": make_token(ROOT, audience="other:1", expires_at=NOW + 60),
     "nonsense": "nonsense&se=9999999999",
+    "nonsense without an expiry": "nonsense",
 }
 
 

@@ -67,6 +67,17 @@ def test_the_keys_of_a_subscription_open_its_rules():
         assert targets.parse(path.encode()).path == "t/Subscriptions/s"
 
 
-def test_pages_are_where_the_list_is():
-    assert targets.parse(b"/t/subscriptions").list_path == "t/Subscriptions"
-    assert targets.parse(b"/t/subscriptions/s/rules").list_path == "t/Subscriptions/s/Rules"
+ADDRESSES = {
+    "/q": "q",
+    "/t/subscriptions": "t/Subscriptions",
+    "/t/subscriptions/s": "t/Subscriptions/s",
+    "/t/subscriptions/s/rules": "t/Subscriptions/s/Rules",
+    "/t/subscriptions/s/rules/r": "t/Subscriptions/s/Rules/r",
+    "/$resources/queues": "$Resources/Queues",
+    "/$NAMESPACEINFO": "$namespaceinfo",
+}
+
+
+@pytest.mark.parametrize(("path", "address"), ADDRESSES.items())
+def test_each_has_an_address_in_one_spelling(path, address):
+    assert targets.parse(path.encode()).address == address

@@ -366,6 +366,7 @@ FAILURES = {
     "a computed escape of two characters": ("color LIKE 'a' ESCAPE color", "one character"),
     "what follows UNKNOWN is still evaluated": ("absent = 1 AND quantity / 0 = 1", "zero"),
     "a string that grows too long": ("+".join(["long"] * 5) + " = ''", "65536 characters"),
+    "LIKE on what is too long": ("longest LIKE 'x%'", "65536 characters"),
     "a list cannot be joined to a string": ("'a' + list = 'a'", "string and list"),
 }  # fmt: skip
 
@@ -375,6 +376,7 @@ FAILURES = {
 def test_evaluation_fails_on(expression, reason):
     properties = ORDER | {
         "long": "x" * 20_000,
+        "longest": "x" * 65_537,
         "list": [1],
         "time": Timestamp(NOON_MS),
         "huge": decimal_128(Decimal("1E+6000")),

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from pairbus.broker import tokens
 from pairbus.broker.admin.errors import Refused
+from pairbus.broker.admin.targets import Target
 from pairbus.broker.entities import Right
 from pairbus.broker.namespace import Namespace
 
@@ -31,9 +32,9 @@ def unauthorized(detail: str) -> Refused:
     return Refused(401, detail, headers=_CHALLENGE)
 
 
-def check_manage(request: Request, namespace: Namespace, path: str) -> None:
+def check_manage(request: Request, namespace: Namespace, target: Target) -> None:
     """Raises Refused. To be asked first: what exists is not told to strangers."""
-    grant = _grant(_token(request), namespace, path)
+    grant = _grant(_token(request), namespace, target.path, audience=target.address)
     if not grant.allows(Right.MANAGE):
         claims = _CLAIMS.get(request.method, "Manage claim is required for this operation")
         raise unauthorized(f"{claims}: policy {grant.policy_name!r} has no right to Manage")
@@ -51,7 +52,7 @@ def check_target(request: Request, namespace: Namespace, target: str, *, header:
         if _is_for_host(token, request, namespace):
             return
         try:
-            if _grant(token, namespace, target).allows(Right.SEND):
+            if _grant(token, namespace, target, audience=target).allows(Right.SEND):
                 return
             refusal = "its policy has no right to Send"
         except Refused as refused:
@@ -66,17 +67,17 @@ def _token(request: Request) -> str:
     return token
 
 
-def _grant(token: str, namespace: Namespace, path: str) -> tokens.Grant:
-    """By a key of the namespace, else by one of the entity; only for this path."""
+def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tokens.Grant:
+    """By a key of the namespace, else by one of the entity at the path; for this audience only."""
     shared, own = namespace.options.policies, namespace.policies_of(path)
     now = namespace.clock()
     try:
-        return tokens.verify(token, shared, audience=path, now=now)
+        return tokens.verify(token, shared, audience=audience, now=now)
     except tokens.TokenRefused as refused:
         if not own:
             raise unauthorized(f"InvalidToken: {refused.reason}") from refused
     try:
-        return tokens.verify(token, [*own, *shared], audience=path, now=now)
+        return tokens.verify(token, [*own, *shared], audience=audience, now=now)
     except tokens.TokenRefused as refused:
         raise unauthorized(f"InvalidToken: {refused.reason}") from refused
 

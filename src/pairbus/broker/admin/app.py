@@ -68,7 +68,7 @@ class _Call:
         target = targets.parse(request.scope["raw_path"])
         if request.method not in _METHODS:
             raise _not_allowed(request, _METHODS)
-        access.check_manage(request, self._namespace, target.path)
+        access.check_manage(request, self._namespace, target)
         match request.method, target:
             case "GET", _:
                 return self._get(target)
@@ -135,7 +135,7 @@ class _Call:
             entries,
             page,
             self._place,
-            path=target.list_path,
+            path=target.address,
             title=title,
             author=self._namespace.name,
             now_ms=self._namespace.now_ms(),

@@ -18,17 +18,17 @@ _LENGTH_MAX: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    path = "$namespaceinfo"
+    path = address = "$namespaceinfo"
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    path = list_path = "$Resources/Queues"
+    path = address = "$Resources/Queues"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    path = list_path = "$Resources/Topics"
+    path = address = "$Resources/Topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class Entity:
     """A queue or a topic: the path does not tell which."""
 
     path: str
+
+    @property
+    def address(self) -> str:
+        return self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Subscriptions:
         return self.topic
 
     @property
-    def list_path(self) -> str:
+    def address(self) -> str:
         return f"{self.topic}/{SUBSCRIPTIONS}"
 
 
@@ -60,6 +64,10 @@ class Subscription:
     def path(self) -> str:
         return subscription_path(self.topic, self.name)
 
+    @property
+    def address(self) -> str:
+        return self.path
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -71,7 +79,7 @@ class Rules:
         return subscription_path(self.topic, self.subscription)
 
     @property
-    def list_path(self) -> str:
+    def address(self) -> str:
         return f"{self.path}/Rules"
 
 
@@ -85,11 +93,14 @@ class Rule:
     def path(self) -> str:
         return subscription_path(self.topic, self.subscription)
 
+    @property
+    def address(self) -> str:
+        return f"{self.path}/Rules/{self.name}"
+
 
 List = Queues | Topics | Subscriptions | Rules
-"""Each has a `list_path`: where its pages are."""
 Target = NamespaceInfo | Entity | Subscription | Rule | List
-"""Each has a `path`: of the entity whose keys open it, as a token's scope is compared with it."""
+"""Each has a `path`, of the entity that it belongs to, and an `address`, where itself is."""
 
 
 def parse(raw_path: bytes) -> Target:

@@ -31,6 +31,7 @@ from pairbus.broker.rules.coerce import (
     COMPARISONS,
     KINDS,
     MIRRORED,
+    TEXT_CHARACTERS_MAX,
     comparable,
     comparison,
     equal,
@@ -193,7 +194,7 @@ class Compiler:
                 matches = _pattern(wanted, mark)
             except BadPattern as error:
                 raise EvaluationError(f"LIKE: {error}") from error
-            return matches(value) if value.__class__ is str else None
+            return _matches(matches, value)
 
         return like
 
@@ -208,8 +209,7 @@ class Compiler:
             raise self.refused(pattern.at, f"LIKE: {error}") from error
 
         def like(facts: Facts) -> bool | None:
-            value = read(facts)
-            return matches(value) if value.__class__ is str else None
+            return _matches(matches, read(facts))
 
         return like
 
@@ -264,3 +264,11 @@ def _pattern(pattern: object, escape: object) -> Matches:
     if escape is not None and not isinstance(escape, str):
         raise BadPattern(f"ESCAPE takes one character, not {escape!r}")
     return compile_pattern(pattern, escape)
+
+
+def _matches(matches: Matches, value: object) -> bool | None:
+    if not isinstance(value, str):
+        return None
+    if len(value) > TEXT_CHARACTERS_MAX:
+        raise EvaluationError(f"LIKE on a string of more than {TEXT_CHARACTERS_MAX} characters")
+    return matches(value)

@@ -82,11 +82,8 @@ def _literal(piece: Piece) -> str | None:
     return text if len(text) == len(piece) else None
 
 
-def _fits(piece: Piece) -> Callable[[str, int], bool]:
-    """Whether the piece is in a text exactly at a place that leaves room for it."""
-    literal = _literal(piece)
-    if literal is not None:
-        return lambda text, at: text.startswith(literal, at)
+def _runs(piece: Piece) -> list[tuple[int, str]]:
+    """The parts of a piece that are characters, and where in it they begin."""
     runs: list[tuple[int, str]] = []
     for offset, character in enumerate(piece):
         if character is None:
@@ -95,29 +92,45 @@ def _fits(piece: Piece) -> Callable[[str, int], bool]:
             runs[-1] = (runs[-1][0], runs[-1][1] + character)
         else:
             runs.append((offset, character))
+    return runs
+
+
+def _fits(piece: Piece) -> Callable[[str, int], bool]:
+    """Whether the piece is in a text exactly at a place that leaves room for it."""
+    literal = _literal(piece)
+    if literal is not None:
+        return lambda text, at: text.startswith(literal, at)
+    runs = _runs(piece)
     return lambda text, at: all(text.startswith(run, at + offset) for offset, run in runs)
 
 
 def _finder(piece: Piece) -> Callable[[str, int], int]:
-    """The end of the first place where the piece is in a text, from `start` on; -1 if nowhere."""
-    size = len(piece)
-    literal = _literal(piece)
-    if literal is not None:
+    """The end of the first place where the piece is in a text, from `start` on; -1 if nowhere.
 
-        def find(text: str, start: int) -> int:
-            at = text.find(literal, start)
-            return at if at < 0 else at + size
+    An end behind the text's end means nowhere, too: the caller looks at that once, at last.
+    """
+    size, runs = len(piece), _runs(piece)
+    if len(runs) > 1:
+        return _shift_and(piece)
+    [(offset, only)] = runs or [(0, "")]
 
-        return find
-    # Shift-and: bit n of `state` says that the last n + 1 characters fit the piece's first n + 1.
+    def find(text: str, start: int) -> int:
+        at = text.find(only, start + offset)
+        return at if at < 0 else at - offset + size
+
+    return find
+
+
+def _shift_and(piece: Piece) -> Callable[[str, int], int]:
+    # Bit n of `state` says that the last n + 1 characters fit the piece's first n + 1.
     wild = sum(1 << offset for offset, each in enumerate(piece) if each is None)
     masks: dict[str, int] = {}
     for offset, character in enumerate(piece):
         if character is not None:
             masks[character] = masks.get(character, wild) | 1 << offset
-    complete = 1 << (size - 1)
+    complete = 1 << (len(piece) - 1)
 
-    def shift_and(text: str, start: int) -> int:
+    def find(text: str, start: int) -> int:
         state = 0
         for at in range(start, len(text)):
             state = (state << 1 | 1) & masks.get(text[at], wild)
@@ -125,4 +138,4 @@ def _finder(piece: Piece) -> Callable[[str, int], int]:
                 return at + 1
         return -1
 
-    return shift_and
+    return find
