@@ -165,7 +165,7 @@ def test_a_failed_commit_is_told_to_all_who_wait_for_it_and_to_no_others(bench, 
     with caplog.at_level(logging.ERROR):
         bench.flush()
 
-    assert bench.told == [("a", failure), ("b", failure), ("c", None)]
+    assert bench.told == [("b", failure), ("a", failure), ("c", None)]
     assert bench.names() == ["c"]
     assert "local.db cannot be written" in caplog.text
 
@@ -182,7 +182,7 @@ def test_statements_that_fail_are_told_to_all_and_the_next_ones_work(bench, fail
     bench.write("a")
     bench.write("b")
     bench.flush()
-    assert bench.told == [("a", failure), ("b", failure)]
+    assert bench.told == [("b", failure), ("a", failure)]
     monkeypatch.setattr(bench.store, "apply", real)
     bench.write("c")
 

@@ -210,7 +210,7 @@ def test_there_are_only_so_many_faults():
     timeline = Timeline(Random(1))
     timeline.plan([(0, Hang())] * ENTRIES_MAX, seed=None, now=0.0)
 
-    with pytest.raises(ConfigError, match=f"1000 faults are planned or active, and 1 more .*{ENTRIES_MAX}"):
+    with pytest.raises(ConfigError, match="1000 faults are planned or active, and 1 more would"):
         timeline.plan([(0, Hang())], seed=None, now=0.0)
 
 
@@ -218,7 +218,7 @@ def test_there_are_only_so_many_faults():
 def test_a_script_within_reason(at):
     timeline = Timeline(Random(1))
 
-    with pytest.raises(ConfigError, match="hang is to start at .* from 0 to 2592000"):
+    with pytest.raises(ConfigError, match=r"hang is to start at .* from 0 to 2592000"):
         timeline.plan([(0, Hang()), (at, Hang())], seed=None, now=0.0)
     assert timeline.entries == []
 
@@ -398,7 +398,9 @@ def test_the_narrowest_line_counts():
 
 
 def test_jumps_of_the_clock_add_up():
-    assert trouble(ClockJump(offset_seconds=60), ClockJump(offset_seconds=-20)).clock_offset_seconds == 40
+    those = trouble(ClockJump(offset_seconds=60), ClockJump(offset_seconds=-20))
+
+    assert those.clock_offset_seconds == 40
 
 
 # lines

@@ -312,7 +312,7 @@ def test_four_hops_are_allowed_and_five_are_not(make_world):
     assert world.sequences(of="f") == [1]
     buried = world.receive(of="a", kind=TRANSFER)[0].message
     reason = application_properties(buried)
-    assert reason["DeadLetterReason"] == "ForwardingFailed"
+    assert reason["DeadLetterReason"] == "MaxTransferHopCountExceeded"
     assert "4 times" in reason["DeadLetterErrorDescription"]
 
 

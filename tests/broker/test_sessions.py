@@ -108,7 +108,7 @@ def test_locks_lapse_at_their_time_and_renewal_puts_it_off():
 
     assert found.next_lapse_ms == 150
     assert found.lapsed(now_ms=150) == [second]
-    assert found.lapsed(now_ms=200) == [second, first]
+    assert found.lapsed(now_ms=200) == [first, second]
 
 
 def test_a_session_that_is_ending_lapses_only_once():

@@ -36,6 +36,7 @@ from pairbus.broker.tokens import make_token
 from pairbus.errors import BrokerError, ConfigError
 from pairbus.testing import ManualClock
 from tests.interop.bus import POLICIES, Bus, take
+from tests.interop.conftest import Closing
 from tests.interop.shells import Shell
 
 pytestmark = [
@@ -54,23 +55,40 @@ def clock() -> ManualClock:
     return ManualClock(runs=True)
 
 
-@pytest.fixture
-def broker(clock: ManualClock) -> Iterator[Broker]:
-    queues = ["orders", QueueDescription(name="other", lock_duration=timedelta(minutes=1))]
-    topics = ["events", "events/Subscriptions/audit"]
-    with Broker(queues=queues, topics=topics, policies=POLICIES, clock=clock) as running:
-        yield running
-
-
-@pytest.fixture
-def bus(shell: Shell, broker: Broker, clock: ManualClock) -> Iterator[Bus]:
-    view = Bus(shell=shell, broker=broker, queue="orders", clock=clock)
-    yield view
-    broker.faults.clear()
-    view.close()
-    with warnings.catch_warnings():  # see above: collected here, they trouble no other test
+@pytest.fixture(scope="module")
+def backstage() -> Iterator[Closing]:
+    """Where brokers and clients end while the next test runs: the SDK takes its time for that."""
+    closing = Closing()
+    yield closing
+    closing.wait()
+    with warnings.catch_warnings():  # see above: collected here, they trouble no other module
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture
+def broker(clock: ManualClock, backstage: Closing) -> Iterator[Broker]:
+    queues = ["orders", QueueDescription(name="other", lock_duration=timedelta(minutes=1))]
+    topics = ["events", "events/Subscriptions/audit"]
+    running = Broker(queues=queues, topics=topics, policies=POLICIES, clock=clock).start()
+    views: list[Bus] = []
+    running.views = views
+    yield running
+
+    def end() -> None:
+        running.faults.clear()
+        for view in views:
+            view.close()
+        running.stop()
+
+    backstage.soon(end)
+
+
+@pytest.fixture
+def bus(shell: Shell, broker: Broker, clock: ManualClock) -> Bus:
+    view = Bus(shell=shell, broker=broker, queue="orders", clock=clock)
+    broker.views.append(view)
+    return view
 
 
 @contextmanager
@@ -214,7 +232,7 @@ def test_throttling_lets_the_asked_for_share_through(bus, broker):
     with broker.faults.throttle("orders", rate=0.5, seed=7) as fault:
         sent = [is_sent(sender, f"{number}") for number in range(20)]
         bus.send("unhindered", queue="other")
-    assert 4 <= sum(sent) <= 16
+    assert 4 <= sum(sent) <= 16, "by this seed"
     assert fault.hits == 20 - sum(sent)
     assert bus.left_bodies() == [f"{number}" for number in range(20) if sent[number]]
 
@@ -229,12 +247,10 @@ def is_sent(sender, body: str) -> bool:
 
 
 def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
-    outages = []
-    for _ in range(2):
-        with broker.faults.script([(0, Throttle("orders", rate=0.5))], seed=7):
-            outages.append([is_sent(bus.sender(), "x") for _ in range(6)])
-    with broker.faults.script([(0, Throttle("orders", rate=0.5))], seed=11):
-        outages.append([is_sent(bus.sender(), "x") for _ in range(6)])
+    sender, outages = bus.sender(), []
+    for seed in (7, 7, 11):
+        with broker.faults.script([(0, Throttle("orders", rate=0.5))], seed=seed):
+            outages.append([is_sent(sender, "x") for _ in range(20)])
     assert outages[0] == outages[1] != outages[2]
 
 
@@ -270,13 +286,12 @@ def test_an_error_can_be_had_at_each_operation(bus, broker):
         bus.sender(client=bus.connect()).send_messages(message())
     with error("orders", on="management"), refused(ServiceBusError, "internal-error"):
         receiver.peek_messages()
+    with error("orders", on="receive"), refused(ServiceBusError, "internal-error"):
+        receiver.receive_messages(max_wait_time=5)
     [received] = take(receiver)
     with error("orders", on="settle"), refused(ServiceBusError, "internal-error"):
         receiver.complete_message(received)
-    receiver.complete_message(received)
-    with error("orders", on="receive"), refused(ServiceBusError, "internal-error"):
-        receiver.receive_messages(max_wait_time=5)
-    assert bus.left() == []
+    assert bus.left_bodies() == ["x"]
 
 
 def test_messages_that_were_acknowledged_appear_fifteen_minutes_later(bus, broker):
@@ -284,7 +299,9 @@ def test_messages_that_were_acknowledged_appear_fifteen_minutes_later(bus, broke
     with broker.faults.delayed_visibility("orders"):
         bus.send("late")
     bus.send("on time")
-    assert [str(one) for one in take(receiver)] == ["on time"]
+    [on_time] = take(receiver)
+    receiver.complete_message(on_time)
+    assert str(on_time) == "on time"
     bus.advance(14.9 * MINUTES)
     assert receiver.receive_messages(max_wait_time=0.3) == []
     bus.advance(0.1 * MINUTES)
@@ -295,11 +312,11 @@ def test_a_restart_closes_connections_and_keeps_locks(bus, broker):
     bus.send("locked")
     receiver, sender = bus.receiver(), bus.sender()
     [locked] = take(receiver)
-    restart = broker.faults.restart(seconds=60)
+    restart = broker.faults.restart(seconds=30)
     with refused(ServiceBusConnectionError):
         sender.send_messages(message("meanwhile"))
     assert not can_connect(broker)
-    bus.advance(60)
+    bus.advance(30)
     assert restart.state == "over"
     assert can_connect(broker)
     sender.send_messages(message("after"))
@@ -353,10 +370,10 @@ def test_a_namespace_that_drops_what_it_is_sent_stores_nothing(bus, broker):
     fault = broker.faults.unreachable(mode="drop")
     with refused(OperationTimeoutError):
         sender.send_messages(message("lost"), timeout=QUICK)
-    assert can_connect(broker), "nothing is refused"
-    with pytest.raises(ServiceBusError):
-        late = bus.connect(socket_timeout=QUICK).get_queue_sender("orders")
-        late.send_messages(message("lost, too"), timeout=QUICK)
+    with socket.create_connection(("localhost", broker.port), timeout=0.3) as newcomer:
+        newcomer.sendall(b"AMQP\x03\x01\x00\x00")  # for which the SDK would wait for ever
+        with pytest.raises(TimeoutError):
+            newcomer.recv(1)
     assert http(broker, "GET", "/$health")[0] == 200
     assert http(broker, "DELETE", f"/$faults/{fault.id}")[0] == 200
     bus.send("after", queue="other")
@@ -471,9 +488,8 @@ def test_a_full_disk_refuses_sends_and_settlements(bus, broker):
             bus.send("meanwhile")
         with refused(ServiceBusError, "disk is full"):
             receiver.complete_message(received)
-    receiver.complete_message(received)
     bus.send("after")
-    assert bus.left_bodies() == ["after"]
+    assert bus.left_bodies() == ["before", "after"]
 
 
 def test_a_slow_disk_makes_slow_sends(bus, broker):

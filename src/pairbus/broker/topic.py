@@ -29,7 +29,11 @@ from pairbus.broker.rules import (
     compile_filter,
 )
 from pairbus.broker.store import Counters, StoredEntity
-from pairbus.broker.topic_entities import SubscriptionDescription, TopicDescription
+from pairbus.broker.topic_entities import (
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -45,26 +49,30 @@ _REASON_SESSION: Final = "Session ID is null."
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    name: str
+    description: RuleDescription
     matches: Callable[[Facts], bool] | None
     """None: always."""
     action: Callable[[Facts], Changes] | None
 
 
+def _compiled(rule: RuleDescription) -> _Rule:
+    return _Rule(
+        rule,
+        None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
+        None if rule.action is None else compile_action(rule.action),
+    )
+
+
 class Subscription(Queue):
     description: SubscriptionDescription
+    _rules: Sequence[_Rule] = ()
 
     def redescribe(self, description: EntityDescription) -> None:
         super().redescribe(description)
         assert isinstance(description, SubscriptionDescription)
-        self._rules = [
-            _Rule(
-                rule.name,
-                None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
-                None if rule.action is None else compile_action(rule.action),
-            )
-            for rule in description.rules
-        ]
+        # A subscription may have thousands of rules: only what is new is compiled.
+        known = {id(rule.description): rule for rule in self._rules}
+        self._rules = [known.get(id(rule)) or _compiled(rule) for rule in description.rules]
 
     @property
     def takes_copies(self) -> bool:
@@ -84,7 +92,7 @@ class Subscription(Queue):
                 is_plain = True
             else:
                 changes = rule.action(facts)
-                changes.user_set.setdefault(_RULE_NAME, rule.name)
+                changes.user_set.setdefault(_RULE_NAME, rule.description.name)
                 parts = apply_changes(one.parts, changes)
                 size = one.size + len(parts.bare) - len(one.parts.bare)
                 found.append(replace(one, parts=parts, size=size))
