@@ -16,7 +16,6 @@ from pairbus.broker.rules.convert import as_type_of, duration, moment, text
 from pairbus.broker.rules.errors import EvaluationError
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import SqlAction
-from pairbus.broker.rules.parse import parse_action
 from pairbus.broker.rules.plain import wire
 
 ID_CHARACTERS_MAX: Final = 128
@@ -41,6 +40,8 @@ Step = Callable[[Facts, Changes], None]
 def compile_action(action: SqlAction) -> Callable[[Facts], Changes]:
     """Raises RuleError; what it returns raises EvaluationError, and leaves the facts alone."""
     compiler = Compiler(action.expression, action.parameters)
+    from pairbus.broker.rules.parse import parse_action  # as late as in filters.py
+
     steps = [_step(compiler, statement) for statement in parse_action(action.expression)]
 
     def act(facts: Facts) -> Changes:

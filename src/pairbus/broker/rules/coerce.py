@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pairbus.broker.rules.convert import text
 from pairbus.broker.rules.errors import EvaluationError
-from pairbus.broker.rules.parse import INT64_MAX, INT64_MIN
+from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 
 TEXT_CHARACTERS_MAX: Final = 65_536
 """What all properties of a message may have together; concatenation must not grow beyond."""

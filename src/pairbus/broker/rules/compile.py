@@ -41,7 +41,7 @@ from pairbus.broker.rules.coerce import (
 from pairbus.broker.rules.errors import EvaluationError, RuleError
 from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
-from pairbus.broker.rules.parse import INT64_MAX, INT64_MIN
+from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.plain import plain, utc
 
 DEPTH_MAX: Final = 64

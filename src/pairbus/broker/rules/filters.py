@@ -12,7 +12,6 @@ from pairbus.broker.rules.coerce import KINDS
 from pairbus.broker.rules.compile import Compiler, check_values
 from pairbus.broker.rules.errors import RuleError
 from pairbus.broker.rules.facts import Facts
-from pairbus.broker.rules.parse import parse_filter
 
 Matches = Callable[[Facts], bool]
 
@@ -81,6 +80,9 @@ def compile_filter(filter: Filter) -> Matches:
         case FalseFilter():
             return lambda facts: False
         case SqlFilter(expression, parameters):
+            # The parser is loaded with the first expression: a broker without rules needs none.
+            from pairbus.broker.rules.parse import parse_filter
+
             test = Compiler(expression, parameters).test(parse_filter(expression))
             return lambda facts: test(facts) is True
         case CorrelationFilter():

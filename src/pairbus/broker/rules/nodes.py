@@ -7,6 +7,10 @@ person wrote nested is nested here. Nothing in here computes anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
 
 Place = tuple[int, int]
 """Line and column, counted from 1."""

@@ -19,8 +19,6 @@ from pairbus.broker.rules.errors import RuleError
 
 EXPRESSION_CHARACTERS_MAX: Final = 1024
 STATEMENTS_MAX: Final = 32
-INT64_MIN: Final = -(2**63)
-INT64_MAX: Final = 2**63 - 1
 
 # Reserved word -> the grammar's token for it. All of them are reserved in filters and in actions.
 _WORDS: Final = {
@@ -174,8 +172,8 @@ def _literal(convert: Callable[[Token], object]) -> Callable[[Any, list[Token]],
 
 def _integer(token: Token) -> int:
     number = int(token)
-    if number > INT64_MAX:
-        raise _Refused(_at(token), f"{token} is too large, an integer is at most {INT64_MAX}")
+    if number > nodes.INT64_MAX:
+        raise _Refused(_at(token), f"{token} is too large, an integer is at most {nodes.INT64_MAX}")
     return number
 
 
