@@ -13,29 +13,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import shutil
-import signal
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+import command
 import deep
 import floors
-import machine
 import native
 import ours
 import rabbitmq
 import report
 import rows
-from loop import LoadError
+from command import Progress
 
 FULL = rows.Counts(single=40_000, batch=120_000, both=40_000)
 QUICK = rows.Counts(single=300, batch=500, both=300)
@@ -45,77 +39,16 @@ STARTS = 5
 
 
 def main() -> int:
-    options = _options()
-    # Who stops us with SIGTERM wants the same tidy end as with Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    screen = Console(stderr=True)
-    base = Path(tempfile.mkdtemp(prefix="pairbus-bench-", dir=options.folder))
-    try:
-        with screen.status("starting") as status:
-            # A log file gets lines; a terminal one line that changes.
-            lines = partial(screen.print, soft_wrap=True)
-            progress = status.update if screen.is_terminal else lines
-            result = _run(options, base, progress)
-    except KeyboardInterrupt:
-        screen.print("stopped; every process is ended and every file deleted")
-        return 130
-    except (LoadError, ours.BrokerFailed) as error:
-        screen.print(f"benchmark failed: {error}", style="red", markup=False)
-        return 1
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-    if options.json:
-        print(json.dumps(result, indent=1))
-    elif options.markdown:
-        print(report.markdown(result))
-    else:
-        report.show(result, Console(width=None if sys.stdout.isatty() else 160))
-    return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a smoke test of some seconds")
+    parser = command.parser(__doc__)
     parser.add_argument("--deep", action="store_true", help="also a queue of a million messages")
     parser.add_argument("--only-deep", action="store_true", help="nothing but that")
     parser.add_argument("--alone", action="store_true", help="without RabbitMQ")
-    parser.add_argument("--rounds", type=int, default=0, help="how often (3; with --quick 1)")
-    parser.add_argument(
-        "--folder",
-        default="/var/tmp",  # and not /tmp, which is memory on many machines
-        help="a folder on the disk that is to be measured (default: %(default)s)",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the result as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-    options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 3)
-    options.deep = options.deep or options.only_deep
-    if not Path(options.folder).is_dir():
-        parser.error(f"--folder {options.folder!r} is not a folder")
-    return options
+    return command.main(parser, _run, report.tables)
 
 
-def _run(
-    options: argparse.Namespace, base: Path, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "size": SIZE,
-        "rounds": options.rounds,
-        "machine": machine.describe(base),
-        "subjects": [],
-        "rows": [],
-        "process": {},
-        "floors": [],
-        "deep": None,
-        "notes": [],
-    }
-    if result["machine"]["data folder on"] in ("tmpfs", "ramfs"):
-        result["notes"].append(
-            f"{options.folder} is memory, not a disk: commits cost nothing there"
-        )
+def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[str, Any]:
+    result = command.blank(options, base, SIZE)
+    result |= {"subjects": [], "rows": [], "process": {}, "floors": [], "deep": None}
     if not options.only_deep:
         progress("the floor")
         scale = 1_000 if options.quick else 50_000
@@ -123,17 +56,14 @@ def _run(
         found += floors.proton_floor(messages=scale, size=SIZE)
         result["floors"] = [asdict(floor) for floor in found]
         _compare(options, base, progress, result)
-    if options.deep:
+    if options.deep or options.only_deep:
         depths, probe = ([1_000, 3_000], 300) if options.quick else (DEPTHS, 10_000)
         result["deep"] = deep.run(base / "deep", depths, probe, progress)
     return result
 
 
 def _compare(
-    options: argparse.Namespace,
-    base: Path,
-    progress: Callable[[str], None],
-    result: dict[str, Any],
+    options: argparse.Namespace, base: Path, progress: Progress, result: dict[str, Any]
 ) -> None:
     counts = QUICK if options.quick else FULL
     progress("starting pairbus")
@@ -200,7 +130,7 @@ def _peer_subjects(node: rabbitmq.Node, kind: str) -> Iterator[rows.Subject]:
 
 
 def _rounds(
-    subjects: list[rows.Subject], counts: rows.Counts, rounds: int, progress: Callable[[str], None]
+    subjects: list[rows.Subject], counts: rows.Counts, rounds: int, progress: Progress
 ) -> dict[tuple[str, str], list[rows.Sample]]:
     samples: dict[tuple[str, str], list[rows.Sample]] = {}
     for number in range(rounds):

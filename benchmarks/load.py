@@ -26,15 +26,26 @@ from pairbus.amqp.engine import (
     SaslClient,
     Transferred,
 )
+from pairbus.amqp.values import Int, encode
 
 BATCH_FORMAT = struct.pack(">BI", 0x70, 0x80013700)
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"  # a header section with nothing else in it
+# What applications usually add, and what filters look at.
+IDENTITY = {0: "order-17", 3: "order"}  # message-id, subject
+PROPERTIES = {"amount": Int(150), "region": "us", "customer": "c-17"}
 UNSETTLED = 0  # snd-settle-mode
 FIRST, SECOND = 0, 1  # rcv-settle-mode
 
 
 def data_section(content: bytes) -> bytes:
     return b"\x00\x53\x75\xb0" + struct.pack(">I", len(content)) + content
+
+
+def described_message(size: int) -> bytes:
+    """A durable message with an id, a subject and application properties."""
+    fields = [IDENTITY.get(number) for number in range(max(IDENTITY) + 1)]
+    properties = b"\x00\x53\x73" + encode(fields) + b"\x00\x53\x74" + encode(PROPERTIES)
+    return DURABLE + properties + data_section(bytes(size))
 
 
 def as_batches(output: bytes) -> bytes:
@@ -123,7 +134,10 @@ class Sender(Client):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options, "sender")
-        message = DURABLE + data_section(bytes(options.size))
+        if options.described:
+            message = described_message(options.size)
+        else:
+            message = DURABLE + data_section(bytes(options.size))
         self._batched = options.batch > 1
         if self._batched:
             message = data_section(message) * options.batch
@@ -173,7 +187,7 @@ class Receiver(Client):
         self._credit = options.receive
         self._received = self._settled = self._granted = 0
         self._barrier: Link | None = None
-        self._address = options.address
+        self._address = options.receive_from or options.address
         self.link = self._attach("bench-in")
         self.attach(self.link)
 
@@ -233,6 +247,8 @@ def main() -> None:
     parser.add_argument("--send", type=int, metavar="FLIGHT", default=0)
     parser.add_argument("--batch", type=int, default=1, help="messages in a transfer")
     parser.add_argument("--receive", type=int, metavar="CREDIT", default=0)
+    parser.add_argument("--described", action="store_true", help="with properties to filter by")
+    parser.add_argument("--receive-from", metavar="ADDRESS", help="if not where it is sent to")
     parser.add_argument("--two-phase", action="store_true")
     options = parser.parse_args()
     peers: list[loop.Peer] = []
@@ -240,7 +256,7 @@ def main() -> None:
         peers.append(Sender(options))
     if options.receive:
         peers.append(Receiver(options))
-    loop.measure(peers, options.count)
+    loop.measure(lambda: loop.run(peers), options.count)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 READ_SIZE = 128 * 1024
@@ -82,8 +82,8 @@ def _write(
         selector.modify(fd, wanted)
 
 
-def measure(peers: Sequence[Peer], messages: int) -> None:
-    """As the generator process: say ready, wait for the word, run, print the result as JSON.
+def measure(work: Callable[[], None], messages: int) -> None:
+    """As the generator process: say ready, wait for the word, work, print the result as JSON.
 
     Connecting and attaching are over by then, so that only messages are measured.
     """
@@ -91,7 +91,7 @@ def measure(peers: Sequence[Peer], messages: int) -> None:
     if sys.stdin.readline().strip() != "go":
         raise LoadError("not told to go")
     cpu, begun = time.process_time(), time.perf_counter()
-    run(peers)
+    work()
     seconds = time.perf_counter() - begun
     result = {
         "messages": messages,

@@ -222,7 +222,7 @@ def main() -> None:
         if depth:
             channel = Channel(options.port, options.user, options.password)
             peers.append(kind(channel, queue, body, options.count, depth))
-    loop.measure(peers, options.count)
+    loop.measure(lambda: loop.run(peers), options.count)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
@@ -34,6 +35,31 @@ class Ours:
     user: str
     password: str
     startup_seconds: float
+    folder: Path
+
+    @property
+    def connection_string(self) -> str:
+        return (
+            f"Endpoint=sb://localhost:{self.port}/;SharedAccessKeyName={self.user};"
+            f"SharedAccessKey={self.password}"
+        )
+
+    def ca_file(self) -> Path:
+        """The broker makes it in the background once it is up."""
+        path = self.folder / "certificates" / "ca.pem"
+        end = time.monotonic() + START_SECONDS_MAX
+        while not path.exists():
+            if time.monotonic() > end:
+                raise BrokerFailed(f"pairbus broker made no {path}")
+            time.sleep(0.05)
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    subscriptions: Mapping[str, str | None] = field(default_factory=dict)
+    """Name -> its SQL filter; None for the rule that takes everything."""
 
 
 def environment() -> dict[str, str]:
@@ -43,11 +69,11 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, queues: Sequence[str], options: Sequence[str] = ()) -> Iterator[Ours]:
+def broker(folder: Path, queues: Sequence[str], topics: Sequence[Topic] = ()) -> Iterator[Ours]:
     folder.mkdir(parents=True, exist_ok=True)
-    config = _write_config(folder, queues)
+    config = _write_config(folder, queues, topics)
     command = [sys.executable, "-m", "pairbus", "broker", "--data", str(folder)]
-    command += ["--config", str(config), "--namespace", "bench:0", *options]
+    command += ["--config", str(config), "--namespace", "bench:0"]
     log = folder / "stderr.log"
     begun = time.perf_counter()
     with log.open("wb") as stderr:
@@ -71,6 +97,7 @@ def broker(folder: Path, queues: Sequence[str], options: Sequence[str] = ()) -> 
             user=settings["sharedaccesskeyname"],
             password=settings["sharedaccesskey"],
             startup_seconds=time.perf_counter() - begun,
+            folder=folder,
         )
     finally:
         process.terminate()
@@ -83,14 +110,35 @@ def broker(folder: Path, queues: Sequence[str], options: Sequence[str] = ()) -> 
         process.stdout.close()
 
 
-def _write_config(folder: Path, queues: Sequence[str]) -> Path:
+def _write_config(folder: Path, queues: Sequence[str], topics: Sequence[Topic]) -> Path:
     """Room for a million messages, and locks that outlast any row."""
-    properties = {"MaxSizeInMegabytes": 20_480, "LockDuration": "PT5M"}
-    described = [{"Name": name, "Properties": properties} for name in queues]
-    config = {"UserConfig": {"Namespaces": [{"Name": "bench", "Queues": described}]}}
+    room, locks = {"MaxSizeInMegabytes": 20_480}, {"LockDuration": "PT5M"}
+    namespace = {
+        "Name": "bench",
+        "Queues": [{"Name": name, "Properties": room | locks} for name in queues],
+        "Topics": [
+            {
+                "Name": topic.name,
+                "Properties": room,
+                "Subscriptions": [
+                    {"Name": name, "Properties": locks, "Rules": _rules(expression)}
+                    for name, expression in topic.subscriptions.items()
+                ],
+            }
+            for topic in topics
+        ],
+    }
     path = folder / "Config.json"
-    path.write_text(json.dumps(config, indent=1))
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}, indent=1))
     return path
+
+
+def _rules(expression: str | None) -> list[dict[str, Any]]:
+    """None at all stands for the rule that takes everything."""
+    if expression is None:
+        return []
+    properties = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
+    return [{"Name": "bench", "Properties": properties}]
 
 
 def _connection_settings(process: subprocess.Popen[str], log: Path) -> dict[str, str]:

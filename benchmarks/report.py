@@ -6,7 +6,7 @@ published is what was printed. Nothing is measured here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,10 @@ class Table:
     is_grouped: bool = False  # a row with an empty first cell belongs to the one above
 
 
+Shape = Callable[[dict[str, Any]], Iterator[Table]]
+"""Which tables a command's result makes."""
+
+
 def tables(result: dict[str, Any]) -> Iterator[Table]:
     if result["rows"]:
         yield _speed(result)
@@ -33,9 +37,12 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
         yield _floors(result)
     if result["deep"]:
         yield _deep(result)
-    machine = Table("Measured on", ["", ""])
-    machine.rows = [[key, value] for key, value in result["machine"].items()]
-    yield machine
+    yield measured_on(result)
+
+
+def measured_on(result: dict[str, Any]) -> Table:
+    rows = [[key, value] for key, value in result["machine"].items()]
+    return Table("Measured on", ["", ""], rows)
 
 
 def _speed(result: dict[str, Any]) -> Table:
@@ -53,7 +60,7 @@ def _speed(result: dict[str, Any]) -> Table:
                 [
                     row["title"] + aim if name == OURS else "",
                     name,
-                    _rate(figure),
+                    rate(figure),
                     "" if name == OURS else f"{row['ratios'][name]:.2f} x",
                     f"{figure['broker_us']:.0f} us",
                     f"{figure['generator_us']:.1f} us",
@@ -63,7 +70,7 @@ def _speed(result: dict[str, Any]) -> Table:
     return table
 
 
-def _rate(figure: dict[str, Any]) -> str:
+def rate(figure: dict[str, Any]) -> str:
     rates = figure["rates"]
     spread = f" ({min(rates):,.0f} - {max(rates):,.0f})" if len(rates) > 1 else ""
     return f"{figure['rate']:,.0f}{spread}"
@@ -119,8 +126,8 @@ def _deep(result: dict[str, Any]) -> Table:
     return table
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    for table in tables(result):
+def show(result: dict[str, Any], console: Console, shape: Shape = tables) -> None:
+    for table in shape(result):
         shown = RichTable(title=table.title, title_justify="left", title_style="bold")
         for number, name in enumerate(table.header):
             left = number == 0 or (number == 1 and table.is_grouped)
@@ -135,9 +142,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"\nNote: {note}")
 
 
-def markdown(result: dict[str, Any]) -> str:
+def markdown(result: dict[str, Any], shape: Shape = tables) -> str:
     lines: list[str] = []
-    for table in tables(result):
+    for table in shape(result):
         lines += ["", f"**{table.title}**", "", _line(table.header)]
         lines.append(_line(["---", *["--:"] * (len(table.header) - 1)]))
         lines += [_line(row) for row in table.rows]

@@ -128,8 +128,14 @@ def summary(samples: list[Sample]) -> Figure:
 def measure(subject: Subject, row: Row, count: int, size: int) -> Sample:
     if row.fresh:
         subject.empty()
+    command = subject.command(row, count, size)
+    return drive(command, subject.pid, f"{subject.name}, {row.title}")
+
+
+def drive(command: list[str], pid: int, what: str) -> Sample:
+    """Run a generator (see `loop.measure`), and take the time of the broker `pid` around it."""
     process = subprocess.Popen(
-        subject.command(row, count, size),
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -141,29 +147,29 @@ def measure(subject: Subject, row: Row, count: int, size: int) -> Sample:
     assert process.stdout is not None
     try:
         if process.stdout.readline().strip() != "ready":
-            raise _failure(subject, row, process)
-        before = cpu_seconds(subject.pid)
+            raise _failure(what, process)
+        before = cpu_seconds(pid)
         process.stdin.write("go\n")
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise _failure(subject, row, process)
+            raise _failure(what, process)
         result = json.loads(line)
         return Sample(
             messages=result["messages"],
             seconds=result["seconds"],
             generator_seconds=result["cpu_seconds"],
-            broker_seconds=cpu_seconds(subject.pid) - before,
+            broker_seconds=cpu_seconds(pid) - before,
         )
     finally:
         process.kill()
         process.communicate()
 
 
-def _failure(subject: Subject, row: Row, process: subprocess.Popen[str]) -> LoadError:
+def _failure(what: str, process: subprocess.Popen[str]) -> LoadError:
     process.kill()
     _, said = process.communicate()
-    return LoadError(f"{subject.name}, {row.title}: {said.strip()[-600:] or 'no answer'}")
+    return LoadError(f"{what}: {said.strip()[-600:] or 'no answer'}")
 
 
 def cpu_seconds(pid: int) -> float:

@@ -226,7 +226,9 @@ def test_the_smallest_time_to_live_holds(make_world, message, of_topic, of_subsc
 
 @pytest.mark.req("B-04")
 def test_each_subscription_buries_expired_copies_or_not(make_world):
-    world = make_world(topic(), sub("buries", dead_lettering_on_message_expiration=True), sub("not"))
+    world = make_world(
+        topic(), sub("buries", dead_lettering_on_message_expiration=True), sub("not")
+    )
     world.send(encoded(b"gone", ttl_ms=1000), to="t")
 
     world.pass_time(1)

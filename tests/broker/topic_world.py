@@ -35,7 +35,9 @@ def rule(filter=None, action=None, *, name="rule"):
     if isinstance(filter, str):
         filter = SqlFilter(filter)
     return RuleDescription(
-        name=name, filter=filter or TrueFilter(), action=None if action is None else SqlAction(action)
+        name=name,
+        filter=filter or TrueFilter(),
+        action=None if action is None else SqlAction(action),
     )
 
 

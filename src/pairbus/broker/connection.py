@@ -34,19 +34,18 @@ from pairbus.amqp.engine import (
     SessionEnded,
     Transferred,
 )
-from pairbus.broker import lifecycle, paths, tokens
+from pairbus.broker import lifecycle, tokens
+from pairbus.broker.attach import attach
+from pairbus.broker.credentials import Credentials
 from pairbus.broker.dialect import Request, no_entity
 from pairbus.broker.entities import Limits, Right
 from pairbus.broker.faults.detour import Detour
-from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.guests import reset
-from pairbus.broker.lifecycle import Kind
-from pairbus.broker.links import SESSION_FILTER, Inlet, Outlet
+from pairbus.broker.links import Inlet, Outlet
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.paths import Path
 from pairbus.broker.queue import Queue
-from pairbus.broker.requests import AnswerLink, CbsLink, ManagementLink, RequestLink
-from pairbus.broker.topic import Subscription, Topic
+from pairbus.broker.requests import AnswerLink, RequestLink
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +78,7 @@ class AmqpConnection(asyncio.Protocol):
         self._links: set[Link] = set()
         """Those we accepted, or still owe an answer (a session that is waited for)."""
         self._answers: list[AnswerLink] = []
-        self._grants: dict[str, tokens.Grant] = {}
-        self._identity: tokens.Grant | None = None
+        self.credentials = Credentials()
         self._held_bytes = 0
         self._unsent_bytes = 0
         self._pauses: set[Pause] = set()
@@ -343,33 +341,19 @@ class AmqpConnection(asyncio.Protocol):
     # who the client is
 
     def _authenticate(self, mechanism: str, user: str, password: str) -> bool:
-        if mechanism != "PLAIN":
-            return True  # its tokens come over $cbs
         try:
-            self._identity = tokens.verify_plain(user, password, self.namespace.options.policies)
+            self.credentials.log_in(mechanism, user, password, self.namespace.options.policies)
         except tokens.TokenRefused as refused:
             logger.info("%s: %s", self._peer, refused.reason)
             return False
         return True
-
-    def granted(self, path: str, grant: tokens.Grant) -> None:
-        self._grants[path.lower()] = grant
-
-    def is_allowed(self, path: Path, right: Right, *, now_ms: int) -> bool:
-        grants = [*self._grants.values(), *([self._identity] if self._identity else [])]
-        return any(
-            grant.allows(right)
-            and grant.covers(str(path))
-            and not grant.is_expired(now=now_ms / 1000)
-            for grant in grants
-        )
 
     def check_tokens(self, *, now_ms: int) -> None:
         """Close the links whose token has run out and was not renewed."""
         for link in list(self._links):
             owner = link.context
             right: Right | None = getattr(owner, "right", None)
-            if right is not None and not self.is_allowed(owner.path, right, now_ms=now_ms):
+            if right is not None and not self.credentials.allow(owner.path, right, now_ms=now_ms):
                 self.end(
                     link,
                     AmqpError(
@@ -439,92 +423,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def _attached(self, event: Attached, now_ms: int) -> None:
         link = event.link
-        remote = link.remote
-        address = remote.source_address if link.is_sender else remote.target_address
-        if remote.target_is_coordinator:
-            error = AmqpError("amqp:not-implemented", "this broker has no transactions")
-        elif not address:
-            error = AmqpError("amqp:invalid-field", "the link names no entity")
-        else:
-            refused = self._attach(link, paths.parse(address), now_ms)
-            if refused is None:
-                self._links.add(link)
-                return
-            error = refused
-        link.refuse(error)
-
-    def _attach(self, link: Link, path: Path, now_ms: int) -> AmqpError | None:
-        if path.is_cbs:
-            self._attach_request(link, path, lambda: CbsLink(self, link, path))
-            return None
-        queue = self.namespace.find(path.entity)
-        if queue is None:
-            return no_entity(self.namespace.name, path.entity)
-        mailbox = queue.mailboxes[path.kind]
-        if (trouble := self.namespace.trouble) is not None:
-            refused = trouble.bar(path.entity, receives=False) or trouble.refusal(
-                path.entity, Operation.ATTACH
-            )
-            if refused is not None:
-                return refused
-        if path.is_management:
-            rights = (Right.LISTEN, Right.SEND)
-            if not any(self.is_allowed(path, right, now_ms=now_ms) for right in rights):
-                return self._unauthorized(path, "Send or Listen")
-            self._attach_request(
-                link, path, lambda: ManagementLink(self, link, path, queue, mailbox)
-            )
-            return None
-        if link.is_sender:
-            return self._attach_outlet(link, path, queue, now_ms)
-        if not self.is_allowed(path, Right.SEND, now_ms=now_ms):
-            return self._unauthorized(path, "Send")
-        if path.kind is not Kind.MAIN or isinstance(queue, Subscription):
-            return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
-        error = lifecycle.refusal_to_send(queue.description)
-        if error is None:
-            Inlet(self, link, queue, path)
-        return error
-
-    def _attach_outlet(self, link: Link, path: Path, queue: Queue, now_ms: int) -> AmqpError | None:
-        if not self.is_allowed(path, Right.LISTEN, now_ms=now_ms):
-            return self._unauthorized(path, "Listen")
-        if isinstance(queue, Topic):
-            return AmqpError(
-                "amqp:not-allowed", f"{queue.description} gives out nothing: use a subscription"
-            )
-        if error := lifecycle.refusal_to_receive(queue.description, path.kind):
-            return error
-        mailbox = queue.mailboxes[path.kind]
-        wants_session = SESSION_FILTER in link.remote.source_filter
-        if wants_session != (mailbox.sessions is not None):
-            text = "requires" if mailbox.sessions is not None else "does not support"
-            return AmqpError("amqp:not-allowed", f"{path} {text} sessions")
-        outlet = Outlet(self, link, queue, mailbox, path)
-        if not wants_session:
-            outlet.open()
-            return None
-        session_id = link.remote.source_filter[SESSION_FILTER]
-        if session_id is not None and not isinstance(session_id, str):
-            link.context = None
-            return AmqpError(
-                "com.microsoft:argument-error",
-                f"the session id {session_id!r} for {path} is not a string",
-            )
-        outlet.open_session(session_id, now_ms=now_ms)
-        return None
-
-    def _attach_request(self, link: Link, path: Path, make: Callable[[], object]) -> None:
-        if link.is_sender:
-            self._answers.append(AnswerLink(self, link, path))
-        else:
-            make()
-
-    def _unauthorized(self, path: Path, claim: str) -> AmqpError:
-        return AmqpError(
-            "amqp:unauthorized-access",
-            f"no valid token on this connection has the {claim} claim for {path}",
-        )
+        error = attach(self, link, now_ms=now_ms)
+        if error is not None:
+            link.refuse(error)
+            return
+        self._links.add(link)
+        if isinstance(link.context, AnswerLink):
+            self._answers.append(link.context)
 
     def answer_link(self, path: Path, reply_to: str | None, session: Session) -> AnswerLink | None:
         """By the address that the request names, else of the same session, else the newest."""

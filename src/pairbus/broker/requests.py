@@ -133,7 +133,7 @@ class CbsLink(RequestLink):
             return Answer(401, refused.reason)
         if path.entity and namespace.find(path.entity) is None:
             return refusal(no_entity(namespace.name, path.entity))
-        self.connection.granted(str(path), grant)
+        self.connection.credentials.add(path, grant)
         return Answer(202, "Accepted")
 
     def _grant(self, token: str, audience: str, path: Path, now_ms: int) -> tokens.Grant:
@@ -179,7 +179,7 @@ class ManagementLink(RequestLink):
         if operation not in management.OPERATIONS:
             return AmqpError("amqp:not-implemented", f"{operation!r} is not known to this broker")
         _, right = management.OPERATIONS[operation]
-        if not self.connection.is_allowed(self.path, right, now_ms=now_ms):
+        if not self.connection.credentials.allow(self.path, right, now_ms=now_ms):
             return AmqpError(
                 "amqp:unauthorized-access",
                 f"{operation!r} on {self.queue.name!r} needs the {right.value} claim",

@@ -199,11 +199,10 @@ class Detour:
 
     def _close_barred(self, trouble: Trouble) -> None:
         for link in self._connection.links:
-            is_outlet = isinstance(link.context, Outlet)
-            if is_outlet or isinstance(link.context, Inlet):
-                error = trouble.bar(_path(link).entity, receives=is_outlet)
-                if error is not None:
-                    self._connection.end(link, error)
+            receives = isinstance(link.context, Outlet)
+            error = trouble.bar(_path(link).entity, receives=receives)
+            if error is not None:
+                self._connection.end(link, error)
 
     def _close_lossy(self) -> None:
         for link in list(self._lossy_links):

@@ -42,7 +42,6 @@ class Entry:
     def is_active(self) -> bool:
         return self.state == "active"
 
-    @property
     def is_spent(self) -> bool:
         """It has hit as often as it was to."""
         times: int | None = getattr(self.fault, "times", None)
@@ -57,10 +56,10 @@ class Entry:
 
     def strikes(self, probability: float) -> bool:
         """Throw the dice, and count a hit."""
-        if self.is_spent or self._dice.random() >= probability:
+        if self.is_spent() or self._dice.random() >= probability:
             return False
         self.hits += 1
-        if self.is_spent:
+        if self.is_spent():
             self.when_spent()
         return True
 
@@ -131,7 +130,7 @@ class Timeline:
                 entry.state = "active"
                 started.append(entry)
             if entry.is_active and (
-                entry.is_spent or (entry.ends_at is not None and entry.ends_at <= now)
+                entry.is_spent() or (entry.ends_at is not None and entry.ends_at <= now)
             ):
                 self.end(entry)
                 ended.append(entry)

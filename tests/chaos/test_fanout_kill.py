@@ -1,0 +1,264 @@
+"""Fan-out under `kill -9`: a topic's message is on all matching subscriptions, or on none.
+
+Senders (single messages, batches, scheduled ones that fall due) never stop while the broker is
+killed and started again on the same file; one subscription is drained meanwhile, so that shared
+bodies come and go. After the last round, what the subscriptions hold is compared with each other.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import sqlite3
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+
+from tests.chaos.ledger import Ledger
+from tests.chaos.process import NAMESPACE, BrokerProcess
+
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
+SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
+LIFE_SECONDS = (0.0, 0.4)
+ANSWER_SECONDS_MAX = 10
+TOPIC = "events"
+EVERY = {"LockDuration": "PT1M", "MaxDeliveryCount": 1_000_000}
+
+
+def a_rule(expression: str, action: str | None = None) -> dict[str, Any]:
+    properties: dict[str, Any] = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
+    if action is not None:
+        properties["Action"] = {"SqlExpression": action}
+    return {"Name": "rule", "Properties": properties}
+
+
+# subscription -> its settings, its rules, and which messages it takes, by their number
+SUBSCRIPTIONS: dict[str, tuple[dict[str, Any], list[Any], Callable[[int], bool]]] = {
+    "all": ({}, [], lambda n: True),
+    "drained": ({}, [], lambda n: True),
+    "even": ({}, [a_rule("n % 2 = 0")], lambda n: n % 2 == 0),
+    "marked": ({}, [a_rule("n % 3 = 0", "SET mark = 'three'")], lambda n: n % 3 == 0),
+    "fails": ({}, [a_rule("1 / (n % 4) > 5")], lambda n: False),
+    "forwards": ({"ForwardTo": "queue"}, [], lambda n: True),
+}
+
+
+class TopicProcess(BrokerProcess):
+    """With a topic, its subscriptions, and the queue that one of them forwards to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, {})
+        subscriptions = [
+            {"Name": name, "Properties": {**EVERY, **settings}, "Rules": rules}
+            for name, (settings, rules, _) in SUBSCRIPTIONS.items()
+        ]
+        namespace = {
+            "Name": NAMESPACE,
+            "Queues": [{"Name": "queue"}],
+            "Topics": [{"Name": TOPIC, "Subscriptions": subscriptions}],
+        }
+        self._config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+
+
+class Traffic:
+    def __init__(self, seed: int) -> None:
+        self.ledger = Ledger()
+        self.mistakes: list[str] = []
+        self._random = random.Random(seed)
+        self._count = 0
+        self._count_lock = threading.Lock()
+        self._is_flowing = threading.Event()
+
+    def next_messages(self, count: int) -> dict[str, ServiceBusMessage]:
+        """Of both kinds: small ones are copied, large ones shared."""
+        with self._count_lock:
+            numbers = range(self._count, self._count + count)
+            self._count += count
+        return {
+            f"m-{n}": ServiceBusMessage(
+                b"x" * (20 if n % 5 == 0 else 600),
+                message_id=f"m-{n}",
+                application_properties={"n": n},
+            )
+            for n in numbers
+        }
+
+    def run(self, broker: BrokerProcess) -> None:
+        """One life of the broker, from its start to its sudden end."""
+        broker.start()
+        self.ledger.restart()
+        self._is_flowing.clear()
+        killed = threading.Event()
+        threads = []
+        for work in (self.send, self.send, self.schedule, self.drain):
+            client = ServiceBusClient.from_connection_string(
+                broker.connection_string, retry_total=0
+            )
+            choice = random.Random(self._random.random())
+            arguments = (work, client, choice, killed)
+            threads.append(threading.Thread(target=self._guard, args=arguments, name=work.__name__))
+        for thread in threads:
+            thread.start()
+        self._is_flowing.wait(ANSWER_SECONDS_MAX)
+        time.sleep(self._random.uniform(*LIFE_SECONDS))
+        if not broker.is_running():
+            self.mistakes.append(f"the broker ended by itself:\n{broker.log.read_text()}")
+        killed.set()
+        broker.kill()
+        for thread in threads:
+            thread.join(ANSWER_SECONDS_MAX + 5)
+            if thread.is_alive():
+                self.mistakes.append(f"{thread.name} does not notice that the broker is gone")
+
+    def _guard(
+        self,
+        work: Callable[[ServiceBusClient, random.Random], None],
+        client: ServiceBusClient,
+        choice: random.Random,
+        killed: threading.Event,
+    ) -> None:
+        """Works until the broker is killed; any other end is a mistake of the broker."""
+        try:
+            work(client, choice)
+        except Exception as error:
+            # The SDK has many words for a lost connection. Before the kill, none is right.
+            if not killed.is_set():
+                self.mistakes.append(f"{work.__name__} failed before the kill: {error!r}")
+        finally:
+            client.close()
+
+    def send(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_topic_sender(TOPIC) as sender:
+            for _ in range(10_000):  # the kill ends it, by an error
+                batch = self.next_messages(choice.choice([1, 1, 2, 10]))
+                self.ledger.attempt(*batch)
+                sender.send_messages(list(batch.values()), timeout=ANSWER_SECONDS_MAX)
+                self.ledger.acknowledge(*batch)
+                self._is_flowing.set()
+
+    def schedule(self, client: ServiceBusClient, choice: random.Random) -> None:
+        """They fall due in this life of the broker or in a later one."""
+        with client.get_topic_sender(TOPIC) as sender:
+            for _ in range(10_000):
+                [(id_, message)] = self.next_messages(1).items()
+                self.ledger.attempt(id_)
+                due = datetime.now(UTC) + timedelta(seconds=choice.uniform(0.05, 1.0))
+                sender.schedule_messages(message, due)
+                self.ledger.acknowledge(id_)
+                time.sleep(0.01)
+
+    def drain(self, client: ServiceBusClient, choice: random.Random) -> None:
+        with client.get_subscription_receiver(TOPIC, "drained") as receiver:
+            for _ in range(10_000):
+                for message in receiver.receive_messages(20, max_wait_time=0.5):
+                    assert message.message_id is not None
+                    self.ledger.attempt_removal(message.message_id)
+                    receiver.complete_message(message)
+                    self.ledger.acknowledge_removal(message.message_id)
+
+
+def peek_all(receiver: Any) -> Counter[str]:
+    """The ids of all messages, and how often each is there."""
+    ids: Counter[str] = Counter()
+    with receiver:
+        number = 1
+        while page := receiver.peek_messages(max_message_count=250, sequence_number=number):
+            for message in page:
+                ids[message.message_id] += 1
+                number = message.sequence_number + 1
+    return ids
+
+
+def look(client: ServiceBusClient) -> dict[str, Counter[str]]:
+    found = {
+        name: peek_all(client.get_subscription_receiver(TOPIC, name))
+        for name in SUBSCRIPTIONS
+        if name != "forwards"
+    }
+    found["forwards"] = peek_all(client.get_queue_receiver("queue"))
+    found["failed"] = peek_all(
+        client.get_subscription_receiver(TOPIC, "fails", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    )
+    return found
+
+
+def references(data: Path) -> tuple[dict[int, int], dict[int, int]]:
+    """Of each shared body: how many it claims to have, and how many there are."""
+    with closing(sqlite3.connect(data / f"{NAMESPACE}.db")) as db:
+        claimed = dict(db.execute("SELECT id, refs FROM body"))
+        found = dict(
+            db.execute(
+                "SELECT bare, count(*) FROM message WHERE typeof(bare) = 'integer' GROUP BY bare"
+            )
+        )
+    return claimed, found
+
+
+@pytest.fixture
+def _the_clients_leftovers() -> Iterator[None]:
+    """A client whose broker dies leaves sockets to the garbage collector: to this one, here."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.mark.usefixtures("_the_clients_leftovers")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.req("B-08")
+@pytest.mark.req("B-12")
+@pytest.mark.timeout(120)
+def test_a_topic_message_is_on_all_matching_subscriptions_or_on_none(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    broker = TopicProcess(tmp_path)
+    traffic = Traffic(SEED)
+
+    for _ in range(ROUNDS):
+        traffic.run(broker)
+    broker.start()
+    time.sleep(1.2)  # the last scheduled message is due
+    try:
+        with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+            found = look(client)
+        exit_code = broker.stop()
+    finally:
+        broker.kill()
+
+    ledger = traffic.ledger
+    verdict = f"seed {SEED}, {ROUNDS} rounds: {len(ledger.attempts)} attempted, "
+    verdict += f"{len(ledger.acknowledged)} acknowledged, {len(found['all'])} stored, "
+    verdict += f"{len(ledger.acknowledged_removals)} drained"
+    record_property("verdict", verdict)
+    print(f"\n{verdict}")
+    assert traffic.mistakes == []
+    assert exit_code == 0
+    assert len(ledger.acknowledged) > 10 * ROUNDS, "too little traffic to prove anything"
+
+    everything = set(found["all"])
+    assert ledger.acknowledged <= everything <= ledger.attempts
+    torn = [ids for ids in ledger.batches if 0 < len(everything.intersection(ids)) < len(ids)]
+    assert torn == []
+    for name, (_, _, takes) in SUBSCRIPTIONS.items():
+        expected = {id_ for id_ in everything if takes(int(id_.removeprefix("m-")))}
+        if name == "drained":
+            assert expected - ledger.attempted_removals <= set(found[name])
+            assert set(found[name]) <= expected - ledger.acknowledged_removals
+        else:
+            assert (name, set(found[name]) ^ expected) == (name, set())
+    failed = {id_ for id_ in everything if int(id_.removeprefix("m-")) % 4 == 0}
+    assert set(found["failed"]) == failed
+    assert all(set(counts.values()) <= {1} for counts in found.values()), "a copy stands twice"
+    claimed, real = references(broker.data)
+    assert claimed == real
