@@ -1,4 +1,4 @@
-"""The rule operations of a subscription's `$management`: what they take, change, list and refuse."""
+"""The rule operations of a subscription's `$management`: what they change, list and refuse."""
 
 from datetime import UTC, datetime
 

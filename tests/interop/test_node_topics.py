@@ -1,7 +1,7 @@
 """Node's official `@azure/service-bus` with topics, and its rule manager, which speaks AMQP.
 
-As in test_node.py: the scenarios are in JavaScript (`node/topics.mjs`), run in one Node process, and
-each becomes a test. A scenario's topic carries its name and has three subscriptions.
+As in test_node.py: the scenarios are in JavaScript (`node/topics.mjs`), run in one Node process,
+and each becomes a test. A scenario's topic carries its name and has three subscriptions.
 """
 
 from __future__ import annotations

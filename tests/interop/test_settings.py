@@ -1,8 +1,8 @@
 """Every setting of a queue, a topic and a subscription changes the behaviour it names.
 
-One function a setting, run for each kind of entity that has it; `test_every_setting_has_a_test` fails
-when a description gets a setting that is in no table here. A setting that can change is changed
-while clients are there, so that each test sees both sides of it.
+One function a setting, run for each kind of entity that has it; `test_every_setting_has_a_test`
+fails when a description gets a setting that is in no table here. A setting that can change is
+changed while clients are there, so that each test sees both sides of it.
 """
 
 from __future__ import annotations

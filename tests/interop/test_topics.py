@@ -247,7 +247,8 @@ def test_rules_see_what_the_sdk_sets(bus):
 
 
 def test_actions_change_what_the_subscriber_sees_and_nobody_else(bus):
-    act = "SET sys.Label = 'vip'; SET total = price * 2; REMOVE price; SET sys.TimeToLive = '00:01:00'"
+    act = "SET sys.Label = 'vip'; SET total = price * 2; REMOVE price; "
+    act += "SET sys.TimeToLive = '00:01:00'"
     topic = Topic(
         bus,
         a={"rules": [rule("price > 10", act, name="rich"), rule("price > 10", name="plain")]},

@@ -133,7 +133,7 @@ class Topic:
             self._sender.send_messages(message)
 
     def left(self, subscription: str, sub_queue: str | None = None) -> list[Any]:
-        """Peeked, by a receiver that the test has, if it has one: to open one takes half a second."""
+        """Peeked, by a receiver that the test has, if any: to open one takes half a second."""
         receiver = self._receivers.get((subscription, sub_queue))
         if receiver is None:
             receiver = self.receiver(subscription, sub_queue=sub_queue)

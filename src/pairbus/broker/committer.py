@@ -1,8 +1,8 @@
 """Group commit: what gathers while the disk is busy becomes the next transaction.
 
 One transaction is under way at a time. Its statements run on the loop's thread, its COMMIT on a
-thread of its own, and only then are those told who wait for it. A failed commit tells all of them
-the error; what they had changed in memory is theirs to put back.
+thread of its own, and only then are those told who wait for it. A failed commit tells the error to
+all of them and to those behind them; what they had changed in memory is theirs to put back.
 """
 
 from __future__ import annotations
@@ -123,7 +123,12 @@ class Committer:
     def _finish(self, error: Exception | None) -> None:
         waiters, self._in_flight = self._in_flight or [], None
         if error is not None:
-            waiters.reverse()  # what builds on something else is taken back before it
+            # What has gathered since builds on what was refused: it is refused as well, and taken
+            # back first.
+            self.separate()
+            while self._closed:
+                waiters += self._closed.popleft()[1]
+            waiters.reverse()
         for callback, arguments in waiters:
             try:
                 callback(error, *arguments)

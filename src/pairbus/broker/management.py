@@ -7,6 +7,7 @@ that the client is told as an error; then nothing has changed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
@@ -36,6 +37,8 @@ from pairbus.broker.management_body import (
 from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
 from pairbus.broker.rule_requests import add_rule, enumerate_rules, remove_rule
 
+logger = logging.getLogger(__name__)
+
 _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
@@ -57,6 +60,10 @@ def handle(context: Context, request: Request, reply: Reply) -> None:
         function(context, body, reply)
     except Refused as refused:
         reply(refusal(refused.error))
+    except Exception:
+        # Without an answer the client would wait for its time-out.
+        logger.exception("%s of %s", request.operation, context.queue.description)
+        reply(refusal(AmqpError("amqp:internal-error", "the broker failed; its log says why")))
 
 
 class _Countdown:

@@ -246,6 +246,8 @@ class Queue:
         now_ms: int,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
+        if not self.description.enable_batched_operations:
+            self.namespace.committer.separate()
         store, counters = self.namespace.store, mailbox.counters
         before = (message.state, message.delivery_count, message.bare, message.body_id)
         message.busy = True
@@ -274,6 +276,8 @@ class Queue:
         self.namespace.committer.when_durable(
             self._decided, mailbox, message, decision, before, placed, done, arguments
         )
+        if not self.description.enable_batched_operations:
+            self.namespace.committer.separate()
 
     def _decided(
         self,

@@ -1,8 +1,8 @@
 // What an application on Node does with topics, subscriptions and their rules, through the official client.
 //
-// As in scenarios.mjs: each scenario has a topic of its own, named like the scenario, with two subscriptions:
-// `all`, which takes everything, and `some`, whose rules the scenario changes. One line of JSON per scenario goes
-// to stdout. tests/interop/test_node_topics.py starts the broker, makes the topics and turns the lines into tests.
+// As in scenarios.mjs: each scenario has a topic of its own, named like the scenario, with three subscriptions:
+// `all` and `some`, which take everything until the scenario changes their rules, and `sessions`. One line of JSON
+// per scenario goes to stdout; tests/interop/test_node_topics.py makes the topics and turns the lines into tests.
 
 import assert from "node:assert/strict";
 import { ServiceBusClient } from "@azure/service-bus";
