@@ -190,3 +190,19 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_map_of_the_modules_is_that_of_the_code():
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    source = ROOT / "src" / "pairbus"
+    there = {path.name for path in source.rglob("*.py")}
+    to_be_named = {
+        path.name
+        for package in ("amqp", "broker")
+        for path in (source / package).glob("*.py")
+        if path.name != "__init__.py"
+    }
+    named = set(re.findall(r"`([a-z_]+\.py)`", page))
+
+    assert not to_be_named - named, "ARCHITECTURE.md lacks these modules"
+    assert not named - there, "ARCHITECTURE.md names modules that are gone"

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pairbus.broker import store as store_module
 from pairbus.broker import window as window_module
@@ -54,7 +54,10 @@ RULES = {
         {},
     ),
 }
-RULE_SETS = st.lists(st.sampled_from(list(RULES)), max_size=3, unique=True)
+# Mostly such that several subscriptions take the same.
+RULE_SETS = st.sampled_from([["all"], ["all"], ["marks"], ["marks", "red"], ["red", "equal"]]) | (
+    st.lists(st.sampled_from(list(RULES)), max_size=3, unique=True)
+)
 SETTINGS = st.fixed_dictionaries(
     {
         "buries_expired": st.booleans(),
@@ -185,6 +188,12 @@ class TopicMachine(RuleBasedStateMachine):
         self.tags = count(1)
 
     def teardown(self):
+        try:
+            self.check_that_nothing_is_left()
+        finally:
+            self.put_away()
+
+    def put_away(self):
         self.world.end()
         shutil.rmtree(self.folder)
         self.patch.undo()
@@ -227,6 +236,11 @@ class TopicMachine(RuleBasedStateMachine):
 
     # entities
 
+    @initialize(first=st.lists(st.tuples(RULE_SETS, SETTINGS), min_size=3, max_size=3))
+    def start(self, first):
+        for name, (rules, chosen) in zip(NAMES, first, strict=False):
+            self.make_or_change(name, rules, chosen)
+
     @rule(name=st.sampled_from(NAMES), rules=RULE_SETS, chosen=SETTINGS)
     def make_or_change(self, name, rules, chosen):
         namespace, known = self.world.namespace, self.model.subscriptions.get(name)
@@ -238,7 +252,7 @@ class TopicMachine(RuleBasedStateMachine):
             known.rules, known.settings = rules, chosen
         self.world.flush()
 
-    @precondition(lambda self: self.model.subscriptions)
+    @precondition(lambda self: len(self.model.subscriptions) > 2)
     @rule(data=st.data())
     def delete(self, data):
         name = self.draw_name(data)
@@ -390,15 +404,16 @@ class TopicMachine(RuleBasedStateMachine):
                 assert mailbox.locks == {}
                 assert not any(message.busy for message in mailbox.held.values())
 
-    @precondition(lambda self: not self.model.subscriptions)
-    @rule()
-    def without_subscriptions_no_body_is_left(self):
-        for _ in range(60):
+    def check_that_nothing_is_left(self):
+        """When the topic goes, its messages and their bodies follow in bites."""
+        self.world.namespace.delete(self.world.queue("t"))
+        for _ in range(500):
             self.world.pass_time(6)
             if not self.world.look("SELECT * FROM garbage"):
                 break
-        self.model.pass_time(now_ms=self.now_ms)
         assert shared_bodies(self.world) == {}
+        q = self.world.queue("q").main.counters
+        assert self.world.look("SELECT count(*) FROM message") == [(q.active,)]
 
 
 TestTopicAgainstAPlainOne = TopicMachine.TestCase

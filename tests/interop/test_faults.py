@@ -212,10 +212,11 @@ def test_who_cannot_contact_has_no_connection(bus, broker):
 
 def test_an_entity_that_cannot_be_contacted_has_no_links(bus, broker):
     sender, receiver, other = bus.sender(), bus.receiver(), bus.sender("other")
-    receiver.peek_messages()
+    peeking = bus.receiver()
+    peeking.peek_messages()
     with broker.faults.cannot_contact("orders"):
-        with refused(ServiceBusConnectionError, "detach-forced"):
-            receiver.peek_messages()
+        with refused(ServiceBusError):
+            peeking.peek_messages()
         with refused(ServiceBusConnectionError):
             sender.send_messages(message())
         with refused(ServiceBusConnectionError, "detach-forced"):

@@ -39,6 +39,11 @@ class Intake:
         self._queue = queue
         # Message ids of sends that are not durable yet; `store.was_seen` knows the others.
         self._pending_ids: dict[str, _FirstSend] = {}
+        self._last_times = (
+            0,
+            queue.description,
+            lifecycle.times_at_enqueue(queue.description, ttl_ms=None, due_ms=None, now_ms=0),
+        )
 
     def take_in(
         self, batch: Sequence[Incoming], done: Done, arguments: tuple[Any, ...], *, now_ms: int
@@ -64,9 +69,7 @@ class Intake:
         placed: Placed = []
         numbers = []
         firsts: list[_FirstSend] = []
-        plain_times = lifecycle.times_at_enqueue(
-            queue.description, ttl_ms=None, due_ms=None, now_ms=now_ms
-        )
+        plain_times = self._plain_times(now_ms)
         for one in checked:
             number, where = self._pass_on(one, firsts, plain_times, now_ms=now_ms)
             numbers.append(number)
@@ -82,7 +85,8 @@ class Intake:
         done: Done,
         arguments: tuple[Any, ...],
     ) -> None:
-        error = self._ids_durable(error, firsts)
+        if firsts:
+            error = self._ids_durable(error, firsts)
         if error is not None:
             for queue, mailbox, message in placed:
                 queue.unplace(mailbox, message)
@@ -104,6 +108,14 @@ class Intake:
 
     def _forwarded_ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> None:
         self._ids_durable(error, firsts)
+
+    def _plain_times(self, now_ms: int) -> lifecycle.Times:
+        """Of messages without a time of their own: the same for all that come at one moment."""
+        description = self._queue.description
+        if self._last_times[0] != now_ms or self._last_times[1] is not description:
+            times = lifecycle.times_at_enqueue(description, ttl_ms=None, due_ms=None, now_ms=now_ms)
+            self._last_times = (now_ms, description, times)
+        return self._last_times[2]
 
     # ways in
 

@@ -104,7 +104,7 @@ def times_at_enqueue(
 
 
 def refusal_to_send(queue: EntityDescription) -> AmqpError | None:
-    if queue.status in (Status.DISABLED, Status.SEND_DISABLED):
+    if queue.status is not Status.ACTIVE and queue.status is not Status.RECEIVE_DISABLED:
         return AmqpError(
             "com.microsoft:entity-disabled",
             f"{queue} is {queue.status.value}: it takes no messages",

@@ -152,7 +152,7 @@ class Queue:
         """Give messages to those who wait with credit."""
         while (found := mailbox.next_delivery()) is not None:
             consumer, message = found
-            if lifecycle.is_expired(message, now_ms=now_ms):
+            if message.expires_ms is not None and lifecycle.is_expired(message, now_ms=now_ms):
                 self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
             else:
                 consumer.deliver(message, now_ms=now_ms)

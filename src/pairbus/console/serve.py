@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,10 @@ async def _serve(server: Server) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
     await server.start()
+    # Messages are freed by reference counts. The collector only looks for cycles, of which there
+    # are few: seldom, and not among all that was loaded so far, it costs a microsecond less each.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
     try:
         for endpoint in server.endpoints.values():
             _announce(f"{endpoint.name} ready: {endpoint.connection_string}")
