@@ -12,7 +12,8 @@ import pytest
 from pairbus.amqp.engine import BATCH_FORMAT, Attached, Engine, Transferred
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
+BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
+TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
 ROWS = {"single", "batch", "receive", "both"}
 
 
@@ -23,9 +24,9 @@ def benchmark_module(monkeypatch):
     return importlib.import_module
 
 
-def quick(folder, *options):
+def quick(folder, *options, command=BROKER):
     done = subprocess.run(
-        [*COMMAND, "--json", "--folder", str(folder), *options],
+        [*command, "--json", "--folder", str(folder), *options],
         capture_output=True,
         text=True,
         check=False,
@@ -61,9 +62,31 @@ def test_rabbitmq_is_measured_in_the_same_run_through_both_protocols(tmp_path, b
     assert all(peer in text for peer in peers)
 
 
-def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path):
+def test_a_quick_run_measures_topics_next_to_a_queue_and_filters_and_lists(
+    tmp_path, benchmark_module
+):
+    result = quick(tmp_path, command=TOPICS)
+    assert [row["key"] for row in result["fanout"]] == ["single", "batch", "receive"]
+    shapes = {"queue", "plain-1", "plain-10", "plain-50", "sql-1", "sql-10", "sql-50"}
+    for row in result["fanout"]:
+        assert {figure["shape"] for figure in row["figures"]} == shapes | {"one-of-10", "one-of-50"}
+        assert row["figures"][0]["ratio"] == 1
+        assert all(figure["ratio"] > 0 for figure in row["figures"])
+    for found in result["filters"]:
+        assert found["rate"] > found["rate_with_decoding"] > 0
+    assert len(result["listing"]["kinds"]) == 4
+    assert all(found["seconds"] > 0 for found in result["listing"]["kinds"].values())
+    text = benchmark_module("report").markdown(result, benchmark_module("topics").tables)
+    assert "50 with SQL filters, one matches" in text
+    assert "subscriptions of a topic" in text
+
+
+@pytest.mark.parametrize(
+    "command", [[*BROKER, "--alone"], TOPICS], ids=["benchmark-of-queues", "benchmark-of-topics"]
+)
+def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path, command):
     process = subprocess.Popen(
-        [*COMMAND, "--alone", "--rounds", "1000", "--folder", str(tmp_path)],
+        [*command, "--rounds", "1000", "--folder", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

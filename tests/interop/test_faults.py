@@ -46,6 +46,8 @@ QUICK = 1.0
 """Seconds that a client waits for an answer that does not come."""
 PATIENT = {"retry_total": 5, "retry_backoff_factor": 0.1}
 MINUTES = 60.0
+either_shell = pytest.mark.parametrize("shell", ["sync"], indirect=True)
+"""What is looked at is the broker's doing, whichever client looks."""
 
 
 @pytest.fixture
@@ -65,12 +67,16 @@ def backstage() -> Iterator[Closing]:
 
 
 @pytest.fixture
-def broker(clock: ManualClock, backstage: Closing) -> Iterator[Broker]:
+def views() -> list[Bus]:
+    """To be closed before the broker is."""
+    return []
+
+
+@pytest.fixture
+def broker(clock: ManualClock, views: list[Bus], backstage: Closing) -> Iterator[Broker]:
     queues = ["orders", QueueDescription(name="other", lock_duration=timedelta(minutes=1))]
     topics = ["events", "events/Subscriptions/audit"]
     running = Broker(queues=queues, topics=topics, policies=POLICIES, clock=clock).start()
-    views: list[Bus] = []
-    running.views = views
     yield running
 
     def end() -> None:
@@ -83,10 +89,9 @@ def broker(clock: ManualClock, backstage: Closing) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def bus(shell: Shell, broker: Broker, clock: ManualClock) -> Bus:
-    view = Bus(shell=shell, broker=broker, queue="orders", clock=clock)
-    broker.views.append(view)
-    return view
+def bus(shell: Shell, broker: Broker, clock: ManualClock, views: list[Bus]) -> Bus:
+    views.append(Bus(shell=shell, broker=broker, queue="orders", clock=clock))
+    return views[0]
 
 
 @contextmanager
@@ -129,6 +134,7 @@ def test_who_cannot_receive_can_send(bus, broker):
     assert [str(one) for one in take(bus.receiver())] == ["meanwhile"]
 
 
+@either_shell
 def test_a_topics_fault_is_its_subscriptions_too(bus, broker):
     sender = bus._open.enter_context(bus.client.get_topic_sender("events"))
     receiver = bus.client.get_subscription_receiver("events", "audit")
@@ -198,6 +204,13 @@ def test_administration_waits_for_the_end_of_a_hang(broker, admin):
     assert fault.state == "over"
 
 
+def test_administration_gets_no_answer_where_all_is_dropped(broker, admin):
+    fault = broker.faults.unreachable(mode="drop", seconds=0.5)
+    with pytest.raises(HttpResponseError) as raised:
+        admin.get_queue("orders")
+    assert (raised.value.status_code, fault.state) == (503, "over")
+
+
 def test_who_cannot_contact_has_no_connection(bus, broker):
     sender = bus.sender()
     with broker.faults.cannot_contact():
@@ -229,6 +242,7 @@ def test_an_entity_that_cannot_be_contacted_has_no_links(bus, broker):
 # the service's failures
 
 
+@either_shell
 def test_throttling_lets_the_asked_for_share_through(bus, broker):
     sender = bus.sender()
     with broker.faults.throttle("orders", rate=0.5, seed=7) as fault:
@@ -248,6 +262,7 @@ def is_sent(sender, body: str) -> bool:
     return True
 
 
+@either_shell
 def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
     sender, outages = bus.sender(), []
     for seed in (7, 7, 11):
@@ -256,6 +271,7 @@ def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
     assert outages[0] == outages[1] != outages[2]
 
 
+@either_shell
 def test_a_throttled_client_gets_through_with_its_retries(bus, broker):
     client = bus.connect(**PATIENT)
     with broker.faults.throttle("orders", rate=0.5, seed=1) as fault:
@@ -326,6 +342,7 @@ def test_a_restart_closes_connections_and_keeps_locks(bus, broker):
     assert bus.left_bodies() == ["after"]
 
 
+@either_shell
 def test_an_entity_restarts_alone(bus, broker):
     sender, receiver, other = bus.sender(), bus.receiver(), bus.sender("other")
     broker.faults.restart("orders", seconds=60)
@@ -401,6 +418,7 @@ def test_what_hangs_is_done_when_it_no_longer_does(bus, broker, entity):
     assert [str(one) for one in take(receiver)] == ["late"], "an unknown outcome, for the sender"
 
 
+@either_shell
 def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
     other = bus.sender("other")
     with broker.faults.hang("orders"):
@@ -411,6 +429,7 @@ def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
 # slow
 
 
+@either_shell
 @pytest.mark.parametrize(
     ("entity", "distribution"),
     [(None, "constant"), ("orders", "constant"), ("orders", "uniform"), (None, "exponential")],
@@ -428,6 +447,7 @@ def test_a_slow_namespace_takes_its_time(bus, broker, entity, distribution):
     assert bus.left_bodies() == ["0", "1", "2", "3", "4"]
 
 
+@either_shell
 @pytest.mark.parametrize("entity", [None, "orders"], ids=["namespace", "entity"])
 def test_a_narrow_line_takes_its_time_in_both_directions(bus, broker, entity):
     sender, receiver = bus.sender(), bus.receiver()
@@ -442,6 +462,7 @@ def test_a_narrow_line_takes_its_time_in_both_directions(bus, broker, entity):
         assert time.monotonic() - began >= 0.5
 
 
+@either_shell
 def test_a_latency_ends_with_its_fault(bus, broker):
     sender = bus.sender()
     with broker.faults.slow("orders", latency_seconds=3600), refused(OperationTimeoutError):
@@ -460,6 +481,7 @@ def test_a_cut_after_accept_leaves_a_stored_message_that_nobody_acknowledged(bus
     assert broker.faults.active() == []
 
 
+@either_shell
 def test_a_client_that_retries_a_cut_sends_twice(bus, broker):
     broker.faults.cut_after_accept("orders", times=1)
     bus.sender(client=bus.connect(**PATIENT)).send_messages(message("again"))
@@ -494,6 +516,7 @@ def test_a_full_disk_refuses_sends_and_settlements(bus, broker):
     assert bus.left_bodies() == ["before", "after"]
 
 
+@either_shell
 def test_a_slow_disk_makes_slow_sends(bus, broker):
     sender = bus.sender()
     began = time.monotonic()
@@ -519,6 +542,7 @@ def test_the_namespaces_clock_jumps_and_comes_back(bus, broker):
 # who notices, when it ends, and what is listed
 
 
+@either_shell
 def test_other_namespaces_do_not_notice(shell):
     options = [NamespaceOptions(name=name, queues=[QueueDescription(name="q")]) for name in "ab"]
     with Broker(namespaces=options) as broker:
@@ -531,6 +555,7 @@ def test_other_namespaces_do_not_notice(shell):
         assert broker["b"].faults.active() == []
 
 
+@either_shell
 def test_a_timed_fault_ends_by_itself(bus, broker):
     fault = broker.faults.cannot_send("orders", seconds=30)
     with refused(ServiceBusError):
@@ -542,6 +567,7 @@ def test_a_timed_fault_ends_by_itself(bus, broker):
     fault.clear()
 
 
+@either_shell
 def test_a_script_goes_by_the_clock(bus, broker):
     script = broker.faults.script(
         [(0, Throttle("orders", seconds=10)), (60, Unreachable(seconds=10)), (90, Hang())]
@@ -562,6 +588,7 @@ def test_a_script_goes_by_the_clock(bus, broker):
     assert bus.left_bodies() == ["between", "back", "for good"]
 
 
+@either_shell
 def test_all_can_be_cleared_at_once(bus, broker):
     broker.faults.cannot_send()
     broker.faults.cannot_receive()
@@ -571,6 +598,7 @@ def test_all_can_be_cleared_at_once(bus, broker):
     assert [str(one) for one in take(bus.receiver())] == ["fine"]
 
 
+@either_shell
 def test_a_broker_stops_in_the_middle_of_everything(shell):
     with Broker(queues=["q"]) as broker:
         client = shell.client(broker.connection_string, retry_total=0)
@@ -601,7 +629,7 @@ def http(
     request = urllib.request.Request(
         f"http://localhost:{broker.port}{path}",
         method=method,
-        data=None if body is None else json.dumps(body).encode(),
+        data=body if isinstance(body, bytes | None) else json.dumps(body).encode(),
         headers={"Authorization": token} if policy != "" else {},
     )
     try:
@@ -612,6 +640,7 @@ def http(
             return error.code, json.load(error)
 
 
+@either_shell
 def test_faults_are_started_listed_and_cleared_over_http(bus, broker):
     fault = {"kind": "cannot_send", "entity": "orders", "seconds": 60}
     status, started = http(broker, "POST", "/$faults", fault)
@@ -656,12 +685,19 @@ def test_faults_over_http_need_the_manage_claim(broker, policy):
         ({"script": [], "seed": -1}, "seed is -1, but must be a whole number from 0"),
         ({"script": [], "sed": 1}, "a script has no 'sed'"),
         ([], "the body must be a fault"),
+        (b"{", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
     ],
 )
 def test_what_is_impossible_is_refused_over_http(broker, body, words):
     status, answer = http(broker, "POST", "/$faults", body)
     assert status == 400
     assert words in answer["error"]
+
+
+def test_a_body_without_end_is_refused_over_http(broker):
+    status, answer = http(broker, "POST", "/$faults", b" " * (1024 * 1024 + 1))
+    assert (status, answer) == (413, {"error": "the body has more than 1048576 bytes"})
 
 
 @pytest.mark.parametrize("fault", [{"kind": "unreachable"}, {"kind": "restart"}])

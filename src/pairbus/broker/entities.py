@@ -226,7 +226,7 @@ class Limits:
     """Of one namespace. A connection more is closed at once."""
     links_max: int = 256
     unsettled_max: int = 10_000
-    """Deliveries that one link holds unsettled; it gets no more until it settles some."""
+    """Deliveries without settlement, each way: receivers get no more until some are settled."""
     write_buffer_bytes_max: int = 4 * 1024 * 1024
     """What may wait for a slow reader; beyond it, nothing more is delivered to it."""
     handshake_seconds: float = 30.0

@@ -1,7 +1,7 @@
 """What becomes of a message: pure decisions, handed the time and the queue's description.
 
 Nothing here reads a clock, a file or a socket, and nothing changes: each function answers a
-question about one message, and `mailbox.py` acts on the answer. Times are epoch milliseconds.
+question about one message, and `queue.py` acts on the answer. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
