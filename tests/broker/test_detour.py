@@ -254,6 +254,13 @@ def test_links_that_lost_something_are_closed_when_it_is_over(connection):
     assert silent.refused == []
 
 
+def test_links_of_an_entity_that_cannot_be_reached_are_closed_at_once(connection):
+    orders, other = Link("orders"), Link("other")
+    connection.links = [orders, Link("orders/$management", is_open=False), other, Link("$cbs")]
+    connection.suffer(Unreachable("orders"))
+    assert connection.ended == [(link, "amqp:link:detach-forced") for link in connection.links[:2]]
+
+
 def test_a_cut_is_thrown_for_once_a_message(connection):
     link = Link("orders")
     connection.suffer(CutInTransfer(probability=0.5, seed=2))

@@ -168,7 +168,22 @@ def test_json_that_is_no_script_is_refused(value, words):
     assert words in str(refused.value)
 
 
+def test_a_script_is_read_from_json():
+    script = [{"at": 0, "kind": "hang", "seconds": 5}, {"at": 2.5, "kind": "disk_full"}]
+
+    assert script_from_json(script) == [(0.0, Hang(seconds=5)), (2.5, DiskFull())]
+
+
 # timeline
+
+
+def test_a_fault_is_found_by_its_number_until_it_is_over():
+    timeline = Timeline(Random(1))
+    [entry] = timeline.plan([(0, Hang())], seed=None, now=0.0)
+
+    assert timeline.find(entry.id) is entry
+    timeline.end(entry)
+    assert timeline.find(entry.id) is None
 
 
 def test_faults_start_and_end_at_their_times():

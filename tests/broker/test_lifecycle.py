@@ -102,7 +102,7 @@ def test_a_message_never_expires_later_than_anybody_said(default, own, due):
     )
 
     said = [ttl for ttl in (default, own) if ttl is not None]
-    if times.state is State.SCHEDULED:
+    if times.state == State.SCHEDULED:
         assert (times.due_ms, times.expires_ms) == (due, None)
     elif said:
         assert times.expires_ms == NOW + min(said)

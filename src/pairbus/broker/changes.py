@@ -16,6 +16,15 @@ from typing import Any, Final
 from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
 
 _INSERT: Final = f"INSERT INTO message VALUES ({', '.join('?' * len(COLUMNS))})"
+# A null costs as much to bind as a value, so what has none of some columns names the others.
+_INSERT_PLAIN: Final = (
+    "INSERT INTO message (id, state, enqueued_ms, delivery_count, size, bare) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
+_INSERT_TIMELESS: Final = (
+    "INSERT INTO message (id, state, enqueued_ms, delivery_count, size, bare, extra) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 _UPDATE: Final = (
     "UPDATE message SET state = ?, delivery_count = ?, enqueued_ms = ?, expires_ms = ?, due_ms = ? "
     "WHERE id = ?"
@@ -63,16 +72,22 @@ class Counters:
 class Group:
     """What one transaction is to change."""
 
+    plain: list[Row] = field(default_factory=list)
+    """New messages without expiry, schedule and session, and without `extra`."""
+    timeless: list[Row] = field(default_factory=list)
+    """The same, with `extra`: the copies of a topic."""
     inserts: list[Row] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
     deletes: list[tuple[int]] = field(default_factory=list)
     others: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     counters: dict[int, Counters] = field(default_factory=dict)
+    released: list[tuple[int]] = field(default_factory=list)
+    """Shared bodies that have one user less."""
     totals: list[Row] = field(default_factory=list)
     """The counters as they were when the group was closed."""
 
     def __bool__(self) -> bool:
-        return bool(self.inserts or self.deletes or self.updates or self.others or self.counters)
+        return bool(self.counters or self.others or self.deletes or self.released)
 
     def close(self) -> None:
         self.totals = [
@@ -83,12 +98,19 @@ class Group:
     def apply(self, db: sqlite3.Connection) -> None:
         for statement, parameters in self.others:
             db.execute(statement, parameters)
+        if self.plain:
+            db.executemany(_INSERT_PLAIN, self.plain)
+        if self.timeless:
+            db.executemany(_INSERT_TIMELESS, self.timeless)
         if self.inserts:
             db.executemany(_INSERT, self.inserts)
         if self.updates:
             db.executemany(_UPDATE, self.updates)
         if self.deletes:
             db.executemany(_DELETE, self.deletes)
+        if self.released:
+            db.executemany("UPDATE body SET refs = refs - 1 WHERE id = ?", self.released)
+            db.executemany("DELETE FROM body WHERE id = ? AND refs <= 0", self.released)
         db.executemany(_COUNTERS, self.totals)
 
 
@@ -116,8 +138,28 @@ class Changes:
         self._group = Group()
 
     def insert(self, counters: Counters, message: Message) -> None:
-        self._group.inserts.append(message.row(counters.mailbox_id))
-        self._group.counters[counters.mailbox_id] = counters
+        group = self._group
+        group.counters[counters.mailbox_id] = counters
+        if (
+            message.expires_ms is not None
+            or message.due_ms is not None
+            or message.session_id is not None
+        ):
+            group.inserts.append(message.row(counters.mailbox_id))
+            return
+        row = (
+            counters.mailbox_id << MAILBOX_SHIFT | message.sequence,
+            message.state,
+            message.enqueued_ms,
+            message.delivery_count,
+            message.size,
+            message.bare if message.body_id is None else message.body_id,
+        )
+        extra = message.extra()
+        if extra is None:
+            group.plain.append(row)
+        else:
+            group.timeless.append((*row, extra))
 
     def keep_count(self, counters: Counters) -> None:
         """A number was given to a message that is stored elsewhere, or nowhere."""
@@ -142,14 +184,14 @@ class Changes:
         statement = "UPDATE message SET bare = ? WHERE id = ?"
         self._group.others.append((statement, (message.bare, row_id)))
         if message.body_id is not None:
-            self._release(message.body_id, 1)
+            self._group.released.append((message.body_id,))
             message.body_id = None
 
     def delete(self, counters: Counters, message: Message) -> None:
         self._group.deletes.append((counters.mailbox_id << MAILBOX_SHIFT | message.sequence,))
         self._group.counters[counters.mailbox_id] = counters
         if message.body_id is not None:
-            self._release(message.body_id, 1)
+            self._group.released.append((message.body_id,))
 
     def share(self, bare: bytes, refs: int) -> int:
         """Keep the bytes once for so many messages, which are inserted with the id."""
@@ -157,12 +199,6 @@ class Changes:
         self._next_body_id += 1
         self._group.others.append(("INSERT INTO body VALUES (?, ?, ?)", (body_id, refs, bare)))
         return body_id
-
-    def _release(self, body_id: int, refs: int) -> None:
-        self._group.others += [
-            ("UPDATE body SET refs = refs - ? WHERE id = ?", (refs, body_id)),
-            ("DELETE FROM body WHERE id = ? AND refs <= 0", (body_id,)),
-        ]
 
     def remember(self, mailbox_id: int, message_id: str, until_ms: int) -> None:
         self._group.others.append(

@@ -69,7 +69,7 @@ class Intake:
         placed: Placed = []
         numbers = []
         firsts: list[_FirstSend] = []
-        plain_times = self._plain_times(now_ms)
+        plain_times = self.plain_times(now_ms)
         for one in checked:
             number, where = self._pass_on(one, firsts, plain_times, now_ms=now_ms)
             numbers.append(number)
@@ -109,7 +109,7 @@ class Intake:
     def _forwarded_ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> None:
         self._ids_durable(error, firsts)
 
-    def _plain_times(self, now_ms: int) -> lifecycle.Times:
+    def plain_times(self, now_ms: int) -> lifecycle.Times:
         """Of messages without a time of their own: the same for all that come at one moment."""
         description = self._queue.description
         if self._last_times[0] != now_ms or self._last_times[1] is not description:

@@ -87,11 +87,11 @@ class Message:
             self.delivery_count,
             self.session_id,
             self.size,
-            self._extra(),
+            self.extra(),
             self.bare if self.body_id is None else self.body_id,
         )
 
-    def _extra(self) -> bytes | None:
+    def extra(self) -> bytes | None:
         if (
             self.ttl_ms is None
             and not self.annotation_count

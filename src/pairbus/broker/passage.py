@@ -130,7 +130,7 @@ def bury_in(
     """A dead letter keeps its number and never expires."""
     mailbox = queue.mailboxes[kind]
     add_properties(message, why(reason, description))
-    message.state, message.expires_ms, message.due_ms = State.ACTIVE, None, None
+    message.state, message.expires_ms, message.due_ms = int(State.ACTIVE), None, None
     message.session_id = None  # the property stays; dead-letter queues have no sessions
     queue.place(mailbox, message)
     return [(queue, mailbox, message)]

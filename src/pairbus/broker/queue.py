@@ -266,7 +266,7 @@ class Queue:
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
                 if isinstance(decision, Defer):
-                    message.state = State.DEFERRED
+                    message.state = int(State.DEFERRED)
                 counters.add(message.state, message.size)
                 if properties:
                     store.rewrite(counters, message)

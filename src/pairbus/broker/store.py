@@ -58,7 +58,7 @@ class Store(Changes, Reads):
         for row_id, body_id in bite:
             self._group.deletes.append((row_id,))
             if body_id is not None:
-                self._release(body_id, 1)
+                self._group.released.append((body_id,))
         if not bite:
             self._group.others.append(("DELETE FROM garbage WHERE mailbox = ?", (mailbox_id,)))
 

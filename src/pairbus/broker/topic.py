@@ -81,7 +81,7 @@ class Subscription(Queue):
     def copies(self, one: Checked, facts: Facts) -> list[Checked]:
         """One for all rules without an action together, and one for each with an action.
 
-        Raises EvaluationError.
+        The first is the message itself, so whoever changes it copies it. Raises EvaluationError.
         """
         found: list[Checked] = []
         is_plain = False
@@ -97,7 +97,7 @@ class Subscription(Queue):
                 size = one.size + len(parts.bare) - len(one.parts.bare)
                 found.append(replace(one, parts=parts, size=size))
         if is_plain:
-            found.insert(0, replace(one))
+            found.insert(0, one)
         return found
 
 
@@ -130,12 +130,6 @@ class Topic(Queue):
         """What is done with its subscriptions is use of the topic."""
         own = super().idle_since_ms
         return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    subscription: Subscription
-    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +172,14 @@ class TopicIntake(Intake):
         one.partition_id = self._partition(one, number)
         origin = _Origin(enqueued_sequence, source, now_ms)
         placed: Placed = []
-        copies: list[_Copy] = []
+        copies: Placed = []
         for subscription in topic.subscriptions.values():
             if subscription.takes_copies:
                 self._copy(subscription, one, facts, origin, copies, placed)
         self._share(copies)
-        for copy in copies:
-            copy.subscription.place(copy.subscription.main, copy.message)
-            placed.append((copy.subscription, copy.subscription.main, copy.message))
+        for owner, mailbox, message in copies:
+            owner.place(mailbox, message)
+        placed += copies
         if one.partition_id is not None:
             number |= one.partition_id << PARTITION_SHIFT
         return number, placed
@@ -196,7 +190,7 @@ class TopicIntake(Intake):
         one: Checked,
         facts: Facts,
         origin: _Origin,
-        copies: list[_Copy],
+        copies: Placed,
         placed: Placed,
     ) -> None:
         """Add what the subscription takes to `copies`, or to `placed` what goes another way."""
@@ -215,18 +209,21 @@ class TopicIntake(Intake):
                 own = subscription.main.next_sequence()
                 subscription.namespace.store.keep_count(subscription.main.counters)
                 placed += passage.forward(
-                    subscription, each, own, now_ms=origin.now_ms, source=origin.source
+                    subscription, replace(each), own, now_ms=origin.now_ms, source=origin.source
                 )
             elif description.requires_session and session_id is None:
                 text = f"{description} requires sessions, and the message has no session id"
                 placed += self._bury(subscription, each, origin, _REASON_SESSION, text)
             else:
-                copies.append(_Copy(subscription, self._message(subscription, each, origin)))
+                message = self._message(subscription, each, origin)
+                copies.append((subscription, subscription.main, message))
 
     def _message(self, subscription: Subscription, one: Checked, origin: _Origin) -> Message:
-        times = lifecycle.times_at_enqueue(
-            subscription.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=origin.now_ms
-        )
+        times = subscription.intake.plain_times(origin.now_ms)
+        if one.parts.ttl_ms is not None:
+            times = lifecycle.times_at_enqueue(
+                subscription.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=origin.now_ms
+            )
         return to_message(
             one,
             subscription.main.next_sequence(),
@@ -243,12 +240,12 @@ class TopicIntake(Intake):
         subscription.namespace.store.keep_count(subscription.main.counters)
         return passage.bury(subscription, message, reason, text, now_ms=origin.now_ms)
 
-    def _share(self, copies: list[_Copy]) -> None:
+    def _share(self, copies: Placed) -> None:
         """The same bytes are stored once."""
         alike: dict[bytes, list[Message]] = defaultdict(list)
-        for copy in copies:
-            if len(copy.message.bare) >= _SHARED_FROM_BYTES:
-                alike[copy.message.bare].append(copy.message)
+        for _, _, message in copies:
+            if len(message.bare) >= _SHARED_FROM_BYTES:
+                alike[message.bare].append(message)
         for bare, messages in alike.items():
             if len(messages) > 1:
                 body_id = self._topic.namespace.store.share(bare, len(messages))
