@@ -8,6 +8,7 @@ from pairbus.amqp.values import Described, Timestamp, ULong, decode, encode
 from pairbus.broker.entities import QueueDescription
 from pairbus.broker.lifecycle import Kind
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.topic_entities import RULES_MAX
 from tests.broker.topic_world import at, bodies, rule, sub, topic
 from tests.broker.world import encoded
 
@@ -183,6 +184,16 @@ def test_only_subscriptions_have_rules(world, of):
 
     assert {condition(answer) for answer in answers} == {"amqp:not-allowed"}
     assert all("has no rules" in answer.description for answer in answers)
+
+
+def test_more_rules_than_a_subscription_may_have_are_refused(make_world):
+    world = make_world(topic(), sub("a", *(rule(name=f"r{n}") for n in range(RULES_MAX))))
+
+    answer = add(world, "one-more", sql("1=1"))
+
+    assert condition(answer) == "amqp:not-allowed"
+    assert str(RULES_MAX) in answer.description
+    assert len(names(world)) == RULES_MAX
 
 
 # listing

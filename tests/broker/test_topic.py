@@ -323,6 +323,19 @@ def test_a_duplicate_on_the_topic_reaches_no_subscription(make_world):
     assert bodies(world, at("a")) == bodies(world, at("b")) == [b"1", b"4"]
 
 
+@pytest.mark.req("B-07")
+def test_copies_of_a_partitioned_topic_show_their_partition(make_world):
+    world = make_world(topic(enable_partitioning=True), sub("a"), sub("b"))
+
+    numbers = world.send(*(encoded(b"%d" % n, message_id=f"m{n}") for n in range(20)), to="t")
+
+    partitions = [number >> 48 for number in numbers]
+    assert len(set(partitions)) > 1
+    for name in "ab":
+        found = [message.wire_sequence >> 48 for message in stored(world, at(name))]
+        assert found == partitions
+
+
 # sessions
 
 

@@ -218,7 +218,6 @@ def _the_clients_leftovers() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.req("B-08")
 @pytest.mark.req("B-12")
-@pytest.mark.timeout(120)
 def test_a_topic_message_is_on_all_matching_subscriptions_or_on_none(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -321,7 +321,7 @@ class Engine(Core):
             link._format = self._format
         buffer = self._scratch if size <= SCRATCH_SIZE else ffi.new("char[]", size)
         taken = _link_recv(link._pn, buffer, size)
-        limit = self._limits.message_size_max
+        limit = link._size_max or self._limits.message_size_max
         if taken > 0 and not link._oversize:
             link._part_size += taken
             self._part_bytes += taken
@@ -329,8 +329,9 @@ class Engine(Core):
             if link._part_size > limit:
                 self._drop_parts(link)
                 link._arriving = link._oversize = True
-        if self._part_bytes > self._limits.incoming_window:
-            said = f"messages of more than {self._limits.incoming_window} bytes are incomplete"
+        window = max(self._limits.incoming_window, 2 * link._size_max)
+        if self._part_bytes > window:
+            said = f"messages of more than {window} bytes are incomplete"
             self._fail(AmqpError("amqp:resource-limit-exceeded", said), events)
         elif not _delivery_partial(pn):
             data, message_format, oversize = b"".join(link._parts), link._format, link._oversize

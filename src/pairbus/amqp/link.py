@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TAG_SIZE_MAX: Final = 32
 _PIECE_SIZE: Final = 65536
+_FRAMING_SIZE: Final = 65536
+"""What a batch may have on top of the messages in it."""
 
 # The frequent calls by name: an attribute look-up less for each of them, for each message.
 _delivery_settle = lib.pn_delivery_settle
@@ -106,6 +108,7 @@ class Link:
         "_part_size",
         "_parts",
         "_pn",
+        "_size_max",
         "context",
         "engine",
         "is_sender",
@@ -130,6 +133,9 @@ class Link:
         self._part_size = 0
         self._format = 0
         self._oversize = False
+        self._size_max = (
+            0  # of a message, if `accept` said so; or else the connection's limit holds
+        )
 
     def __repr__(self) -> str:
         role = "sender" if self.is_sender else "receiver"
@@ -180,6 +186,7 @@ class Link:
         if properties is not None:
             write(lib.pn_link_properties(self._pn), symbol_map(properties))
         if max_message_size is not None:
+            self._size_max = max_message_size + _FRAMING_SIZE
             lib.pn_link_set_max_message_size(self._pn, max_message_size)
         lib.pn_link_open(self._pn)
 

@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Messages that have come in and are not on the disk yet; beyond it, reading pauses."""
 _REQUESTS_MAX: Final = 100
-_FRAMING_BYTES: Final = 65_536
-"""What a batch may have on top of the messages in it."""
 
 
 class Pause(Enum):
@@ -86,7 +84,6 @@ class AmqpConnection(asyncio.Protocol):
         self._is_working = False
         self.detour: Detour | None = None
         """Only while there are faults on demand."""
-        message_size_max = namespace.message_size_max + _FRAMING_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._engine = Engine(
@@ -96,8 +93,7 @@ class AmqpConnection(asyncio.Protocol):
                 frame_size_max=limits.frame_size_max,
                 links_max=limits.links_max,
                 unsettled_max=limits.unsettled_max,
-                message_size_max=message_size_max,
-                incoming_window=max(_HELD_BYTES_MAX, 2 * message_size_max),
+                incoming_window=_HELD_BYTES_MAX,
                 idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
             ),
             sasl=SaslServer(self._authenticate),

@@ -274,7 +274,13 @@ class Newcomer(asyncio.Protocol):
         self._seat.leave()
 
     async def _give_to_web(self) -> None:
-        web = await self._listener.web()
+        try:
+            web = await self._listener.web()
+        except Exception:
+            logger.exception("HTTP cannot be served")
+            if self._transport is not None:
+                self._transport.abort()  # rather than leave the client waiting
+            return
         if self._transport is not None and not self._transport.is_closing():
             self._give_to(web.connect(self._seat))
             self._transport.resume_reading()

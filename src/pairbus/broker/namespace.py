@@ -40,7 +40,6 @@ _SWEEP_COUNT: Final = 500
 _SWEEP_PAGES_MAX: Final = 20
 _TICK_GAP_MS: Final = 20
 """Between two looks: what cannot be dealt with now (busy, locked) must not spin the loop."""
-_MESSAGE_KILOBYTES_MAX: Final = 1024
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 
@@ -227,12 +226,6 @@ class Namespace:
             if isinstance(entity.description, SubscriptionDescription):
                 found += self.policies_of(entity.description.topic_name)
         return found
-
-    @property
-    def message_size_max(self) -> int:
-        """The most that any entity takes, in bytes."""
-        kilobytes = (e.description.max_message_size_in_kilobytes for e in self.directory)
-        return max(kilobytes, default=_MESSAGE_KILOBYTES_MAX) * 1024
 
     # work that is put off to the end of a turn
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.values import Described, Int, Timestamp, ULong
-from pairbus.broker.dialect import Answer, refusal
+from pairbus.broker.dialect import Answer, no_entity, refusal
 from pairbus.broker.management_body import Context, Refused, Reply, integer, text, wrong
 from pairbus.broker.rules import (
     CorrelationFilter,
@@ -78,9 +78,7 @@ def remove_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
     name = text(body, "rule-name")
     rule = _find(subscription, name)
     if rule is None:
-        raise Refused(
-            AmqpError("amqp:not-found", f"{subscription.description} has no rule {name!r}")
-        )
+        raise Refused(no_entity(subscription.namespace.name, f"{subscription.name}/Rules/{name}"))
     rules = tuple(other for other in subscription.description.rules if other is not rule)
     _store(subscription, rules, reply)
 

@@ -24,7 +24,7 @@ DEFAULT_DATA: Final = Path("pairbus-data")
 
 app = typer.Typer(
     name="pairbus",
-    help="Keeps an application sending while its Azure Service Bus namespace is down.",
+    help="A local Azure Service Bus, and what goes with it.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -149,7 +149,6 @@ const scenarios = {
     await assert.rejects(manager.createRule("bad", { sqlExpression: "n >" }), /n >/);
     await assert.rejects(manager.createRule("a/b", { sqlExpression: "1=1" }), /a\/b/);
     assert.deepEqual((await manager.getRules()).map((rule) => rule.name), ["$Default", "one"]);
-    await manager.close();
   },
 
   async "an unknown subscription is not found"({ client, topic }) {

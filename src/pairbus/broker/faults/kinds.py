@@ -126,7 +126,7 @@ class Hang(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class Throttle(_Fault):
-    """Server busy."""
+    """What is asked of it is refused with server busy, but for the share `rate`."""
 
     kind: ClassVar[str] = "throttle"
     rate: float = number(0.0, least=0, most=1)
@@ -207,18 +207,24 @@ class CutInTransfer(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class CannotSend(_Fault):
+    """Sends are refused; all else works."""
+
     kind: ClassVar[str] = "cannot_send"
     condition: str = text(INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class CannotReceive(_Fault):
+    """Nothing is given out; all else works."""
+
     kind: ClassVar[str] = "cannot_receive"
     condition: str = text(INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class CannotManage(_Fault):
+    """Administration is refused; sending and receiving work."""
+
     kind: ClassVar[str] = "cannot_manage"
     condition: str = text(INTERNAL_ERROR)
 
