@@ -130,7 +130,7 @@ def test_what_goes_wrong_at_the_start_is_raised_at_the_start() -> None:
     threads = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = Broker(port=taken.getsockname()[1])
-        with pytest.raises(StartError, match="is taken by another program"):
+        with pytest.raises(StartError, match="is taken already"):
             broker.start()
 
     assert threading.active_count() == threads

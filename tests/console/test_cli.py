@@ -251,7 +251,7 @@ def test_a_taken_port_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         complaint = mistake("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path)
 
-    assert complaint.startswith(f"namespace 'n': port {port} is taken by another program")
+    assert complaint.startswith(f"namespace 'n': port {port} is taken already")
 
 
 def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
