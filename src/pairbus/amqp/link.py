@@ -133,9 +133,7 @@ class Link:
         self._part_size = 0
         self._format = 0
         self._oversize = False
-        self._size_max = (
-            0  # of a message, if `accept` said so; or else the connection's limit holds
-        )
+        self._size_max = 0  # of a message, as `accept` said; 0: the connection's limit holds
 
     def __repr__(self) -> str:
         role = "sender" if self.is_sender else "receiver"
