@@ -8,6 +8,7 @@ import pytest
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sections import message_id, read_annotations, read_property, slice_message
 from pairbus.amqp.values import ULong
+from pairbus.broker.delivery import stamped
 from pairbus.broker.entities import QueueDescription, Status
 from pairbus.broker.lifecycle import Kind, Settlement
 from pairbus.broker.message import State
@@ -471,9 +472,10 @@ def test_a_session_is_available_only_when_its_scheduled_message_is(make_world):
 def test_the_expiry_is_written_where_receivers_look_for_it(world):
     world.send(encoded(ttl_ms=60_000))
 
-    stored = world.receive()[0].message
+    lock = world.receive()[0]
+    stored = lock.message
 
-    parts = slice_message(stored.bare)
+    parts = slice_message(stamped(stored, lock))
     expiry = read_property(parts.bare, parts.properties, ABSOLUTE_EXPIRY_TIME)
     assert expiry == stored.enqueued_ms + 60_000
     assert stored.ttl_ms == 60_000

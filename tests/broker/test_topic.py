@@ -494,3 +494,18 @@ def test_a_message_that_was_on_its_way_when_the_broker_died_is_on_all_or_on_none
     found = [bodies(world, at(f"s{n}")) for n in range(5)]
     assert found == [[b"2"]] * 5
     check_file(world)
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["sent", "scheduled"])
+def test_an_action_whose_result_fits_no_message_is_an_evaluation_error(make_world, scheduled):
+    world = make_world(
+        topic(), sub("a", rule(action="SET x = sys.TimeToLive + sys.TimeToLive")), sub("b")
+    )
+    due_ms = world.now_ms + 1000 if scheduled else None
+
+    world.send(encoded(due_ms=due_ms), to="t")
+    world.pass_time(2)
+
+    assert world.namespace.find("t/Subscriptions/b").main.counters.active == 1
+    buried = world.namespace.find("t/Subscriptions/a").mailboxes[Kind.DEAD_LETTER]
+    assert buried.counters.active == 1

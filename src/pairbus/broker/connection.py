@@ -129,10 +129,18 @@ class AmqpConnection(asyncio.Protocol):
             return
         now_ms = self.namespace.now_ms()
         handlers = self._handlers
-        for event in self._engine.receive(data):
-            handlers[type(event)](event, now_ms)
+        try:
+            for event in self._engine.receive(data):
+                handlers[type(event)](event, now_ms)
+        except Exception:
+            self._failed()
         self.has_output()
         self.namespace.run()
+
+    def _failed(self) -> None:
+        """A bug of ours: this client is told, the others do not notice."""
+        logger.exception("%s", self._peer)
+        self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
 
     def eof_received(self) -> bool:
         return False  # close the transport
@@ -257,7 +265,10 @@ class AmqpConnection(asyncio.Protocol):
         link, request = self._requests.popleft()
         if len(self._requests) < _REQUESTS_MAX // 2:
             self._resume(Pause.REQUESTS)
-        link.handle(request, now_ms=self.namespace.now_ms())
+        try:
+            link.handle(request, now_ms=self.namespace.now_ms())
+        except Exception:
+            self._failed()
         self.has_output()
         self.namespace.run()
         self._work_on()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from pairbus.amqp.splice import stamp
+from typing import Final
+
+from pairbus.amqp.sections import slice_message
+from pairbus.amqp.splice import stamp, with_property
+from pairbus.amqp.values import Timestamp, encode
 from pairbus.broker.mailbox import Lock, guid
 from pairbus.broker.message import Message
+
+_ABSOLUTE_EXPIRY_TIME: Final = 8
 
 
 def stamped(message: Message, lock: Lock | None) -> bytes:
     """`lock` is None for a message that is peeked at, or deleted as it is given out."""
+    bare = message.bare
+    if message.expires_ms is not None:
+        # Now and not when it came in: copies of several subscriptions share their bytes.
+        expiry = encode(Timestamp(message.expires_ms))
+        bare = with_property(bare, slice_message(bare).properties, _ABSOLUTE_EXPIRY_TIME, expiry)
     return stamp(
         durable=message.durable,
         priority=message.priority,
@@ -26,5 +37,5 @@ def stamped(message: Message, lock: Lock | None) -> bytes:
         delivery_annotation_count=message.delivery_annotation_count,
         annotations=message.annotations,
         annotation_count=message.annotation_count,
-        bare=message.bare,
+        bare=bare,
     )

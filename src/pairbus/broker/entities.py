@@ -249,6 +249,8 @@ class NamespaceOptions:
     data: Path | None = None
     """The folder of the data file; None keeps nothing beyond the process."""
     limits: Limits = field(default_factory=Limits)
+    accepts_bearer: bool = False
+    """Take any bearer token (JWT) without a check, for applications that use azure-identity."""
     sku: str = "Standard"
     """The service's tier: Standard takes messages of 256 KB, Premium up to 100 MB."""
 

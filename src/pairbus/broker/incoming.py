@@ -19,7 +19,7 @@ from pairbus.amqp.splice import (
     with_property,
     without_annotations,
 )
-from pairbus.amqp.values import Timestamp, encode
+from pairbus.amqp.values import encode
 from pairbus.broker import lifecycle
 from pairbus.broker.entities import EntityDescription
 from pairbus.broker.lifecycle import PING_CONTENT_TYPE
@@ -28,7 +28,6 @@ from pairbus.broker.message import Message
 
 UINT_MAX: Final = 2**32 - 1
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
-_ABSOLUTE_EXPIRY_TIME: Final = 8
 _NULL: Final = 0x40
 _YEAR_10000_MS: Final = 253_402_300_800_000
 _ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
@@ -168,11 +167,7 @@ def to_message(
     dead_letter_source: str | None = None,
 ) -> Message:
     parts = one.parts
-    bare, ttl_ms = parts.bare, times.ttl_ms
-    if times.expires_ms is not None:
-        bare = with_property(
-            bare, parts.properties, _ABSOLUTE_EXPIRY_TIME, encode(Timestamp(times.expires_ms))
-        )
+    ttl_ms = times.ttl_ms
     if ttl_ms is not None and ttl_ms > UINT_MAX:
         ttl_ms = UINT_MAX  # the header's field has 32 bits
     return Message(
@@ -194,5 +189,5 @@ def to_message(
         dead_letter_source,
         partition_id,
         one.size,
-        bare,
+        parts.bare,
     )

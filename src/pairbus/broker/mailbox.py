@@ -209,6 +209,8 @@ class Mailbox:
     def detach(self, consumer: Consumer) -> None:
         self.attached -= 1
         self._hungry.pop(consumer, None)
+        if self.attached == 0:
+            self._window.clear()  # nobody is there to take them: the disk has them
 
     def hunger(self, consumer: Consumer) -> None:
         """It has credit, or has room again."""

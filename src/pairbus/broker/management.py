@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
+_BY_NUMBER_BYTES_MAX: Final = 32 * 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
 _ANY_SESSION_MS: Final = 253_402_300_800_000
 """The year 10000 stands for "with messages or state" in a listing of sessions."""
@@ -124,6 +125,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
     if body.get("session-id") is not None or mailbox.sessions is not None:
         session = held_session(context, body)
     messages = []
+    size = 0
     for number in numbers:
         message = mailbox.find(number)
         if (
@@ -135,6 +137,11 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
         ):
             raise not_found([number], queue, "deferred")
         messages.append(message)
+        size += message.size
+        if size > _BY_NUMBER_BYTES_MAX:
+            raise wrong(
+                "sequence-numbers", f"{len(numbers)} numbers", "fewer: their messages are too large"
+            )
     if integer(body, "receiver-settle-mode") == 0:
         found: list[dict[str, Any]] = [{"message": stamped(one, None)} for one in messages]
         done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))

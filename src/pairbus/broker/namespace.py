@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
@@ -123,7 +124,11 @@ class Namespace:
         await self.committer.stop()
         for queue in self.directory:
             self.store.touch_entity(queue.entity_id, queue.accessed_ms)
-        self.store.close()
+        try:
+            self.store.close()
+        except sqlite3.Error as error:
+            # What was promised is on the disk; only when each entity was last used is lost.
+            logger.error("the data file %s cannot be written: %s", self.store.path, error)
         self._remove_temporary()
 
     def _remove_temporary(self) -> None:
@@ -244,7 +249,11 @@ class Namespace:
             mailbox, queue = self._woken.popitem()
             if queue.waiting:
                 queue.serve_waiting(now_ms=now_ms)
-            queue.pump(mailbox, now_ms=now_ms)
+            try:
+                queue.pump(mailbox, now_ms=now_ms)
+            except Exception:
+                # Whoever's turn it is has no part in another one's trouble.
+                logger.exception("%s", queue.description)
         while self._unsent:
             connection, _ = self._unsent.popitem()
             connection.flush()
@@ -288,12 +297,12 @@ class Namespace:
             caught_up.wait(timeout=_CATCH_UP_SECONDS)
 
     def tick(self) -> None:
-        self.faults.look()
         if self._timer is not None:
             self._timer.cancel()
         now_ms = self.now_ms()
         self._timer, self._next_ms = None, float("inf")
         try:
+            self.faults.look()
             self._pass_time(now_ms)
         finally:  # whatever went wrong, time goes on
             self.expect(self._next_deadline(now_ms))
@@ -334,10 +343,7 @@ class Namespace:
                 return  # else all of them are locked: look behind them
 
     def _keep_house(self, now_ms: int) -> None:
-        if not self._is_cleaning:
-            self._is_cleaning = True
-            self.store.clean(now_ms=now_ms)
-            self.committer.when_durable(self._cleaned)
+        self._clean(now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
         for entity in self.directory:
@@ -357,3 +363,11 @@ class Namespace:
 
     def _cleaned(self, error: Exception | None) -> None:
         self._is_cleaning = False
+        if error is None and not self._is_closing and self.store.has_garbage:
+            self._clean(self.now_ms())  # another bite
+
+    def _clean(self, now_ms: int) -> None:
+        if not self._is_cleaning:
+            self._is_cleaning = True
+            self.store.clean(now_ms=now_ms)
+            self.committer.when_durable(self._cleaned)

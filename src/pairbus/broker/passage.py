@@ -138,10 +138,6 @@ def bury_in(
 
 def activate(queue: Queue, message: Message, *, now_ms: int) -> None:
     """The old row goes and the new one comes in one transaction: never both, never none."""
-    message.busy = True
-    queue.main.held[message.sequence] = message
-    queue.main.counters.add(State.SCHEDULED, message.size, -1)
-    queue.namespace.store.delete(queue.main.counters, message)
     one = Checked(
         parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id
     )
@@ -158,6 +154,10 @@ def activate(queue: Queue, message: Message, *, now_ms: int) -> None:
             enqueued_sequence=message.enqueued_sequence,
             now_ms=now_ms,
         )
+    message.busy = True
+    queue.main.held[message.sequence] = message
+    queue.main.counters.add(State.SCHEDULED, message.size, -1)
+    queue.namespace.store.delete(queue.main.counters, message)
     queue.namespace.committer.when_durable(_activated, queue, message, placed)
 
 

@@ -259,9 +259,10 @@ class Queue:
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, message)
             case Bury(reason, description):
+                # First where it goes, then that it is gone: if the first fails, it is still here.
+                placed = passage.bury(self, message, reason, description, now_ms=now_ms)
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, message)
-                placed = passage.bury(self, message, reason, description, now_ms=now_ms)
             case Return(count) | Defer(count):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count

@@ -146,6 +146,10 @@ class Reads:
         )
         return [row[0] for row in rows]
 
+    @property
+    def has_garbage(self) -> bool:
+        return self._reader.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
+
     def garbage(self, count: int) -> tuple[int, list[tuple[int, int | None]]] | None:
         """A dropped mailbox, and some rows that it left, with the shared body of each."""
         row = self._reader.execute("SELECT mailbox FROM garbage LIMIT 1").fetchone()
@@ -164,7 +168,9 @@ class Reads:
 
     def _read_keys(self, column: str, now_ms: int, count: int, skip: int) -> list[tuple[int, int]]:
         rows = self._reader.execute(
-            f"SELECT id FROM message WHERE {column} <= ? ORDER BY {column}, id LIMIT ? OFFSET ?",
+            f"SELECT id FROM message WHERE {column} <= ? "
+            f"AND id >> {MAILBOX_SHIFT} NOT IN (SELECT mailbox FROM garbage) "
+            f"ORDER BY {column}, id LIMIT ? OFFSET ?",
             (now_ms, count, skip),
         )
         return [(row[0] >> MAILBOX_SHIFT, row[0] & ROW_SEQUENCE_MASK) for row in rows]
@@ -174,10 +180,11 @@ class Reads:
         cursor = self._reader.execute(query, parameters)
         messages: list[Message] = []
         size = 0
-        while size < _READ_BYTES_MAX and (rows := cursor.fetchmany(64)):
-            for row in rows:
-                message = from_row(row)
-                size += message.size
-                messages.append(message)
+        for row in cursor:
+            message = from_row(row)
+            size += message.size
+            messages.append(message)
+            if size >= _READ_BYTES_MAX:
+                break
         cursor.close()
         return messages

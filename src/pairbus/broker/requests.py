@@ -141,7 +141,11 @@ class CbsLink(RequestLink):
         namespace = self.connection.namespace
         try:
             return tokens.verify(
-                token, namespace.options.policies, audience=audience, now=now_ms / 1000
+                token,
+                namespace.options.policies,
+                audience=audience,
+                now=now_ms / 1000,
+                accepts_bearer=namespace.options.accepts_bearer,
             )
         except tokens.TokenRefused:
             own = namespace.policies_of(path.entity)

@@ -91,10 +91,12 @@ class Store(Changes, Reads):
                 raise
 
     def close(self) -> None:
-        self.save()
-        self._reader.close()
-        self._db.close()
-        self._lock.close()
+        try:
+            self.save()
+        finally:
+            self._reader.close()
+            self._db.close()
+            self._lock.close()
 
 
 def _last_id(db: sqlite3.Connection, table: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.sections import group_id
+from pairbus.amqp.sections import group_id, read_annotations
 from pairbus.broker import lifecycle, passage
 from pairbus.broker.entities import EntityDescription, Status
 from pairbus.broker.incoming import Checked, to_message
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
+_SCHEDULE: Final = "ScheduledEnqueueTimeUtc"
 _RULE_NAME: Final = "RuleName"
 """The property by which a copy that an action made tells which rule made it."""
 _REASON_EVALUATION: Final = "FilterEvaluationException"
@@ -61,6 +62,19 @@ def _compiled(rule: RuleDescription) -> _Rule:
         None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
         None if rule.action is None else compile_action(rule.action),
     )
+
+
+def _changed(one: Checked, rule: _Rule, changes: Changes) -> Checked:
+    changes.user_set.setdefault(_RULE_NAME, rule.description.name)
+    try:
+        parts = apply_changes(one.parts, changes)
+    except ValueError as error:  # a result that has no place in a message
+        raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
+    due_ms = None
+    if _SCHEDULE in changes.system:
+        due_ms = read_annotations(parts.annotations).get("x-opt-scheduled-enqueue-time")
+    size = one.size + len(parts.bare) - len(one.parts.bare)
+    return replace(one, parts=parts, size=size, due_ms=due_ms)
 
 
 class Subscription(Queue):
@@ -91,11 +105,7 @@ class Subscription(Queue):
             if rule.action is None:
                 is_plain = True
             else:
-                changes = rule.action(facts)
-                changes.user_set.setdefault(_RULE_NAME, rule.description.name)
-                parts = apply_changes(one.parts, changes)
-                size = one.size + len(parts.bare) - len(one.parts.bare)
-                found.append(replace(one, parts=parts, size=size))
+                found.append(_changed(one, rule, rule.action(facts)))
         if is_plain:
             found.insert(0, one)
         return found
@@ -168,7 +178,16 @@ class TopicIntake(Intake):
         topic = self._topic
         topic.namespace.store.keep_count(topic.main.counters)
         one.parts.ttl_ms = times.ttl_ms
-        facts = Facts.from_parts(one.parts, sequence=number, enqueued_ms=now_ms, size=one.size)
+        one.due_ms = None  # its time has come
+        facts = Facts.from_parts(
+            one.parts,
+            sequence=number,
+            enqueued_sequence=enqueued_sequence,
+            enqueued_ms=now_ms,
+            expires_ms=times.expires_ms,
+            size=one.size,
+            dead_letter_source=source,
+        )
         one.partition_id = self._partition(one, number)
         origin = _Origin(enqueued_sequence, source, now_ms)
         placed: Placed = []
@@ -220,9 +239,12 @@ class TopicIntake(Intake):
 
     def _message(self, subscription: Subscription, one: Checked, origin: _Origin) -> Message:
         times = subscription.intake.plain_times(origin.now_ms)
-        if one.parts.ttl_ms is not None:
+        if one.parts.ttl_ms is not None or one.due_ms is not None:
             times = lifecycle.times_at_enqueue(
-                subscription.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=origin.now_ms
+                subscription.description,
+                ttl_ms=one.parts.ttl_ms,
+                due_ms=one.due_ms,
+                now_ms=origin.now_ms,
             )
         return to_message(
             one,

@@ -72,7 +72,13 @@ def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tok
     shared, own = namespace.options.policies, namespace.policies_of(path)
     now = namespace.clock()
     try:
-        return tokens.verify(token, shared, audience=audience, now=now)
+        return tokens.verify(
+            token,
+            shared,
+            audience=audience,
+            now=now,
+            accepts_bearer=namespace.options.accepts_bearer,
+        )
     except tokens.TokenRefused as refused:
         if not own:
             raise unauthorized(f"InvalidToken: {refused.reason}") from refused
