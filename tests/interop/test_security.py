@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
 )
 
-from pairbus.broker.entities import default_policy
+from pairbus.broker import Broker
+from pairbus.broker.entities import NamespaceOptions, QueueDescription, default_policy
 from pairbus.broker.tokens import make_token
 from tests.interop.bus import take
 
@@ -214,3 +216,22 @@ def test_a_token_that_expired_unrenewed_ends_the_use_of_its_link(bus):
     with pytest.raises(ServiceBusAuthenticationError):
         sender.send_messages(ServiceBusMessage("too late"))
     assert bus.left_bodies() == ["in time"]
+
+
+class AnyToken:
+    """As a credential of azure-identity, without Azure behind it."""
+
+    def get_token(self, *scopes, **more):
+        return AccessToken("e30.e30.none", int(time.time()) + 3600)
+
+
+@pytest.mark.req("B-02")
+@pytest.mark.parametrize("accepts", [True, False], ids=["taken", "refused"])
+def test_a_bearer_token_is_taken_where_the_namespace_says_so(accepts):
+    options = NamespaceOptions(queues=[QueueDescription(name="q")], accepts_bearer=accepts)
+    with Broker(namespaces=[options]) as broker:
+        host = f"localhost:{broker['local'].port}"
+        client = ServiceBusClient(host, AnyToken(), use_tls=False, retry_total=0)
+        expected = nullcontext() if accepts else pytest.raises(ServiceBusAuthenticationError)
+        with client, expected, client.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("hello"))

@@ -212,6 +212,11 @@ def _check_keys(host: Host, namespaces: Sequence[NamespaceOptions]) -> None:
     if host.is_loopback:
         return
     for options in namespaces:
+        if options.accepts_bearer:
+            raise StartError(
+                f"namespace {options.name!r} takes bearer tokens without a check, and host "
+                f"{host.name!r} can be reached from other machines: listen on localhost"
+            )
         for policy in options.policies:
             if policy.key == DEFAULT_KEY:
                 raise StartError(

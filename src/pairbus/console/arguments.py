@@ -36,6 +36,7 @@ def gather_namespaces(
     topics: Sequence[str] = (),
     subscriptions: Sequence[str] = (),
     sku: str = SKUS[0],
+    accepts_bearer: bool = False,
 ) -> list[NamespaceOptions]:
     """A --namespace that the configuration file has gets its port from the command line."""
     gathered: dict[str, NamespaceOptions] = {}
@@ -68,6 +69,7 @@ def gather_namespaces(
             policies=accepted,
             data=data,
             sku=sku,
+            accepts_bearer=accepts_bearer,
         )
         for options in gathered.values()
     ]

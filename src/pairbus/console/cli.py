@@ -138,6 +138,14 @@ def broker(
             help="The tier whose message sizes hold: 256 KB, or up to 100 MB.",
         ),
     ] = Sku.STANDARD,
+    accept_bearer: Annotated[
+        bool,
+        typer.Option(
+            "--accept-bearer",
+            help="Take any bearer token without a check, for applications that log in with "
+            "azure-identity; on loopback only.",
+        ),
+    ] = False,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -197,6 +205,7 @@ def broker(
         topics=topic or [],
         subscriptions=subscription or [],
         sku=sku.value,
+        accepts_bearer=accept_bearer,
         policies=policy or [],
         config=config,
         data=None if memory else data or DEFAULT_DATA,
