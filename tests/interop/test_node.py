@@ -22,7 +22,7 @@ from pairbus.broker import Broker, QueueDescription
 
 NODE = Path(__file__).parent / "node"
 SCRIPT = NODE / "scenarios.mjs"
-NODE_VERSION_MIN = 20
+NODE_VERSION_MIN = 18
 RUN_SECONDS_MAX = 150
 
 # requirement -> scenario -> settings of its queue
