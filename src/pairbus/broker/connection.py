@@ -79,6 +79,8 @@ class AmqpConnection(asyncio.Protocol):
         self.credentials = Credentials()
         self._held_bytes = 0
         self._unsent_bytes = 0
+        self.is_congested = False
+        """The client does not read as fast as it asks; it gets no more messages for now."""
         self._pauses: set[Pause] = set()
         self._requests: deque[tuple[RequestLink, Request]] = deque()
         self._is_working = False
@@ -163,9 +165,11 @@ class AmqpConnection(asyncio.Protocol):
         self.namespace.run()
 
     def pause_writing(self) -> None:
+        self.is_congested = True
         self._pause(Pause.WRITES)
 
     def resume_writing(self) -> None:
+        self.is_congested = False
         self._resume(Pause.WRITES)
         self.feed_outlets()
         self._work_on()
@@ -193,25 +197,19 @@ class AmqpConnection(asyncio.Protocol):
             transport.write(data)
         if self._engine.closed:
             transport.close()
-        elif self._unsent_bytes > self._limits.write_buffer_bytes_max:
-            self._unsent_bytes = 0
-            if Pause.WRITES not in self._pauses:
-                # It was only our own turn that got too long; go on in the next one.
-                self.feed_outlets()
-                self.namespace.loop.call_soon(self.namespace.run)
-        else:
-            self._unsent_bytes = 0
-
-    @property
-    def is_congested(self) -> bool:
-        """The client does not read as fast as it asks; it gets no more messages for now."""
-        return (
-            self._unsent_bytes > self._limits.write_buffer_bytes_max or Pause.WRITES in self._pauses
-        )
+            return
+        self._unsent_bytes = 0
+        if self.is_congested and Pause.WRITES not in self._pauses:
+            # It was only our own turn that got too long; go on in the next one.
+            self.is_congested = False
+            self.feed_outlets()
+            self.namespace.loop.call_soon(self.namespace.run)
 
     def sends(self, size: int, path: Path) -> None:
         """A message of so many bytes goes out."""
         self._unsent_bytes += size
+        if self._unsent_bytes > self._limits.write_buffer_bytes_max:
+            self.is_congested = True
         if self.detour is not None:
             self.detour.gave(path, size)
         self.namespace.unsent(self)

@@ -33,6 +33,7 @@ _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 _TIMEOUT: Final = "com.microsoft:timeout"
 _BATCH_SIZE_PROPERTY: Final = "com.microsoft:max-message-batch-size"
 _CREDIT: Final = 1000
+_WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
 _SESSION_WAIT_MS: Final = 60_000
 _DEAD_LETTER_REASON: Final = "DeadLetterReason"
 _DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
@@ -218,11 +219,14 @@ class Outlet:
             self.connection.has_output()
 
     def can_take(self) -> bool:
+        connection = self.connection
         return (
-            self.link.credit > self._deleting
-            and not self.connection.is_congested
+            not connection.is_congested
+            and self.link.credit > self._deleting
+            # What waits for the client's session window waits in memory.
+            and self.link.session.outgoing_bytes < _WINDOW_BYTES_MAX
             and (self.session is None or not self.session.is_ending)
-            and (self.connection.detour is None or self.connection.detour.may_give(self.path))
+            and (connection.detour is None or connection.detour.may_give(self.path))
         )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:

@@ -218,18 +218,20 @@ class Mailbox:
 
     def next_delivery(self) -> tuple[Consumer, Message] | None:
         """In turn among those with credit; None when nobody is hungry or nothing is there."""
-        while self._hungry:  # each lap delivers, or takes one consumer out
-            consumer = next(iter(self._hungry))
+        hungry = self._hungry
+        while hungry:  # each lap delivers, or takes one consumer out
+            consumer = next(iter(hungry))
             if not consumer.can_take():
-                del self._hungry[consumer]
+                del hungry[consumer]
                 continue
             message = self.take(consumer.session)
             if message is not None:
-                self._hungry.move_to_end(consumer)
+                if len(hungry) > 1:
+                    hungry.move_to_end(consumer)
                 return consumer, message
             if consumer.session is None:
                 return None  # they all take from the same window
-            del self._hungry[consumer]  # its session has no more; `arrive` brings it back
+            del hungry[consumer]  # its session has no more; `arrive` brings it back
         return None
 
     def _new_session_window(self, session_id: str) -> Window:
