@@ -561,3 +561,14 @@ def test_a_message_is_not_expired_before_it_has_arrived(world):
     assert world.receive(9) == []
     assert world.sequences() == []
     world.check_counters()
+
+
+def test_properties_may_not_make_a_message_larger_than_the_queue_takes(make_world):
+    world = make_world(queue(max_message_size_in_kilobytes=1))
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    said = world.settle(lock, Settlement.ABANDON, properties={"note": "x" * 2000})
+
+    assert "takes at most 1024" in str(said)
+    assert world.settle(lock, Settlement.COMPLETE) is None

@@ -88,7 +88,7 @@ TOPICS = (
 
 def exported(broker: Broker, pairbus: Run, file: Path) -> NamespaceOptions:
     done = pairbus("entities", "export", str(file), "-c", broker.connection_string)
-    assert done == (0, "", "")
+    assert done == (0, "", f"{file} is written\n")
     [namespace] = load_config(file)
     return namespace
 

@@ -69,6 +69,10 @@ class Certificates:
         self.context(now=now)
         return (self.folder / _CA_FILE).absolute()
 
+    @property
+    def exist(self) -> bool:
+        return self._folder is not None and (self._folder / _CA_FILE).exists()
+
     def is_ready(self, *, now: float) -> bool:
         """Whether `context` would answer at once."""
         return self._context is not None and now < self._renew_at

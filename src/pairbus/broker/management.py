@@ -314,6 +314,9 @@ OPERATIONS: Final[dict[str, tuple[Callable[[Context, dict[str, Any], Reply], Non
     "com.microsoft:enumerate-rules": (enumerate_rules, Right.MANAGE),
 }
 
+GIVES_OUT: Final = frozenset({"com.microsoft:receive-by-sequence-number"})
+"""What is receiving under another name, and refused where receiving is."""
+
 SEND_ONLY_TO_MAIN: Final = frozenset(
     {"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"}
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
@@ -213,6 +214,8 @@ class Queue:
             reason=reason,
             description=description,
         )
+        if properties and not isinstance(decision, Refuse):
+            decision = self._refusal_of_properties(lock.message, properties) or decision
         if isinstance(decision, Refuse):
             done(decision.error, *arguments)
         elif settlement is Settlement.RELEASE:
@@ -228,6 +231,20 @@ class Queue:
                 now_ms=now_ms,
                 properties=properties,
             )
+
+    def _refusal_of_properties(
+        self, message: Message, properties: Mapping[str, Any]
+    ) -> Refuse | None:
+        """A receiver may not make a message larger than a sender could have."""
+        grown = replace(message, lock=None)
+        try:
+            passage.add_properties(grown, properties)
+        except (TypeError, ValueError) as error:
+            said = f"the properties to modify cannot be stored: {error}"
+            return Refuse(AmqpError("com.microsoft:argument-error", said))
+        size = message.size + len(grown.bare) - len(message.bare)
+        refused = lifecycle.refusal_of_message(self.description, size=size, session_id="")
+        return None if refused is None else Refuse(refused)
 
     def change(
         self, mailbox: Mailbox, message: Message, decision: Decision, *, now_ms: int

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.engine import AmqpError, Link, Transferred
 from pairbus.amqp.sections import MalformedMessage
-from pairbus.broker import management, paths, tokens
+from pairbus.broker import lifecycle, management, paths, tokens
 from pairbus.broker.dialect import (
     Answer,
     Request,
@@ -194,6 +194,10 @@ class ManagementLink(RequestLink):
             )
             if refused is not None:
                 return refused
+        if operation in management.GIVES_OUT and (
+            refused := lifecycle.refusal_to_receive(self.queue.description, self.mailbox.kind)
+        ):
+            return refused
         return management.refusal_of_kind(operation, self.mailbox.kind, self.queue.name)
 
     def _holds(self, session: Session) -> bool:

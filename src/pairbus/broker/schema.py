@@ -82,7 +82,12 @@ CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- dropped; its rows go awa
 
 def lock_file(path: Path) -> IO[str]:
     """Keep a second broker away from the data file for as long as the result stays open."""
-    handle = open(path.with_suffix(".lock"), "a+", encoding="ascii")  # noqa: SIM115
+    try:
+        handle = open(path.with_suffix(".lock"), "a+", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise DataFileError(
+            f"the lock of data file {path} cannot be opened: {error.strerror}"
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -105,6 +105,15 @@ class Server:
         """What TLS clients are to trust; made now if need be, which takes a moment."""
         return self._certificates.ca_file(now=self._clock())
 
+    @property
+    def keeps_certificates(self) -> bool:
+        """Beside the data, so that their place is known."""
+        return any(options.data is not None for options in self._options)
+
+    @property
+    def has_certificates(self) -> bool:
+        return self._certificates.exist
+
     async def start(self) -> None:
         try:
             for options in self._options:

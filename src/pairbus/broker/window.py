@@ -80,10 +80,6 @@ class Window:
         self._forget_from(0)
         self.loaded_upto = 0
 
-    @property
-    def is_exhausted(self) -> bool:
-        return not self._ready and self.loaded_upto >= self.last_committed
-
     def _refill(self) -> bool:
         self._bytes = 0  # of messages that went away while they lay here
         while not self._ready and self.loaded_upto < self.last_committed:

@@ -6,6 +6,7 @@ Long work shows its progress on stderr, where somebody watches; stdout is for th
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,13 +131,14 @@ def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
 def export(target: Target, file: Path | None, *, name: str | None) -> None:
     with administration(target) as admin:
         text = json.dumps(_config(admin, name), indent=2, ensure_ascii=False) + "\n"
-    if file is None:
+    if file is None or str(file) == "-":
         print(text, end="")
         return
     try:
         file.write_text(text, "utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    print(f"{file} is written", file=sys.stderr)
 
 
 def _config(admin: Administration, name: str | None) -> dict[str, Any]:

@@ -62,10 +62,13 @@ async def _serve(server: Server) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
     try:
+        # Making certificates takes as long as all the rest. The first time they are made before
+        # "ready", because who reads that may look for the file at once.
+        certificates = asyncio.create_task(_tell_ca_file(server))
+        if server.keeps_certificates and not server.has_certificates:
+            await certificates
         for endpoint in server.endpoints.values():
             _announce(f"{endpoint.name} ready: {endpoint.connection_string}")
-        # Not before "ready": making the first certificate takes longer than all the rest.
-        certificates = asyncio.create_task(_tell_ca_file(server))
         await stop.wait()
         await certificates
     finally:
