@@ -311,8 +311,13 @@ class Namespace:
         self._activate_due(now_ms)
         self._expire(now_ms)
         for queue in self.directory:
-            queue.lapse(now_ms=now_ms)
-            queue.give_up_waiting(now_ms=now_ms)
+            if not queue.has_deadlines:
+                continue
+            try:
+                queue.lapse(now_ms=now_ms)
+                queue.give_up_waiting(now_ms=now_ms)
+            except Exception:
+                logger.exception("%s", queue.description)  # time goes on for the others
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._keep_house(now_ms)
@@ -321,7 +326,8 @@ class Namespace:
     def _next_deadline(self, now_ms: int) -> int:
         times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
         for queue in self.directory:
-            times += [queue.next_lapse_ms, queue.next_wait_end_ms]
+            if queue.has_deadlines:
+                times += [queue.next_lapse_ms, queue.next_wait_end_ms]
         return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
 
     def _activate_due(self, now_ms: int) -> None:

@@ -364,6 +364,18 @@ class Queue:
                 self.let_session_go(session, has_lapsed=True, now_ms=now_ms)
 
     @property
+    def has_deadlines(self) -> bool:
+        """Does time matter to it at all? Asked of every queue at every look at the clock."""
+        sessions = self.main.sessions
+        return bool(
+            self.main.locks
+            or self.waiting
+            or (sessions is not None and sessions.has_held)
+            or self.mailboxes[Kind.DEAD_LETTER].locks
+            or self.mailboxes[Kind.TRANSFER_DEAD_LETTER].locks
+        )
+
+    @property
     def next_lapse_ms(self) -> int | None:
         times = [t for m in self.mailboxes.values() if (t := m.next_lapse_ms) is not None]
         return min(times, default=None)

@@ -55,6 +55,10 @@ class Sessions:
     def is_held(self, session_id: str) -> bool:
         return session_id in self._held
 
+    @property
+    def has_held(self) -> bool:
+        return bool(self._held)
+
     def next_available(self) -> str | None:
         return next(iter(self._available), None)
 
