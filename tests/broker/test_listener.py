@@ -419,7 +419,8 @@ def test_a_peer_that_does_not_read_is_cut_off_when_patience_ends(
             started = time.monotonic()
             await port.listener.stop(patience_seconds=0.2)
 
-            assert 0.19 <= time.monotonic() - started < 2
+            # uvloop counts in milliseconds, and may be one early
+            assert 0.199 <= time.monotonic() - started < 2
             assert port.made[0].is_lost
             await peer.close()
 

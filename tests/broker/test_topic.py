@@ -1,12 +1,14 @@
 """Fan-out: which subscription gets a copy, and what the copy is like."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pairbus.broker.entities import QueueDescription, Status
 from pairbus.broker.lifecycle import Kind, Settlement
-from pairbus.broker.rules import CorrelationFilter, FalseFilter, TrueFilter
+from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter
+from pairbus.broker.topic_entities import RuleDescription
+from pairbus.testing import ManualClock
 from tests.broker.topic_world import (
     at,
     bodies,
@@ -509,3 +511,20 @@ def test_an_action_whose_result_fits_no_message_is_an_evaluation_error(make_worl
     assert world.namespace.find("t/Subscriptions/b").main.counters.active == 1
     buried = world.namespace.find("t/Subscriptions/a").mailboxes[Kind.DEAD_LETTER]
     assert buried.counters.active == 1
+
+
+def test_an_action_may_put_its_copy_off(make_world):
+    when = datetime.fromtimestamp(ManualClock()() + 60, UTC)
+    action = SqlAction("SET sys.ScheduledEnqueueTimeUtc = @when", {"when": when})
+    world = make_world(
+        topic(), sub("now"), sub("later", RuleDescription(name="rule", action=action))
+    )
+
+    world.send(encoded(), to="t")
+    later = world.namespace.find("t/Subscriptions/later").main.counters
+    waiting = (later.scheduled, later.active)
+    world.pass_time(61)
+
+    assert world.namespace.find("t/Subscriptions/now").main.counters.active == 1
+    assert waiting == (1, 0)
+    assert (later.scheduled, later.active) == (0, 1)

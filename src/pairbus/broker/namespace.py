@@ -333,7 +333,10 @@ class Namespace:
     def _activate_due(self, now_ms: int) -> None:
         for mailbox_id, sequence in self.store.read_due(now_ms=now_ms, count=_SWEEP_COUNT):
             if (found := self.directory.mailbox(mailbox_id)) is not None:
-                found[0].activate(sequence, now_ms=now_ms)
+                try:
+                    found[0].activate(sequence, now_ms=now_ms)
+                except Exception:
+                    logger.exception("%s, message %d", found[0].description, sequence)
 
     def _expire(self, now_ms: int) -> None:
         for page in range(_SWEEP_PAGES_MAX):

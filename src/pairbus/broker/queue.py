@@ -267,7 +267,6 @@ class Queue:
             self.namespace.committer.separate()
         store, counters = self.namespace.store, mailbox.counters
         before = (message.state, message.delivery_count, message.bare, message.body_id)
-        message.busy = True
         if properties:
             passage.add_properties(message, properties)
         placed: list[tuple[Queue, Mailbox, Message]] = []
@@ -291,6 +290,7 @@ class Queue:
                 store.update(counters, message)
             case Refuse():
                 raise AssertionError(decision)
+        message.busy = True  # not before: what fails above must not lock it away
         self.namespace.committer.when_durable(
             self._decided, mailbox, message, decision, before, placed, done, arguments
         )
@@ -316,8 +316,6 @@ class Queue:
         was_active = before[0] == State.ACTIVE
         if isinstance(decision, Return):
             self._returned(mailbox, message)
-        elif isinstance(decision, Defer) and not was_active:
-            mailbox.forget(message, was_active=False)
         else:
             mailbox.forget(message, was_active=was_active)
         for queue, target, copy in placed:
