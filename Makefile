@@ -2,7 +2,7 @@
 
 # Extras of pyproject.toml that the lock, and so the development environment, holds: add a word
 # (say `spark`), run `make lock`.
-EXTRAS :=
+EXTRAS := otel prometheus
 # `make lock UPGRADE=--upgrade` moves every pinned version on, `make lock` only what must move.
 UPGRADE :=
 

@@ -1,0 +1,122 @@
+"""What happened to a pair of namespaces, as facts for whoever watches.
+
+The decisions in `route/` make them; logging, metrics, traces and an application's own observers
+take them. An observer is called by the thread or task that caused the event, after the fact and
+outside of any lock: it cannot hold up a decision, but the send that caused the event waits for it,
+so it should be quick. What it raises is logged and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    namespace: str
+    """The primary's name, as in the paths of its backlog queues."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired(Event):
+    backlog_queues: tuple[str, ...]
+    made: tuple[str, ...]
+    """Those of them that were missing and have been made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimaryFailed(Event):
+    """A failure that counts, while the entity is not failed over yet: the caller got the error."""
+
+    path: str
+    error: BaseException
+    since_seconds: float
+    """How long ago the first failure without a success since was."""
+    failover_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """A send succeeded before the failover interval was over."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOver(Event):
+    path: str
+    backlog_queue: str | None
+    """Where its messages go; None when no backlog queue is left."""
+    error: BaseException | None
+    after_seconds: float
+    """From the first failure until now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBack(Event):
+    path: str
+    reason: str
+    """`ping`, or `by hand`."""
+    after_seconds: float
+    """How long the entity was failed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverted(Event):
+    path: str
+    backlog_queue: str
+    count: int
+    seconds: float
+    """What the send to the backlog queue took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogWithdrawn(Event):
+    """A backlog queue failed and is out of the rotation for now."""
+
+    backlog_queue: str
+    error: BaseException
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogReadmitted(Event):
+    """A withdrawn backlog queue answers again."""
+
+    backlog_queue: str
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled(Event):
+    """The service asked for patience; the same message is sent again after the wait."""
+
+    path: str
+    wait_seconds: float
+    backlog_queue: str | None
+    """The backlog queue that is busy, or None for the primary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingSent(Event):
+    path: str
+    answered: bool
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFailed(Event):
+    """Neither namespace took a message; its sender got an error with both causes."""
+
+    path: str
+    primary_error: BaseException | None
+    backlog_error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed(Event):
+    pass
+
+
+Observer = Callable[[Event], None]

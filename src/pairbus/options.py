@@ -1,0 +1,245 @@
+"""What can be said about a pair of namespaces, checked when it is said.
+
+Knows nothing of the SDK: the two objects of the secondary namespace are told apart by what they can
+do. An options object belongs to one pairing: it tells what came of it, and reaches it by hand
+(`mark_path_healthy`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Literal, NoReturn, Protocol
+
+from pairbus.errors import OptionsError
+from pairbus.events import Observer
+
+PingMode = Literal["message", "link"]
+SecondaryConnections = Literal["ready", "lazy"]
+
+MINUTE = timedelta(minutes=1)
+
+
+class Pair(Protocol):
+    """The pairing that an options object belongs to, as far as the options need it."""
+
+    def mark_path_healthy(self, path: str) -> bool: ...
+
+
+class PairedNamespaceOptions:
+    """The base of every kind of pairing. There is one kind:
+    `SendAvailabilityPairedNamespaceOptions`."""
+
+    def __init__(
+        self, *, primary_namespace_name: str | None = None, observers: Iterable[Observer] = ()
+    ) -> None:
+        if type(self) is PairedNamespaceOptions:
+            raise OptionsError(
+                "PairedNamespaceOptions is the base of all kinds of pairing and pairs nothing "
+                "itself; make SendAvailabilityPairedNamespaceOptions"
+            )
+        if primary_namespace_name is not None:
+            primary_namespace_name = _checked_name(primary_namespace_name)
+        self.primary_namespace_name = primary_namespace_name
+        self.observers = _checked_observers(observers)
+        self._pair: Pair | None = None
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether a client has been paired with these options. They pair once."""
+        return self._pair is not None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied: it holds clients with open "
+            "connections; make the options in the process that pairs with them"
+        )
+
+
+class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+    """How an application keeps sending: backlog queues on a secondary namespace take what the
+    primary does not.
+
+    The first two are enough::
+
+        options = SendAvailabilityPairedNamespaceOptions(manager, secondary)
+        primary.pair_namespace(options)
+    """
+
+    backlog_queue_count: int
+    """Default 10. More queues spread the load of an outage; each one costs the syphon 4 receives an
+    hour when idle. With 1 there is no other to turn to. After the pairing: how many were found or
+    made."""
+
+    failover_interval: timedelta
+    """Default 1 minute, 0 to 60 minutes. How long an entity may fail before its messages are
+    diverted; until then the caller gets the exceptions. 0: the first failure that counts diverts,
+    and that very message is diverted."""
+
+    ping_primary_interval: timedelta
+    """Default 1 minute, 1 second to 30 minutes. Each ping is a billed message, for each failed-over
+    entity."""
+
+    enable_syphon: bool
+    """Default False. Receivers say True: this process then also brings diverted messages home."""
+
+    ping_mode: PingMode
+    """`message` sends an empty message that Service Bus drops. `link` opens a sender's link and
+    sends nothing: for a service that would deliver the ping."""
+
+    secondary_connections: SecondaryConnections
+    """`ready` connects to the secondary before it is needed; `lazy` when the first message is
+    diverted."""
+
+    send_timeout: timedelta
+    """Default 60 seconds, 1 second to 60 minutes: how long a send may take on one namespace where
+    its caller gives no timeout. The SDK would wait for ever on a namespace that is silent."""
+
+    throttle_wait: timedelta
+    """Default and least 10 seconds, at most 10 minutes: how long a message waits that the service
+    was too busy for."""
+
+    def __init__(
+        self,
+        secondary_namespace_manager: Any,
+        messaging_factory: Any,
+        backlog_queue_count: int = 10,
+        failover_interval: timedelta = MINUTE,
+        enable_syphon: bool = False,
+        ping_primary_interval: timedelta = MINUTE,
+        *,
+        primary_namespace_name: str | None = None,
+        ping_mode: PingMode = "message",
+        secondary_connections: SecondaryConnections = "ready",
+        send_timeout: timedelta = MINUTE,
+        throttle_wait: timedelta = timedelta(seconds=10),
+        observers: Iterable[Observer] = (),
+        syphon: Any = None,
+    ) -> None:
+        super().__init__(primary_namespace_name=primary_namespace_name, observers=observers)
+        self.is_asyncio = _checked_clients(secondary_namespace_manager, messaging_factory)
+        self.secondary_namespace_manager = secondary_namespace_manager
+        self.messaging_factory = messaging_factory
+        self.backlog_queue_count = _checked_count(backlog_queue_count)
+        self.failover_interval = _checked_duration(
+            "failover_interval", failover_interval, timedelta(0), timedelta(minutes=60)
+        )
+        self.ping_primary_interval = _checked_duration(
+            "ping_primary_interval",
+            ping_primary_interval,
+            timedelta(seconds=1),
+            timedelta(minutes=30),
+        )
+        self.send_timeout = _checked_duration(
+            "send_timeout", send_timeout, timedelta(seconds=1), timedelta(minutes=60)
+        )
+        self.throttle_wait = _checked_duration(
+            "throttle_wait", throttle_wait, timedelta(seconds=10), timedelta(minutes=10)
+        )
+        self.enable_syphon = _checked_flag("enable_syphon", enable_syphon)
+        if syphon is not None and not self.enable_syphon:
+            raise OptionsError("syphon was given, but enable_syphon is False; it must be True then")
+        self.syphon = syphon
+        self.ping_mode = _checked_word("ping_mode", ping_mode, ("message", "link"))
+        self.secondary_connections = _checked_word(
+            "secondary_connections", secondary_connections, ("ready", "lazy")
+        )
+
+    def mark_path_healthy(self, path: str) -> bool:
+        """Send an entity's messages to the primary again, by hand. False when they went there
+        already."""
+        if self._pair is None:
+            raise OptionsError(
+                f"cannot mark {path!r} as healthy: no client has been paired with these options yet"
+            )
+        return self._pair.mark_path_healthy(path)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _checked_clients(manager: Any, factory: Any) -> bool:
+    """Whether both are asyncio's; they must be of one kind."""
+    for name, value, methods, right in (
+        (
+            "secondary_namespace_manager",
+            manager,
+            ("get_queue", "create_queue"),
+            "the secondary's ServiceBusAdministrationClient",
+        ),
+        (
+            "messaging_factory",
+            factory,
+            ("get_queue_sender", "close"),
+            "the secondary's ServiceBusClient",
+        ),
+    ):
+        if not all(callable(getattr(value, method, None)) for method in methods):
+            raise OptionsError(f"{name} must be {right}, not {type(value).__name__}")
+    asyncio_manager = inspect.iscoroutinefunction(manager.get_queue)
+    asyncio_factory = inspect.iscoroutinefunction(factory.close)
+    if asyncio_manager != asyncio_factory:
+        wanted = (
+            "azure.servicebus.aio.management" if asyncio_factory else "azure.servicebus.management"
+        )
+        raise OptionsError(
+            "secondary_namespace_manager and messaging_factory must both be blocking clients or "
+            f"both asyncio's: messaging_factory is {'asyncio' if asyncio_factory else 'blocking'}, "
+            f"so take ServiceBusAdministrationClient from {wanted}"
+        )
+    return asyncio_factory
+
+
+def _checked_count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionsError(
+            f"backlog_queue_count must be a whole number of at least 1, not {value!r}"
+        )
+    if value < 1:
+        raise OptionsError(f"backlog_queue_count must be at least 1, not {value}")
+    return value
+
+
+def _checked_duration(name: str, value: Any, smallest: timedelta, largest: timedelta) -> timedelta:
+    span = f"from {smallest} to {largest} (hours:minutes:seconds)"
+    if not isinstance(value, timedelta):
+        raise OptionsError(f"{name} must be a timedelta {span}, not {value!r}")
+    if not smallest <= value <= largest:
+        raise OptionsError(f"{name} must be {span}, not {value}")
+    return value
+
+
+def _checked_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionsError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _checked_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
+    if value not in words:
+        raise OptionsError(f"{name} must be one of {', '.join(map(repr, words))}, not {value!r}")
+    return value
+
+
+def _checked_name(value: Any) -> str:
+    # What a segment of a queue's path may be made of; a backlog path is
+    # NAME/x-servicebus-transfer/N.
+    if not isinstance(value, str) or not value or not all(c.isalnum() or c in "-_." for c in value):
+        raise OptionsError(
+            "primary_namespace_name must be the first label of the primary's host name, "
+            f"such as 'contoso' (letters, digits, '-', '_' and '.'), not {value!r}"
+        )
+    return value
+
+
+def _checked_observers(values: Any) -> tuple[Observer, ...]:
+    observers: tuple[Callable[..., Any], ...]
+    try:
+        observers = tuple(values)
+    except TypeError:
+        raise OptionsError(f"observers must be a list of callables, not {values!r}") from None
+    for observer in observers:
+        if not callable(observer):
+            raise OptionsError(f"an observer must be callable with one event, not {observer!r}")
+    return observers

@@ -1,0 +1,149 @@
+"""What a message carries in its application properties while it waits in a backlog queue.
+
+A backlog queue has no sessions, must not let messages expire early or hold them back, and is not
+where they belong: so session, time to live, schedule and destination travel as properties. Takes
+and gives plain values; making AMQP's long and timestamp of the numbers, and clearing the originals,
+is the business of whoever holds the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pairbus.errors import PairbusError
+
+PATH: Final = "x-ms-path"
+SESSION_ID: Final = "x-ms-sessionid"
+TIME_TO_LIVE: Final = "x-ms-timetolive"
+SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
+ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED)
+KEPT_PREFIX: Final = "x-pairbus-kept:"
+"""Before the names of an application's own properties that would be taken for ours."""
+
+_KEPT_PREFIX_BYTES: Final = KEPT_PREFIX.encode()
+_RESERVED: Final = frozenset([*ALIASES, *(alias.encode() for alias in ALIASES)])
+
+Name = str | bytes
+"""The SDK takes and gives names as bytes, too; on the wire both are strings, and may collide."""
+
+
+class EnvelopeError(PairbusError, ValueError):
+    """A message in a backlog queue does not carry what it should. It cannot be brought home."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unwrapped:
+    path: str
+    session_id: str | None
+    time_to_live_ms: int | None
+    scheduled_ms: int | None
+    """Milliseconds since 1970, UTC."""
+    properties: dict[Name, Any]
+    """The application's own; empty when it had none."""
+
+
+def wrap(
+    properties: Mapping[Name, Any] | Mapping[str, Any] | None,
+    *,
+    path: str,
+    session_id: str | None,
+    time_to_live_ms: int | None,
+    scheduled_ms: int | None,
+) -> dict[Name, Any]:
+    """The application's own properties, in their order and unchanged, and then the aliases.
+
+    A property of the application that has an alias's name is kept under another one, so that a
+    message which has been through a backlog of somebody else's comes through ours as it was.
+    """
+    assert path, "a message without a path could not be brought home"
+    wrapped: dict[Name, Any] = {_kept(name): value for name, value in (properties or {}).items()}
+    wrapped[PATH] = path
+    if session_id is not None:
+        wrapped[SESSION_ID] = session_id
+    if time_to_live_ms is not None:
+        wrapped[TIME_TO_LIVE] = time_to_live_ms
+    if scheduled_ms is not None:
+        wrapped[SCHEDULED] = scheduled_ms
+    return wrapped
+
+
+def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapped:
+    """The reverse of `wrap`. Raises EnvelopeError for what no `wrap` has made."""
+    aliases: dict[Name, Any] = {}
+    own: dict[Name, Any] = {}
+    for name, value in (properties or {}).items():
+        if name in _RESERVED:
+            aliases[name if isinstance(name, str) else name.decode()] = value
+        else:
+            own[_original(name)] = value
+    path = _text(aliases, PATH)
+    if not path:
+        fault = "is missing" if path is None else "is empty"
+        raise EnvelopeError(
+            f"the property {PATH} {fault}: it should be the path of the queue or topic that the "
+            "message was sent to"
+        )
+    time_to_live_ms = _number(aliases, TIME_TO_LIVE, "the time to live in milliseconds (a long)")
+    if time_to_live_ms is not None and time_to_live_ms < 0:
+        raise EnvelopeError(
+            f"the property {TIME_TO_LIVE} is {time_to_live_ms}: it should be the time to live in "
+            "milliseconds, 0 or more"
+        )
+    return Unwrapped(
+        path=path,
+        session_id=_text(aliases, SESSION_ID),
+        time_to_live_ms=time_to_live_ms,
+        scheduled_ms=_number(
+            aliases, SCHEDULED, "a time in milliseconds since 1970, UTC (a timestamp)"
+        ),
+        properties=own,
+    )
+
+
+# What begins with the prefix gets another one, so that taking one off always restores the name.
+
+
+# What is neither str nor bytes is no name at all, and passes: the SDK says so better than we could.
+
+
+def _kept(name: Any) -> Any:
+    if isinstance(name, str) and (name in _RESERVED or name.startswith(KEPT_PREFIX)):
+        return KEPT_PREFIX + name
+    if isinstance(name, bytes) and (name in _RESERVED or name.startswith(_KEPT_PREFIX_BYTES)):
+        return _KEPT_PREFIX_BYTES + name
+    return name
+
+
+def _original(name: Any) -> Any:
+    if isinstance(name, str):
+        return name.removeprefix(KEPT_PREFIX)
+    if isinstance(name, bytes):
+        return name.removeprefix(_KEPT_PREFIX_BYTES)
+    return name
+
+
+def _text(aliases: Mapping[Name, Any], alias: str) -> str | None:
+    value = aliases.get(alias)
+    if isinstance(value, bytes):  # as the SDK gives strings
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    elif value is None or isinstance(value, str):
+        return value
+    raise EnvelopeError(
+        f"the property {alias} is {value!r}, of type {type(value).__name__}: it should be a string"
+    )
+
+
+def _number(aliases: Mapping[Name, Any], alias: str, meaning: str) -> int | None:
+    value = aliases.get(alias)
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise EnvelopeError(
+        f"the property {alias} is {value!r}, of type {type(value).__name__}: it should be {meaning}"
+    )

@@ -1,0 +1,89 @@
+"""Is one entity of the primary to be trusted right now?
+
+One `Health` per entity. It reads no clock and never sleeps: callers pass `now` (monotonic seconds).
+It knows neither messages nor backlog queues nor other entities, and not why a send failed: only
+failures that count are told to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+
+class State(Enum):
+    HEALTHY = "healthy"  # sends go to the primary
+    SUSPECT = "suspect"  # sends still go to the primary; the failover interval runs
+    FAILED_OVER = "failed over"  # sends go to the backlog; the primary is only pinged
+
+
+class Signal(Enum):
+    SENT = auto()
+    FAILED = auto()
+    INTERVAL_ELAPSED = auto()
+    PING_ANSWERED = auto()
+    MARKED_HEALTHY = auto()
+
+
+# The whole policy. A missing pair is a bug in the caller, not a no-op: time is told by `advance`,
+# which knows when there is an interval, and a ping that is answered late is not told at all.
+TRANSITIONS: Final[dict[tuple[State, Signal], State]] = {
+    (State.HEALTHY, Signal.SENT): State.HEALTHY,
+    (State.HEALTHY, Signal.FAILED): State.SUSPECT,
+    (State.HEALTHY, Signal.MARKED_HEALTHY): State.HEALTHY,
+    (State.SUSPECT, Signal.SENT): State.HEALTHY,
+    (State.SUSPECT, Signal.FAILED): State.SUSPECT,
+    (State.SUSPECT, Signal.INTERVAL_ELAPSED): State.FAILED_OVER,
+    (State.SUSPECT, Signal.MARKED_HEALTHY): State.HEALTHY,
+    # Late answers to sends that were under way at the failover. Only a ping, or a person, ends it:
+    # one lucky send that began before it is no proof that the outage is over.
+    (State.FAILED_OVER, Signal.SENT): State.FAILED_OVER,
+    (State.FAILED_OVER, Signal.FAILED): State.FAILED_OVER,
+    (State.FAILED_OVER, Signal.PING_ANSWERED): State.HEALTHY,
+    (State.FAILED_OVER, Signal.MARKED_HEALTHY): State.HEALTHY,
+}
+
+
+@dataclass(slots=True)
+class Health:
+    failover_seconds: float
+    state: State = State.HEALTHY
+    since: float = 0.0
+    """When this state began. A failover begins when the interval is over, whoever notices when."""
+    first_failure: float | None = None
+    """The first failure after the last success; None while healthy."""
+    epoch: int = 0
+    """Grows by one at each way back to the primary, so that what began before it can be told."""
+
+    def observe(self, signal: Signal, *, now: float) -> State:
+        # The interval first: a success that comes when it is over is too late to clear the timer.
+        self.advance(now=now)
+        self._move(signal, at=now)
+        return self.advance(now=now)  # an interval of zero is over as it begins
+
+    def advance(self, *, now: float) -> State:
+        """Let time pass. Call at `deadline`, or whenever convenient."""
+        deadline = self.deadline
+        if deadline is not None and now >= deadline:
+            self._move(Signal.INTERVAL_ELAPSED, at=deadline)
+        return self.state
+
+    @property
+    def deadline(self) -> float | None:
+        """When the interval is over, while it runs."""
+        if self.state is not State.SUSPECT or self.first_failure is None:
+            return None
+        return self.first_failure + self.failover_seconds
+
+    def _move(self, signal: Signal, *, at: float) -> None:
+        before, after = self.state, TRANSITIONS[self.state, signal]
+        if after is before:
+            return
+        self.state, self.since = after, at
+        if after is State.SUSPECT:
+            self.first_failure = at
+        elif after is State.HEALTHY:
+            self.first_failure = None
+            if before is State.FAILED_OVER:
+                self.epoch += 1

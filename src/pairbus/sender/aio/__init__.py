@@ -1,0 +1,1 @@
+"""The asyncio shell: the same files, with `await`."""

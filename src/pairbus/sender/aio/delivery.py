@@ -1,0 +1,104 @@
+"""A call on its way, in the asyncio shell: as `blocking/delivery.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pairbus.route.router import ToBacklog, ToPrimary
+from pairbus.sender.aio.lanes import Lane
+from pairbus.sender.aio.pairing import Pairing, open_link
+from pairbus.sender.course import Course, is_stale, leaves_usable
+from pairbus.sender.errand import BACKLOG_SECONDS_MIN, OPEN_SECONDS_MIN, Done, Errand
+from pairbus.servicebus import internals
+
+Result = TypeVar("Result")
+
+
+async def deliver(
+    pairing: Pairing,
+    sender: Any,
+    errand: Errand[Awaitable[Result], Result],
+    timeout: float | None,
+) -> Result:
+    course = Course(pairing, sender.entity_name, errand, timeout)
+    # Each lap ends the call, waits for a throttled service, or follows a change of what is planned:
+    # an entity that failed over or is back, a backlog queue less.
+    while True:
+        plan = course.plan()
+        if isinstance(plan, ToPrimary):
+            done = await _on_primary(pairing, sender, course)
+        elif isinstance(plan, ToBacklog) and errand.count:
+            done = await _in_backlog(pairing, course, plan)
+        else:  # nothing is to be sent, as in opening the link
+            done = Done(errand.when_diverted(""))
+        if done is not None:
+            return done.result
+
+
+async def _on_primary(
+    pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result]
+) -> Done[Result] | None:
+    plan = pairing.plan(course.path)
+    try:
+        async with sender.taking_turn(course.time.on_primary(now=pairing.clock())):
+            # While this one waited for its turn, another may have failed the entity over.
+            plan = pairing.plan(course.path)
+            if not isinstance(plan, ToPrimary):
+                return None
+            remaining = course.time.on_primary(now=pairing.clock())
+            result = await course.errand.on_primary(remaining)
+    except Exception as error:
+        await _wait(pairing, course.primary_failed(plan, error), error)
+        return None
+    if course.errand.count:  # a link that opens is no proof that a message would be taken
+        pairing.sent(course.path, plan, count=course.errand.count)
+    return Done(result)
+
+
+async def _in_backlog(
+    pairing: Pairing, course: Course[Awaitable[Result], Result], way: ToBacklog
+) -> Done[Result] | None:
+    """Sends what is left to one backlog queue, on a new link if the kept one has gone stale."""
+    for fresh in (False, True):
+        patience = course.time.in_backlog(now=pairing.clock(), at_least=OPEN_SECONDS_MIN)
+        lane = await pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)
+        was_kept, is_usable = not lane.is_fresh, False
+        try:
+            await _send_on(pairing, course, lane, way)
+            is_usable = True
+            return Done(course.errand.when_diverted(way.queue))
+        except Exception as error:
+            is_usable = leaves_usable(error)
+            failure = error
+        finally:
+            pairing.lanes.give_back(lane, is_usable=is_usable)
+        if not (was_kept and is_stale(failure)):
+            break
+    await _wait(pairing, course.backlog_failed(way, failure), failure)
+    return None
+
+
+async def _send_on(pairing: Pairing, course: Course[Any, Any], lane: Lane, way: ToBacklog) -> None:
+    sender, clock = lane.sender, pairing.clock
+    internals.set_retries(sender, pairing.backlog_retries())
+    if not internals.is_running(sender):
+        patience = course.time.in_backlog(now=clock(), at_least=OPEN_SECONDS_MIN)
+        await open_link(sender, patience)
+    parcels = course.pack(sender, way)
+    while parcels:
+        began = clock()
+        patience = course.time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
+        await sender.send_messages(parcels[0].content, timeout=patience)
+        course.diverted(way, seconds=clock() - began)
+
+
+async def _wait(pairing: Pairing, seconds: float, error: Exception) -> None:
+    if not seconds:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await pairing.closing.wait()
+            raise error

@@ -1,0 +1,127 @@
+"""A pair in the asyncio shell: as `blocking/pairing.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+
+from pairbus.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.route.router import Chore, Ping, Way
+from pairbus.sender.aio.bounds import bounded
+from pairbus.sender.aio.keeper import Keeper
+from pairbus.sender.aio.lanes import Lanes
+from pairbus.sender.pair import Pair
+from pairbus.servicebus import internals
+from pairbus.servicebus.backlog_queues import Found
+from pairbus.servicebus.messages import ping_message
+
+
+class Pairing(Pair):
+    """What `client.pairing` is."""
+
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        found: Found,
+    ) -> None:
+        super().__init__(client, options, found)
+        self._client = client
+        self.lanes = Lanes(options.messaging_factory, clock=self.clock)
+        self.keeper = Keeper(self.namespace, clock=self.clock, due=self._due, do=self._do)
+        self.closing = asyncio.Event()
+
+    async def start(self, paths: Iterable[str]) -> None:
+        """Raises if the secondary does not take a connection, unless it is to be made lazily."""
+        self.keeper.start()
+        if self.is_ready_mode:
+            queue = random.choice(self.backlog_queues)
+            try:
+                await self._open_lane(queue)
+            except Exception as error:
+                raise self.not_connected(queue, error) from error
+        self.tell_paired()
+        for path in paths:
+            self.register(path)
+
+    def register(self, path: str) -> None:
+        """A sender for this entity exists: what it would divert to is made ready."""
+        with self.deciding() as router:
+            queue = router.register(path, now=self.clock())
+        if self.is_ready_mode and queue is not None and not self.lanes.has_ready(queue):
+            self.keeper.wake()
+
+    def failed(self, path: str, way: Way, error: BaseException) -> bool:
+        try:
+            return super().failed(path, way, error)
+        finally:
+            self.keeper.wake()  # something may be due earlier than it knows
+
+    async def close(self) -> None:
+        """Ends pings and the use of the secondary. When it returns, no task or socket is left."""
+        if self.closing.is_set():
+            return
+        self.closing.set()
+        with self.deciding() as router:
+            router.close(now=self.clock())
+        await self.keeper.stop()
+        await self.lanes.close()
+
+    # --- what the keeper runs ---------------------------------------------------------------------
+
+    def _due(self) -> tuple[list[Chore], float | None]:
+        chores, next_due, wanted = self.chores(self.lanes.has_ready)
+        self.lanes.trim(keep=frozenset(wanted))
+        return chores, next_due
+
+    async def _do(self, chore: Chore) -> None:
+        if isinstance(chore, Ping):
+            await self._ping(chore)
+        else:
+            await self._probe(chore.queue)
+
+    async def _ping(self, ping: Ping) -> None:
+        # The SDK's plain sender: ours would divert the ping.
+        sender = ServiceBusClient.get_queue_sender(self._client, ping.path)
+        internals.set_retries(sender, 0)
+        try:
+            async with bounded(self.send_seconds, f"pinging {ping.path!r}"):
+                if self.options.ping_mode == "link":
+                    await sender.__aenter__()
+                else:
+                    await sender.send_messages(ping_message(), timeout=self.send_seconds)
+        except Exception as error:
+            with self.deciding() as router:
+                router.ping_failed(ping, error, now=self.clock())
+        else:
+            with self.deciding() as router:
+                router.ping_answered(ping, now=self.clock())
+        finally:
+            await sender.close()
+
+    async def _probe(self, queue: str) -> None:
+        try:
+            await self._open_lane(queue)
+        except Exception as error:
+            self.probed(queue, error)
+        else:
+            self.probed(queue, None)
+
+    async def _open_lane(self, queue: str) -> None:
+        lane = await self.lanes.borrow(queue, timeout=self.send_seconds, fresh=True)
+        internals.set_retries(lane.sender, 0)
+        is_open = False
+        try:
+            await open_link(lane.sender, self.send_seconds)
+            is_open = True
+        finally:
+            self.lanes.give_back(lane, is_usable=is_open)
+
+
+async def open_link(sender: ServiceBusSender, seconds: float) -> None:
+    """What the SDK's context manager does, with an end."""
+    async with bounded(seconds, f"opening a link to {sender.entity_name!r}"):
+        await sender.__aenter__()

@@ -1,0 +1,94 @@
+"""Where the syphon runs, the two clients of a pair end together: as `blocking/partnership.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from pairbus.route.partners import Partners, Which
+from pairbus.sender.aio.pairing import Pairing
+from pairbus.sender.syphon import STOP_SECONDS_MAX, Syphon, SyphonContext
+
+logger = logging.getLogger("pairbus.sender")
+
+
+class Partnership:
+    def __init__(self, primary: Any, pairing: Pairing, syphon: Syphon) -> None:
+        self._clients: dict[Which, Any] = {
+            "primary": primary,
+            "secondary": pairing.options.messaging_factory,
+        }
+        self._pairing = pairing
+        self._syphon = syphon
+        self._loop = asyncio.get_running_loop()
+        self._partners = Partners()
+        self._ended: set[Which] = set()
+        self._both_ended = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """What the syphon raises at its start surfaces from here."""
+        context = SyphonContext(
+            namespace=self._pairing.namespace,
+            primary=self._clients["primary"],
+            secondary=self._clients["secondary"],
+            manager=self._pairing.options.secondary_namespace_manager,
+            backlog_queues=self._pairing.backlog_queues,
+            fault=self._fault_both_from_a_thread,
+        )
+        await asyncio.to_thread(self._syphon.start, context)
+        for which, client in self._clients.items():
+            # The SDK's plain client does not tell when it ends; ours does.
+            state = getattr(client, "_state", None)
+            if state is not None:
+                state.on_end.append(self._listener(which))
+
+    def _listener(self, which: Which) -> Callable[[str], Awaitable[None]]:
+        async def has_ended(reason: str) -> None:
+            is_first = not self._ended
+            self._ended.add(which)
+            self._partners.ended(which, now=self._pairing.clock(), reason=reason)
+            if not is_first:
+                self._both_ended.set()
+                return
+            try:
+                await asyncio.to_thread(self._syphon.stop, timeout_seconds=STOP_SECONDS_MAX)
+            except Exception:
+                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
+            self._spawn(self._watch())
+
+        return has_ended
+
+    async def _watch(self) -> None:
+        deadline = self._partners.deadline
+        if deadline is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline - self._pairing.clock())):
+                await self._both_ended.wait()
+        fault = self._partners.due(now=max(self._pairing.clock(), deadline))
+        if fault is not None:
+            await self._fault(fault.which, fault.reason)
+
+    def _fault_both_from_a_thread(self, reason: str) -> None:
+        async def fault_both() -> None:
+            for which in self._clients:
+                await self._fault(which, reason)
+
+        self._loop.call_soon_threadsafe(lambda: self._spawn(fault_both()))
+
+    async def _fault(self, which: Which, reason: str) -> None:
+        logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)
+        client = self._clients[which]
+        if hasattr(client, "fault"):
+            await client.fault(reason)
+        else:
+            await client.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work, name="pairbus-partner")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,49 @@
+"""Tells events to all who watch: logging, OpenTelemetry where it is installed, an application's own
+observers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from pairbus.events import Event, Observer
+from pairbus.telemetry import log, otel
+
+logger = logging.getLogger("pairbus.observers")
+
+
+class Audience:
+    def __init__(
+        self, namespace: str, *, primary: str, secondary: str, observers: Iterable[Observer]
+    ) -> None:
+        traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
+        self._observers: tuple[Observer, ...] = (
+            log.log_event,
+            *([traced] if traced else []),
+            *observers,
+        )
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """The result ends it; calling that twice does no harm."""
+        if not callable(observer):
+            raise TypeError(f"an observer must be callable with one event, not {observer!r}")
+
+        # A wrapper of its own, so that an observer registered twice can be ended once.
+        def told(event: Event) -> None:
+            observer(event)
+
+        self._observers = (*self._observers, told)
+
+        def end() -> None:
+            self._observers = tuple(each for each in self._observers if each is not told)
+
+        return end
+
+    def tell(self, events: Iterable[Event]) -> None:
+        for event in events:
+            for observer in self._observers:
+                try:
+                    observer(event)
+                except Exception:
+                    # Whoever watches must not be able to make a send fail.
+                    logger.exception("observer %r failed on %r", observer, event)

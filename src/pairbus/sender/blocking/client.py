@@ -1,0 +1,90 @@
+"""The SDK's client, that can be paired with a client of another namespace."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Self
+
+import azure.servicebus
+
+from pairbus.options import PairedNamespaceOptions
+from pairbus.sender import setup
+from pairbus.sender.blocking.pairing import Pairing
+from pairbus.sender.blocking.partnership import Partnership
+from pairbus.sender.blocking.sender import PairedSender
+from pairbus.sender.state import ClientState
+from pairbus.sender.syphon import syphon_for
+from pairbus.servicebus import backlog_queues
+
+
+class ServiceBusClient(azure.servicebus.ServiceBusClient):
+    """As `azure.servicebus.ServiceBusClient`, and `pair_namespace` besides."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state: ClientState[Pairing] = ClientState(self)
+        self._pairing_lock = threading.Lock()
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """As the SDK's."""
+        made = super().from_connection_string(conn_str, **kwargs)
+        assert isinstance(made, cls)
+        return made
+
+    def pair_namespace(self, options: PairedNamespaceOptions) -> None:
+        """Pair this client, the primary's, with the secondary of the options.
+
+        When it returns, all senders of this client are paired, those made earlier as well. If it
+        raises (`PairingError` for bad credentials, backlog queues that cannot be made, a secondary
+        that cannot be reached), the client stays as it was, and the options can be used again.
+        """
+        state = self._state
+        with self._pairing_lock:
+            state.check_unpaired()
+            checked = setup.checked(self, options, is_asyncio=False)
+            namespace = setup.namespace_name(self, checked)
+            syphon = syphon_for(checked, namespace)
+            names = backlog_queues.names(namespace, checked.backlog_queue_count)
+            found = backlog_queues.prepare(checked.secondary_namespace_manager, names)
+            pairing = Pairing(self, checked, found)
+            try:
+                pairing.start(sender.entity_name for sender in list(state.senders))
+                if syphon is not None:
+                    Partnership(self, pairing, syphon).start()
+            except BaseException:
+                pairing.close()
+                raise
+            checked.backlog_queue_count = len(found.queues)
+            checked._pair = pairing
+            state.pairing = pairing
+
+    @property
+    def pairing(self) -> Pairing | None:
+        """The pair's state, or None: `status()`, `observe(callback)`, `mark_path_healthy(path)`."""
+        return self._state.pairing
+
+    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
+        """As the SDK's."""
+        return self._state.adopt(super().get_queue_sender, queue_name, kwargs, PairedSender)
+
+    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedSender:
+        """As the SDK's."""
+        return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
+
+    def close(self) -> None:
+        """As the SDK's. Also ends pings, the syphon, and the use of the secondary, whose own client
+        stays open."""
+        self._end("closed")
+
+    def fault(self, reason: str) -> None:
+        """End this client so that whoever goes on using it is told why."""
+        self._state.set_fault(reason)
+        self._end(f"faulted: {reason}")
+
+    def _end(self, reason: str) -> None:
+        for listener in self._state.end():
+            listener(reason)
+        if self._state.pairing is not None:
+            self._state.pairing.close()
+        super().close()

@@ -1,0 +1,129 @@
+"""One thread per paired client, for what is due in the background: pings, probes, connections kept
+ready.
+
+It is also who ends a wait that the SDK would not end: the SDK's blocking client reads the first
+bytes of a new connection without any time-out. Whoever might get stuck there is entered in `guards`
+meanwhile; when its time is over, its socket is shut down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pairbus.route.router import Chore
+from pairbus.servicebus import internals
+
+logger = logging.getLogger("pairbus.sender")
+
+CHORES_AT_ONCE_MAX = 16
+# Without anything due it looks around this often: at guards that were entered without waking it.
+LOOK_SECONDS_MAX = 15.0
+# What the SDK's own time-out gets before the socket is taken from under it.
+GRACE_SECONDS = 1.0
+JOIN_SECONDS_MAX = 10.0
+
+
+class Keeper:
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Callable[[], float],
+        due: Callable[[], tuple[list[Chore], float | None]],
+        do: Callable[[Chore], None],
+    ) -> None:
+        """`due` answers what is to be done now, and when next; `do` does one of it."""
+        self._clock = clock
+        self._due, self._do = due, do
+        self._woken = threading.Event()
+        self._stopped = False
+        self._guards: dict[int, tuple[float, Any]] = {}
+        self._chores: set[threading.Thread] = set()
+        self._waiting: deque[Chore] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"pairbus-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """When it returns, no thread of it runs, unless one is stuck where nothing can reach it."""
+        self._stopped = True
+        self.wake()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS_MAX)
+        for thread in list(self._chores):
+            if thread is threading.current_thread():
+                continue
+            while thread.is_alive() and self._cut(lambda deadline: True):
+                thread.join(0.05)
+            thread.join(JOIN_SECONDS_MAX)
+
+    @contextmanager
+    def guard(self, sender: Any, seconds: float) -> Iterator[None]:
+        """Within it, the sender's socket is shut down when the time is over, and again if it goes
+        on."""
+        key = id(sender)
+        self._guards[key] = (self._clock() + seconds + GRACE_SECONDS, sender)
+        if not internals.is_running(sender):
+            self._woken.set()  # it opens a connection, where the SDK may wait for ever
+        try:
+            yield
+        finally:
+            self._guards.pop(key, None)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._woken.clear()
+            try:
+                wait = self._turn()
+            except Exception:
+                logger.exception("the background of a paired client failed; it goes on")
+                wait = 1.0
+            self._woken.wait(wait)
+
+    def _turn(self) -> float:
+        """Does what is due, and says for how long nothing will be."""
+        chores, next_due = self._due()
+        self._waiting.extend(chores)
+        while self._waiting and len(self._chores) < CHORES_AT_ONCE_MAX:
+            chore = self._waiting.popleft()
+            thread = threading.Thread(
+                target=self._run_chore, args=(chore,), name="pairbus-chore", daemon=True
+            )
+            self._chores.add(thread)
+            thread.start()
+        now = self._clock()
+        self._cut(lambda deadline: deadline <= now)
+        deadlines = [deadline for deadline, _ in list(self._guards.values())]
+        # One that is over already is cut again in a moment: the SDK may have begun a second try.
+        soon = [max(deadline, now + GRACE_SECONDS) for deadline in deadlines]
+        if next_due is not None:
+            soon.append(next_due)
+        return max(0.0, min([*soon, now + LOOK_SECONDS_MAX]) - self._clock())
+
+    def _run_chore(self, chore: Chore) -> None:
+        try:
+            if not self._stopped:
+                self._do(chore)
+        except Exception:
+            logger.exception("%r failed", chore)
+        finally:
+            self._chores.discard(threading.current_thread())
+            self.wake()
+
+    def _cut(self, is_over: Callable[[float], bool]) -> bool:
+        """Whether any guard stands whose time is over; those are cut."""
+        over = [sender for deadline, sender in list(self._guards.values()) if is_over(deadline)]
+        for sender in over:
+            internals.cut(sender)
+        return bool(over)

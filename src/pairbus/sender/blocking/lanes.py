@@ -1,0 +1,105 @@
+"""Connections to backlog queues, each lent to one send at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from pairbus.sender import shelves
+from pairbus.sender.blocking.failing import QuickToFail
+from pairbus.servicebus import internals
+
+logger = logging.getLogger("pairbus.sender")
+
+
+class BacklogSender(QuickToFail):
+    """The SDK's, but that a failure is told at once."""
+
+    def _handle_exception(self, exception: BaseException) -> ServiceBusError:
+        error = super()._handle_exception(exception)
+        internals.raise_if_busy(error)  # how long to wait for a busy service is decided elsewhere
+        return error
+
+
+Lane = shelves.Lane[BacklogSender]
+
+
+class Lanes:
+    def __init__(
+        self, client: Any, *, handshake_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._tls = internals.tls_for(client, handshake_seconds)
+        self._changed = threading.Condition()
+        self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
+        self._is_closed = False
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self._shelves.limits
+
+    def borrow(self, queue: str, *, timeout: float, fresh: bool = False) -> Lane:
+        """An idle lane, or a new one that is not open yet. `fresh`: a new one at any rate."""
+        deadline = self._clock() + timeout
+        with self._changed:
+            discarded = self._shelves.clear(queue) if fresh else []
+            while (lane := None if self._is_closed else self._shelves.take(queue)) is None:
+                if self._is_closed:
+                    raise ValueError("the paired client has been closed")
+                if not self._changed.wait(max(0.0, deadline - self._clock())):
+                    raise OperationTimeoutError(message=shelves.all_busy(queue, timeout))
+        _close_all(discarded)
+        return lane
+
+    def give_back(self, lane: Lane, *, is_usable: bool) -> None:
+        with self._changed:
+            is_usable = is_usable and not self._is_closed
+            self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
+            self._changed.notify()
+        if not is_usable:
+            _close_all([lane])
+
+    def has_ready(self, queue: str) -> bool:
+        with self._changed:
+            return self._shelves.has_ready(queue)
+
+    def trim(self, *, keep: frozenset[str]) -> None:
+        with self._changed:
+            gone = self._shelves.trim(keep=keep, now=self._clock())
+        _close_all(gone)
+
+    def close(self) -> None:
+        """Ends all lanes, those that are lent too: what is sent on them fails."""
+        with self._changed:
+            self._is_closed = True
+            idle, lent = self._shelves.empty()
+            self._changed.notify_all()
+        for lane in lent:
+            internals.cut(lane.sender)
+        # The SDK takes half a second to close each.
+        threads = [threading.Thread(target=_close_all, args=([lane],)) for lane in idle]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _new_sender(self, queue: str) -> BacklogSender:
+        # Not the client's own method: a secondary that is itself paired would divert the diverted.
+        made = ServiceBusClient.get_queue_sender(self._client, queue)
+        sender = internals.adopt(made, BacklogSender)
+        internals.use_tls(sender, self._tls)
+        return sender
+
+
+def _close_all(lanes: Iterable[Lane]) -> None:
+    for lane in lanes:
+        try:
+            lane.sender.close()
+        except Exception as error:  # its connection is gone already; nothing is lost with it
+            logger.debug("closing a connection to %s: %r", lane.queue, error)

@@ -1,0 +1,86 @@
+"""Where the syphon runs, the two clients of a pair end together.
+
+When one has closed or faulted and the other has not within five seconds, the other is faulted.
+The syphon is stopped as soon as one of them ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pairbus.route.partners import Partners, Which
+from pairbus.sender.blocking.pairing import Pairing
+from pairbus.sender.syphon import STOP_SECONDS_MAX, Syphon, SyphonContext
+
+logger = logging.getLogger("pairbus.sender")
+
+
+class Partnership:
+    def __init__(self, primary: Any, pairing: Pairing, syphon: Syphon) -> None:
+        self._clients: dict[Which, Any] = {
+            "primary": primary,
+            "secondary": pairing.options.messaging_factory,
+        }
+        self._pairing = pairing
+        self._syphon = syphon
+        self._clock: Callable[[], float] = pairing.clock
+        self._lock = threading.Lock()
+        self._partners = Partners()
+        self._both_ended = threading.Event()
+        self._ended: set[Which] = set()
+
+    def start(self) -> None:
+        """What the syphon raises at its start surfaces from here."""
+        self._syphon.start(
+            SyphonContext(
+                namespace=self._pairing.namespace,
+                primary=self._clients["primary"],
+                secondary=self._clients["secondary"],
+                manager=self._pairing.options.secondary_namespace_manager,
+                backlog_queues=self._pairing.backlog_queues,
+                fault=self._fault_both,
+            )
+        )
+        for which, client in self._clients.items():
+            # The SDK's plain client does not tell when it ends; ours does.
+            state = getattr(client, "_state", None)
+            if state is not None:
+                state.on_end.append(lambda reason, which=which: self._has_ended(which, reason))
+
+    def _has_ended(self, which: Which, reason: str) -> None:
+        with self._lock:
+            is_first = not self._ended
+            self._ended.add(which)
+            self._partners.ended(which, now=self._clock(), reason=reason)
+            if not is_first:
+                self._both_ended.set()
+        if is_first:
+            try:
+                self._syphon.stop(timeout_seconds=STOP_SECONDS_MAX)
+            except Exception:
+                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
+            threading.Thread(target=self._watch, name="pairbus-partner", daemon=True).start()
+
+    def _watch(self) -> None:
+        deadline = self._partners.deadline
+        if deadline is None or self._both_ended.wait(max(0.0, deadline - self._clock())):
+            return
+        with self._lock:
+            fault = self._partners.due(now=max(self._clock(), deadline))
+        if fault is not None:
+            self._fault(fault.which, fault.reason)
+
+    def _fault_both(self, reason: str) -> None:
+        for which in self._clients:
+            self._fault(which, reason)
+
+    def _fault(self, which: Which, reason: str) -> None:
+        logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)
+        client = self._clients[which]
+        if hasattr(client, "fault"):
+            client.fault(reason)
+        else:
+            client.close()

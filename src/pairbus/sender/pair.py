@@ -1,0 +1,183 @@
+"""What a paired client knows and decides, in either shell: one router under one lock.
+
+Every decision is the router's. The lock is held around it and never while anything waits; what the
+router tells is told on when the lock is free again. The shells add what acts: connections to
+backlog queues (`lanes.py`), what runs in the background (`keeper.py`), and calls on their way
+(`delivery.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pairbus.events import Observer, Paired
+from pairbus.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.route.router import Chore, Nowhere, Plan, Probe, Router, Way
+from pairbus.sender import setup
+from pairbus.sender.audience import Audience
+from pairbus.sender.status import PairingStatus, snapshot
+from pairbus.servicebus import internals
+from pairbus.servicebus.backlog_queues import Found
+from pairbus.servicebus.errors import PairingError
+
+# A connection that could not be made ready is tried again after this long.
+READY_AGAIN_SECONDS = 30.0
+
+
+class Pair:
+    """What `client.pairing` is, but for what the shells add."""
+
+    def __init__(
+        self,
+        client: Any,
+        options: SendAvailabilityPairedNamespaceOptions,
+        found: Found,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self.namespace = setup.namespace_name(client, options)
+        self.secondary = internals.host_of(options.messaging_factory)
+        self.backlog_queues = found.queues
+        self.clock = clock
+        self.send_seconds = options.send_timeout.total_seconds()
+        self.throttle_seconds = options.throttle_wait.total_seconds()
+        self.throttle_laps_max = max(1, internals.retries_of(client))
+        self.is_ready_mode = options.secondary_connections == "ready"
+
+        self._found = found
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._router: Router = setup.router_for(self.namespace, found.queues, options)
+        self._audience = Audience(
+            self.namespace,
+            primary=internals.host_of(client),
+            secondary=self.secondary,
+            observers=options.observers,
+        )
+        self._backlog_retries = internals.retries_of(options.messaging_factory)
+        # When a connection to a backlog queue that was to be made ready is due for another try.
+        self._ready_again: dict[str, float] = {}
+
+    # --- what an application sees -----------------------------------------------------------------
+
+    def status(self) -> PairingStatus:
+        """A snapshot of every entity, of the rotation of backlog queues, and of the pings."""
+        with self._lock:
+            now = self.clock()
+            seen = self._router.status()
+        return snapshot(
+            seen,
+            namespace=self.namespace,
+            secondary=self.secondary,
+            epoch_seconds=time.time() - now,
+        )
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Have `observer(event)` called for all that happens from now on; the result ends that."""
+        return self._audience.observe(observer)
+
+    def mark_path_healthy(self, path: str) -> bool:
+        """Send the entity's messages to the primary again. False when they went there already."""
+        try:
+            with self.deciding() as router:
+                return router.mark_healthy(path, now=self.clock())
+        except KeyError:
+            known = ", ".join(repr(entity.path) for entity in self.status().entities) or "none"
+            raise PairingError(
+                f"no sender of this client sends to {path!r}; the entities it knows: {known}",
+                namespace=self.namespace,
+            ) from None
+
+    # --- for the shells ---------------------------------------------------------------------------
+
+    @contextmanager
+    def deciding(self) -> Iterator[Router]:
+        """The router, for one decision; what it has to tell is told afterwards."""
+        with self._lock:
+            try:
+                yield self._router
+            finally:
+                events = self._router.take_events()
+        if events:
+            self._audience.tell(events)
+
+    def plan(self, path: str) -> Plan:
+        with self.deciding() as router:
+            return router.plan(path, now=self.clock())
+
+    def sent(self, path: str, way: Way, *, count: int, seconds: float = 0.0) -> None:
+        with self.deciding() as router:
+            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+
+    def failed(self, path: str, way: Way, error: BaseException) -> bool:
+        with self.deciding() as router:
+            return router.failed(path, way, error, now=self.clock())
+
+    def throttled(self, path: str, way: Way) -> None:
+        with self.deciding() as router:
+            router.throttled(path, way, wait_seconds=self.throttle_seconds, now=self.clock())
+
+    def undeliverable(self, path: str, nowhere: Nowhere) -> None:
+        with self.deciding() as router:
+            router.undeliverable(path, nowhere, now=self.clock())
+
+    def causes(self, path: str) -> Nowhere:
+        with self._lock:
+            return self._router.causes(path, now=self.clock())
+
+    def backlog_retries(self) -> int:
+        """How often the SDK may retry on one backlog queue: as long as there is another, never."""
+        with self._lock:
+            return 0 if self._router.queues_left > 1 else self._backlog_retries
+
+    def check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise PairingError(
+                "this client was paired before the process was forked, and its connections are "
+                "the parent's; make and pair a client in the child process",
+                namespace=self.namespace,
+            )
+
+    def not_connected(self, queue: str, error: BaseException) -> PairingError:
+        return PairingError(
+            f"the secondary {self.secondary!r} does not take a sender's link to backlog queue "
+            f"{queue!r}: {error}; its client needs the Send claim (or pair with "
+            "secondary_connections='lazy' to find out later)",
+            namespace=self.secondary,
+            queue=queue,
+            error=error,
+        )
+
+    def tell_paired(self) -> None:
+        queues, made = self._found.queues, self._found.made
+        self._audience.tell([Paired(namespace=self.namespace, backlog_queues=queues, made=made)])
+
+    def chores(
+        self, has_ready: Callable[[str], bool]
+    ) -> tuple[list[Chore], float | None, tuple[str, ...]]:
+        """What is due now, when something is due next, and the queues to keep connections to."""
+        now = self.clock()
+        with self.deciding() as router:
+            chores = router.due(now=now)
+            wanted = router.wanted_queues() if self.is_ready_mode else ()
+            next_due = router.next_due(now=now)
+        for queue in wanted:
+            if self._ready_again.get(queue, now) <= now and not has_ready(queue):
+                self._ready_again[queue] = now + READY_AGAIN_SECONDS
+                chores.append(Probe(queue))
+        return chores, next_due, wanted
+
+    def probed(self, queue: str, error: BaseException | None) -> None:
+        """A connection to a backlog queue was made, or could not be."""
+        with self.deciding() as router:
+            if error is not None:
+                router.probe_failed(queue, error, now=self.clock())
+                return
+            router.probe_answered(queue, now=self.clock())
+        self._ready_again.pop(queue, None)

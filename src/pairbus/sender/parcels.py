@@ -1,0 +1,69 @@
+"""What a diverted call sends to the backlog: one message, or batches within the link's limits.
+
+The aliases make each message a little larger, so a batch that fitted the primary may need two here.
+Everything is packed before anything is sent: a message that fits nowhere is refused while all of
+the call's messages are still the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus.servicebus import internals
+from pairbus.servicebus.errors import EnvelopeTooLarge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    content: AmqpAnnotatedMessage | ServiceBusMessageBatch
+    count: int
+
+
+def pack(
+    lane: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
+) -> list[Parcel]:
+    """`lane` is an open sender of the SDK, blocking or asyncio: nothing here waits."""
+    if len(messages) == 1:
+        return [_single(lane, messages[0], path=path, queue=queue)]
+    parcels: list[Parcel] = []
+    _, batch_bytes_max = internals.link_limits(lane)
+    batch = ServiceBusMessageBatch(batch_bytes_max)
+    for message in messages:
+        try:
+            batch.add_message(message)
+            continue
+        except MessageSizeExceededError:
+            if len(batch):
+                parcels.append(Parcel(content=batch, count=len(batch)))
+                batch = ServiceBusMessageBatch(batch_bytes_max)
+        try:
+            batch.add_message(message)
+        except MessageSizeExceededError:
+            # Larger than a batch may be; by itself it may still be taken.
+            parcels.append(_single(lane, message, path=path, queue=queue))
+    if len(batch):
+        parcels.append(Parcel(content=batch, count=len(batch)))
+    return parcels
+
+
+def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) -> Parcel:
+    limit, _ = internals.link_limits(lane)
+    # Encoding it only to learn its size costs as much as sending it, so small ones are believed.
+    if _body_bytes(message) * 2 > limit:
+        size = internals.encoded_size(lane, message)
+        if size > limit:
+            raise EnvelopeTooLarge(entity=path, backlog_queue=queue, size=size, limit=limit)
+    return Parcel(content=message, count=1)
+
+
+def _body_bytes(message: AmqpAnnotatedMessage) -> int:
+    data = message._data_body
+    if data is None:
+        return 1 << 62  # a sequence or a value: only encoding tells
+    return sum(len(part) for part in cast(Iterable[bytes], data))

@@ -1,0 +1,88 @@
+"""What must be true of two clients before they are paired, and what the pairing starts from."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from pairbus.route.router import Router
+from pairbus.servicebus import internals
+from pairbus.servicebus.errors import PairingError
+
+
+def checked(
+    client: Any, options: PairedNamespaceOptions, *, is_asyncio: bool
+) -> SendAvailabilityPairedNamespaceOptions:
+    """The options, if this client can be paired with them as things stand."""
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        raise TypeError(
+            "pair_namespace takes SendAvailabilityPairedNamespaceOptions, "
+            f"not {type(options).__name__}"
+        )
+    primary = internals.host_of(client)
+    if options.is_paired:
+        raise PairingError(
+            "these options have paired a client already; make new ones for each client",
+            namespace=primary,
+        )
+    if options.is_asyncio != is_asyncio:
+        ours, theirs = ("asyncio", "blocking") if is_asyncio else ("blocking", "asyncio")
+        module = "azure.servicebus.aio and its .management" if is_asyncio else "azure.servicebus"
+        raise PairingError(
+            f"this client is {ours}, and the secondary's clients in the options are {theirs}; "
+            f"take them from {module}",
+            namespace=primary,
+        )
+    _check_hosts(client, options)
+    return options
+
+
+def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
+    primary, secondary = internals.host_of(client), internals.host_of(options.messaging_factory)
+    if options.messaging_factory is client or primary.lower() == secondary.lower():
+        raise PairingError(
+            f"the secondary must be another namespace than the primary, and both are {primary!r}",
+            namespace=primary,
+        )
+    entity = internals.entity_of(options.messaging_factory)
+    if entity:
+        raise PairingError(
+            f"the secondary's client is bound to the entity {entity!r} (EntityPath in its "
+            "connection string), so it cannot send to backlog queues; use a connection string of "
+            "the namespace",
+            namespace=secondary,
+        )
+    manager = internals.host_of(options.secondary_namespace_manager)
+    if _bare(manager) != _bare(secondary):
+        raise PairingError(
+            "secondary_namespace_manager and messaging_factory must be of one namespace: the "
+            f"former is of {manager!r}, the latter of {secondary!r}",
+            namespace=secondary,
+        )
+
+
+def _bare(host: str) -> str:
+    """Without scheme, path and port: the two clients keep different parts of what they were
+    given."""
+    host = host.split("//")[-1].split("/")[0].lower()
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+def namespace_name(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> str:
+    """The primary's name in the paths of backlog queues: as given, or the first label of its
+    host."""
+    return options.primary_namespace_name or _bare(internals.host_of(client)).split(".")[0]
+
+
+def router_for(
+    name: str, queues: tuple[str, ...], options: SendAvailabilityPairedNamespaceOptions
+) -> Router:
+    return Router(
+        name,
+        queues,
+        failover_seconds=options.failover_interval.total_seconds(),
+        ping_seconds=options.ping_primary_interval.total_seconds(),
+        choose=random.choice,
+    )

@@ -1,0 +1,226 @@
+"""What a paired client raises on purpose. Each is one of ours and one of the SDK's, so existing
+handlers catch it.
+
+PairbusError, azure.servicebus.exceptions.ServiceBusError
+├── PairingError             the client could not be paired; it stays unpaired and usable
+│   └── SyphonNotInstalled       ... because the syphon was asked for, and is not there
+├── BacklogExhausted         no namespace took it; the caller still owns the message
+├── EnvelopeTooLarge         (also MessageSizeExceededError) the message fits, its envelope does not
+├── ClientFaulted            the client ended because its partner did; make a new one
+└── SequenceNumberUnknown    a diverted schedule cannot be cancelled: nobody knows its number yet
+
+They can be pickled, as errors that cross processes are. A cause that cannot becomes a
+ServiceBusError with its text. Knows nothing of when they are raised.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from typing import Any, ClassVar
+
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+
+from pairbus.errors import PairbusError
+
+
+class _Paired(PairbusError):
+    """Makes an error anew from its own fields: the SDK's errors hold tracebacks and take other
+    arguments."""
+
+    _FIELDS: ClassVar[tuple[str, ...]] = ()
+    _CAUSES: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        given: dict[str, Any] = {name: getattr(self, name) for name in self._FIELDS}
+        given |= {name: _portable(getattr(self, name)) for name in self._CAUSES}
+        return partial(type(self), **given), ()
+
+
+class PairingError(_Paired, ServiceBusError):
+    """A client could not be paired. It stays unpaired, and usable as it was."""
+
+    _FIELDS = ("message", "namespace", "queue")
+    _CAUSES = ("error",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        namespace: str | None = None,
+        queue: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        super().__init__(message, error=error)
+        self.namespace = namespace
+        """The namespace that it is about, as its client names it."""
+        self.queue = queue
+        """The backlog queue that it is about, where it is about one."""
+        self.error = error
+        """What the SDK said, where it said something."""
+
+
+class SyphonNotInstalled(PairingError):
+    """`enable_syphon` was given where the syphon is not installed."""
+
+    _FIELDS = ("message", "namespace", "extra")
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        namespace: str | None = None,
+        extra: str = "spark",
+        error: BaseException | None = None,
+    ) -> None:
+        message = message or (
+            "enable_syphon=True asks for the syphon, which is not installed here: "
+            f"install `pairbus[{extra}]`, or pair with enable_syphon=False and run it elsewhere"
+        )
+        super().__init__(message, namespace=namespace, error=error)
+        self.extra = extra
+        """What to install, as in `pip install pairbus[extra]`."""
+
+
+class BacklogExhausted(_Paired, ServiceBusError):
+    """Neither the primary nor any backlog queue took a message. It is still the caller's."""
+
+    _FIELDS = ("entity", "diverted_count", "queue_count")
+    _CAUSES = ("primary_error", "backlog_error")
+
+    def __init__(
+        self,
+        *,
+        entity: str,
+        primary_error: BaseException | None = None,
+        backlog_error: BaseException | None = None,
+        diverted_count: int = 0,
+        queue_count: int | None = None,
+    ) -> None:
+        super().__init__(
+            _exhausted_text(entity, primary_error, backlog_error, diverted_count, queue_count),
+            error=backlog_error or primary_error,
+        )
+        self.entity = entity
+        self.primary_error = primary_error
+        """Why the primary does not take it; None where that is not known any more."""
+        self.backlog_error = backlog_error
+        """Why the last backlog queue did not."""
+        self.diverted_count = diverted_count
+        """How many messages of this very call a backlog queue had taken already, from the first on.
+        They are safe: send only the rest again."""
+        self.queue_count = queue_count
+        """How many backlog queues the pairing has."""
+
+
+class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
+    """The message alone would fit; with what the backlog adds to bring it home later, it does
+    not."""
+
+    _FIELDS = ("entity", "backlog_queue", "size", "limit")
+    _CAUSES = ("error",)
+
+    def __init__(
+        self,
+        *,
+        entity: str,
+        backlog_queue: str,
+        size: int | None = None,
+        limit: int | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        grown = "it" if size is None else f"its {size} bytes"
+        allowed = "the limit" if limit is None else f"the limit of {limit} bytes"
+        super().__init__(
+            message=f"a message for {entity!r}, which is failed over, does not fit backlog queue "
+            f"{backlog_queue!r}: what is added to bring it home (path, session id, time to live, "
+            f"schedule) takes {grown} over {allowed}. Nothing was lost: send it in smaller parts, "
+            "or again when the primary is back.",
+            error=error,
+        )
+        self.entity = entity
+        self.backlog_queue = backlog_queue
+        self.size = size
+        """In bytes, with the envelope; None where only the service measured it."""
+        self.limit = limit
+        self.error = error
+
+
+class ClientFaulted(_Paired, ServiceBusError):
+    """This client was ended because its partner had ended and it had not followed."""
+
+    _FIELDS = ("which", "reason")
+    _CAUSES = ("error",)
+
+    def __init__(self, *, which: str, reason: str, error: BaseException | None = None) -> None:
+        super().__init__(
+            f"the {which} client was ended after its partner ({reason}): a pair that has lost one "
+            "half brings no message home. Make both clients anew and pair them again.",
+            error=error,
+        )
+        self.which = which
+        """`primary` or `secondary`."""
+        self.reason = reason
+        self.error = error
+
+
+class SequenceNumberUnknown(_Paired, ServiceBusError):
+    """A message whose schedule was diverted cannot be cancelled: it has no number on the primary
+    yet."""
+
+    _FIELDS = ("entity", "number")
+
+    def __init__(self, *, entity: str, number: int) -> None:
+        queue: str | None = getattr(number, "backlog_queue", None)
+        message_id: str | None = getattr(number, "message_id", None)
+        message = f"message {message_id!r}" if message_id else "a message"
+        where = f"backlog queue {queue!r}" if queue else "a backlog queue"
+        super().__init__(
+            f"{message} for {entity!r} cannot be cancelled: it was diverted to {where} and gets "
+            "its sequence number when it is brought home. Nothing of this call was cancelled; "
+            "cancel it then, by the number that peeking the primary shows."
+        )
+        self.entity = entity
+        self.number = number
+        """What `schedule_messages` answered in place of a number."""
+        self.backlog_queue = queue
+        self.message_id = message_id
+
+
+def _exhausted_text(
+    entity: str,
+    primary_error: BaseException | None,
+    backlog_error: BaseException | None,
+    diverted_count: int,
+    queue_count: int | None,
+) -> str:
+    said = (
+        f"no namespace took the message for {entity!r}: the primary failed "
+        f"({_told(primary_error)}), and so did the backlog ({_told(backlog_error)}). "
+        "The message is still yours: send it again later."
+    )
+    if diverted_count:
+        said += (
+            f" The first {diverted_count} of this call are safe in the backlog: send only the rest."
+        )
+    if queue_count == 1:
+        said += (
+            " There is only one backlog queue, and so no other to turn to: "
+            "pair with a backlog_queue_count of 2 or more."
+        )
+    return said
+
+
+def _told(error: BaseException | None) -> str:
+    return "not known any more" if error is None else f"{type(error).__name__}: {error}".rstrip(".")
+
+
+def _portable(error: BaseException | None) -> BaseException | None:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a foreign error's pickling may raise
+        stand_in = ServiceBusError(f"{type(error).__name__}: {error}")
+        # The SDK keeps what is being handled right now, which is not ours and cannot be pickled.
+        stand_in.exc_type = stand_in.exc_value = stand_in.exc_traceback = None
+        return stand_in
+    return error

@@ -1,0 +1,151 @@
+"""Every part of the official SDK that is not public and that pairbus leans on, in one place.
+
+The SDK names its sender's class in `get_queue_sender`, retries where a busy service asked for
+patience, and can wait for ever on a silent one. None of that has a public handle. What is used is
+looked up with care: where a later SDK lacks it, the answer is the cautious one, and the tests of
+this module fail.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, TypeVar
+
+import certifi
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+# What the SDK takes a namespace's limit for before a link has told it: that of the Standard tier.
+MESSAGE_BYTES_ASSUMED = 262_144
+
+Sender = TypeVar("Sender")
+
+
+def adopt(sender: Any, kind: type[Sender]) -> Sender:
+    """Makes a sender that the SDK has built one of ours.
+
+    `get_queue_sender` names the class and takes no other. Repeating its twenty arguments here would
+    break with the next one that it gets.
+    """
+    sender.__class__ = kind
+    adopted: Sender = sender
+    return adopted
+
+
+def raise_if_busy(error: Any) -> None:
+    """For `_handle_exception`, by which the SDK's retry loop asks what to do: it would send again
+    after 1.6 seconds, where Service Bus asks for ten."""
+    if isinstance(error, ServiceBusServerBusyError):
+        raise error
+
+
+def set_retries(sender: Any, retries: int) -> None:
+    sender._config.retry_total = retries
+
+
+def retries_of(client: Any) -> int:
+    return int(client._config.retry_total)
+
+
+def release_keep_alive(sender: Any) -> Any:
+    """Before a broken link is closed: the SDK would wait up to a second for its keep-alive thread
+    or task, and the failed send with it. That ends by itself; the answer can be joined at leisure.
+    """
+    handler = getattr(sender, "_handler", None)
+    keeping_alive = getattr(handler, "_keep_alive_thread", None)
+    if handler is not None and keeping_alive is not None:
+        handler._keep_alive_thread = None
+    return keeping_alive
+
+
+def is_running(sender: Any) -> bool:
+    """Whether the SDK believes that the link is open. If not, its next call opens it."""
+    return bool(sender._running)
+
+
+def is_attached(sender: Any) -> bool:
+    """Whether the link is open as far as the last incoming frame told."""
+    handler = getattr(sender, "_handler", None)
+    if not sender._running or handler is None:
+        return False
+    link = getattr(getattr(handler, "_link", None), "state", None)
+    connection = getattr(getattr(handler, "_connection", None), "state", None)
+    return getattr(link, "name", "ATTACHED") == "ATTACHED" and (
+        getattr(connection, "name", "OPENED") == "OPENED"
+    )
+
+
+def cut(sender: Any) -> bool:
+    """Ends whatever a blocking sender waits for, from another thread: its read fails as if the peer
+    had gone.
+
+    `close` would wait for the lock that the stuck read holds.
+    """
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    if sock is None:
+        return False
+    try:
+        # A WebSocket's own shutdown() closes; the socket inside is what can be woken.
+        getattr(sock, "sock", sock).shutdown(2)
+    except (OSError, AttributeError, TypeError):
+        return False
+    return True
+
+
+class PatientTls(ssl.SSLContext):
+    """A TLS handshake that ends. The SDK's blocking transport lets it wait for ever, out of the
+    reach of `cut`."""
+
+    seconds: float = 60.0
+
+    def wrap_socket(self, sock: Any, *args: Any, **kwargs: Any) -> Any:
+        sock.settimeout(self.seconds)  # the SDK sets its own again after the handshake
+        return super().wrap_socket(sock, *args, **kwargs)
+
+
+def tls_for(client: Any, seconds: float) -> PatientTls | None:
+    """What the SDK would make for each connection, with an end to the handshake. None: the SDK's
+    own is right."""
+    config = client._config
+    if config.ssl_context is not None or not config.use_tls:
+        return None
+    context = PatientTls(ssl.PROTOCOL_TLS_CLIENT)
+    context.seconds = seconds
+    try:
+        context.load_verify_locations(config.connection_verify or certifi.where())
+    except OSError:
+        return None  # a file that is not there: the SDK's error for that is better known
+    return context
+
+
+def use_tls(sender: Any, context: PatientTls | None) -> None:
+    if context is not None and sender._config.ssl_context is None:
+        sender._config.ssl_context = context
+
+
+def link_limits(sender: Any) -> tuple[int, int]:
+    """The largest message and the largest batch that the sender's link takes, in bytes."""
+    message = int(getattr(sender, "_max_message_size_on_link", 0) or MESSAGE_BYTES_ASSUMED)
+    batch = int(getattr(sender, "_max_batch_size_on_link", 0) or MESSAGE_BYTES_ASSUMED)
+    return message, batch
+
+
+def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
+    """Lets a sender make batches before its own link has told it how large they may be."""
+    if not sender._max_message_size_on_link:
+        sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
+
+
+def encoded_size(sender: Any, message: Any) -> int:
+    """The bytes of one message of the SDK on the wire."""
+    transport = sender._amqp_transport
+    return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
+
+
+def entity_of(client: Any) -> str | None:
+    """The EntityPath of a client's connection string, where it has one."""
+    return client._entity_name or None
+
+
+def host_of(client: Any) -> str:
+    return str(client.fully_qualified_namespace)

@@ -1,0 +1,172 @@
+"""One line of the log per event, under the loggers `pairbus.*`.
+
+A line names the entity or the queue, the cause, and what happens next. A cause is a few words of
+the line and no traceback: whoever sent gets the exception itself. Adds no handler and sets no
+level, for these are the application's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any, Final
+
+from pairbus.events import (
+    BacklogReadmitted,
+    BacklogWithdrawn,
+    Closed,
+    Diverted,
+    Event,
+    FailedBack,
+    FailedOver,
+    Paired,
+    PingSent,
+    PrimaryFailed,
+    Recovered,
+    SendFailed,
+    Throttled,
+)
+from pairbus.telemetry.causes import one_line
+
+Line = tuple[int, str]
+
+
+def log_event(event: Event) -> None:
+    logger, line_of = _LINES[type(event)]
+    level, text = line_of(event)
+    logger.log(level, text)  # without arguments, so that a percent sign in a cause is just that
+
+
+def _paired(event: Paired) -> Line:
+    queues = event.backlog_queues
+    which = queues[0] if len(queues) == 1 else f"{queues[0]} to {queues[-1]}"
+    return INFO, (
+        f"{event.namespace} is paired: {_count(len(queues), 'backlog queue')} ({which}), "
+        f"{len(queues) - len(event.made)} found and {len(event.made)} made"
+    )
+
+
+def _closed(event: Closed) -> Line:
+    return (
+        INFO,
+        f"the pairing of {event.namespace} is closed: nothing is pinged or diverted any more",
+    )
+
+
+def _primary_failed(event: PrimaryFailed) -> Line:
+    return WARNING, (
+        f"a send to {_entity(event)} failed: {one_line(event.error)}; the first such failure was "
+        f"{_seconds(event.since_seconds)} ago, and it fails over in "
+        f"{_seconds(event.failover_in_seconds)} unless a send succeeds before"
+    )
+
+
+def _recovered(event: Recovered) -> Line:
+    return INFO, f"{_entity(event)} takes messages again, before its failover interval was over"
+
+
+def _failed_over(event: FailedOver) -> Line:
+    if event.backlog_queue is None:
+        what_next = "no backlog queue is left: sends fail until one of them or the primary is back"
+    else:
+        what_next = f"messages go to {event.backlog_queue} until a ping is answered"
+    return WARNING, (
+        f"{_entity(event)} failed over, {_seconds(event.after_seconds)} after its first failure: "
+        f"{one_line(event.error)}; {what_next}"
+    )
+
+
+def _failed_back(event: FailedBack) -> Line:
+    how = {"ping": "a ping was answered", "by hand": "marked healthy by hand"}
+    return INFO, (
+        f"{_entity(event)} failed back after {_seconds(event.after_seconds)} "
+        f"({how.get(event.reason, event.reason)}); messages go to the primary, and pings stop"
+    )
+
+
+def _diverted(event: Diverted) -> Line:
+    return DEBUG, (
+        f"{_count(event.count, 'message')} for {_entity(event)} diverted to "
+        f"{event.backlog_queue} in {event.seconds:.3f} s, to wait there for the syphon"
+    )
+
+
+def _backlog_withdrawn(event: BacklogWithdrawn) -> Line:
+    if event.left:
+        what_next = f"{_count(event.left, 'backlog queue')} left"
+    else:
+        what_next = "none is left, and sends of what is failed over fail"
+    return WARNING, (
+        f"backlog queue {event.backlog_queue} is out of the rotation: {one_line(event.error)}; "
+        f"{what_next} until it answers again"
+    )
+
+
+def _backlog_readmitted(event: BacklogReadmitted) -> Line:
+    return INFO, (
+        f"backlog queue {event.backlog_queue} answers again and is back in the rotation: "
+        f"{_count(event.left, 'backlog queue')} now"
+    )
+
+
+def _throttled(event: Throttled) -> Line:
+    if event.backlog_queue is None:
+        who = f"{_entity(event)} is"
+    else:
+        who = f"backlog queue {event.backlog_queue}, for {_entity(event)}, is"
+    return WARNING, (
+        f"{who} throttled: the message is sent there again in {_seconds(event.wait_seconds)}"
+    )
+
+
+def _ping_sent(event: PingSent) -> Line:
+    if event.answered:
+        return INFO, f"{_entity(event)} answered a ping"
+    return DEBUG, (
+        f"{_entity(event)} did not answer a ping: {one_line(event.error)}; "
+        "the next one follows while it is failed over"
+    )
+
+
+def _send_failed(event: SendFailed) -> Line:
+    return ERROR, (
+        f"neither namespace took a message for {_entity(event)}: "
+        f"on the primary, {one_line(event.primary_error)}; "
+        f"on the backlog queues, {one_line(event.backlog_error)}; "
+        "its sender gets the error and still has the message"
+    )
+
+
+def _entity(event: Any) -> str:
+    return f"{event.path} of {event.namespace}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s"
+
+
+_PAIRING: Final = logging.getLogger("pairbus.pairing")
+_FAILOVER: Final = logging.getLogger("pairbus.failover")
+_BACKLOG: Final = logging.getLogger("pairbus.backlog")
+_THROTTLING: Final = logging.getLogger("pairbus.throttling")
+_PING: Final = logging.getLogger("pairbus.ping")
+
+_LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] = {
+    Paired: (_PAIRING, _paired),
+    Closed: (_PAIRING, _closed),
+    PrimaryFailed: (_FAILOVER, _primary_failed),
+    Recovered: (_FAILOVER, _recovered),
+    FailedOver: (_FAILOVER, _failed_over),
+    FailedBack: (_FAILOVER, _failed_back),
+    Diverted: (_BACKLOG, _diverted),
+    BacklogWithdrawn: (_BACKLOG, _backlog_withdrawn),
+    BacklogReadmitted: (_BACKLOG, _backlog_readmitted),
+    SendFailed: (_BACKLOG, _send_failed),
+    Throttled: (_THROTTLING, _throttled),
+    PingSent: (_PING, _ping_sent),
+}

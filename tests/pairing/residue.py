@@ -1,0 +1,231 @@
+"""A process of its own that pairs a client, uses it, closes it, and counts what is left.
+
+    python -m tests.pairing.residue SHELL SCENARIO JSON
+
+It prints a word for each step and waits for a line on its standard input before the next, so that
+whoever started it can break things in between. Its last line is the count. What it says on its
+standard error is a warning that nobody should see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncAdministrationClient,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+import pairbus
+try:
+    import pairbus.aio
+except ImportError:
+    pass
+
+SETTLE_SECONDS_MAX = 1.0
+
+
+def sockets() -> int:
+    count = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+        except FileNotFoundError:  # the listing's own
+            continue
+    return count
+
+
+def threads() -> list[str]:
+    """But for the loop's own pool, in which asyncio looks up names."""
+    names = [thread.name for thread in threading.enumerate()]
+    return sorted(name for name in names if not name.startswith(("MainThread", "asyncio_")))
+
+
+def tasks() -> list[str]:
+    try:
+        own = asyncio.current_task()
+    except RuntimeError:
+        return []
+    return sorted(str(task) for task in asyncio.all_tasks() if task is not own)
+
+
+def residue() -> dict[str, Any]:
+    return {"threads": threads(), "tasks": tasks(), "sockets": sockets()}
+
+
+def say(what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def wait_for_go() -> None:
+    sys.stdin.readline()
+
+
+def settings_of(case: dict[str, str]) -> dict[str, Any]:
+    return {
+        "backlog_queue_count": 2,
+        "failover_interval": timedelta(0),
+        "ping_primary_interval": timedelta(seconds=1),
+        "send_timeout": timedelta(seconds=1),
+        "primary_namespace_name": case["name"],
+    }
+
+
+def message(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(f"{number}", message_id=f"{number}")
+
+
+# --- blocking -------------------------------------------------------------------------------------
+
+
+def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
+    before = residue()
+    primary = pairbus.ServiceBusClient.from_connection_string(case["primary"], retry_total=0)
+    secondary = pairbus.ServiceBusClient.from_connection_string(case["secondary"], retry_total=0)
+    manager = ServiceBusAdministrationClient.from_connection_string(
+        case["manager"], connection_verify=case["ca_file"], retry_total=0
+    )
+    options = pairbus.SendAvailabilityPairedNamespaceOptions(
+        manager, secondary, **settings_of(case)
+    )
+    errors: list[str] = []
+    try:
+        primary.pair_namespace(options)
+    except Exception as error:
+        errors.append(type(error).__name__)
+    manager.close()
+    refused = residue()
+    if scenario == "refused":
+        primary.close()
+        secondary.close()
+        return {"before": before, "after": refused, "end": residue(), "errors": errors}
+    first, second = (primary.get_queue_sender(case["queue"]) for _ in range(2))
+    first.send_messages(message(1))
+    stuck: list[threading.Thread] = []
+    for step in scenario.split():
+        say(step)
+        wait_for_go()
+        if step == "stuck":  # a send that nobody answers, while the client is closed
+            stuck.append(threading.Thread(target=_try, args=(first, errors)))
+            stuck[0].start()
+            time.sleep(0.3)
+        else:
+            _try(first, errors)
+            _try(second, errors)
+    seconds = time.monotonic()
+    primary.close()
+    seconds = time.monotonic() - seconds
+    for thread in stuck:
+        thread.join(10)
+    after = residue()  # the secondary's client is still open, but nobody uses it any more
+    secondary.close()
+    return {
+        "before": before,
+        "after": after,
+        "end": residue(),
+        "errors": errors,
+        "close_seconds": seconds,
+    }
+
+
+def _try(sender: Any, errors: list[str]) -> None:
+    try:
+        sender.send_messages(message(2))
+    except Exception as error:
+        errors.append(type(error).__name__)
+
+
+# --- asyncio --------------------------------------------------------------------------------------
+
+
+async def run_asyncio(scenario: str, case: dict[str, str]) -> dict[str, Any]:
+    before = residue()
+    primary = pairbus.aio.ServiceBusClient.from_connection_string(case["primary"], retry_total=0)
+    secondary = pairbus.aio.ServiceBusClient.from_connection_string(
+        case["secondary"], retry_total=0
+    )
+    manager = AsyncAdministrationClient.from_connection_string(
+        case["manager"], connection_verify=case["ca_file"], retry_total=0
+    )
+    options = pairbus.aio.SendAvailabilityPairedNamespaceOptions(
+        manager, secondary, **settings_of(case)
+    )
+    errors: list[str] = []
+    try:
+        await primary.pair_namespace(options)
+    except Exception as error:
+        errors.append(type(error).__name__)
+    await manager.close()
+    refused = await settled(before)
+    if scenario == "refused":
+        await primary.close()
+        await secondary.close()
+        return {"before": before, "after": refused, "end": residue(), "errors": errors}
+    first, second = (primary.get_queue_sender(case["queue"]) for _ in range(2))
+    await first.send_messages(message(1))
+    stuck: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
+    for step in scenario.split():
+        say(step)
+        await loop.run_in_executor(None, wait_for_go)
+        if step == "stuck":
+            stuck.append(asyncio.create_task(_try_later(first, errors)))
+            await asyncio.sleep(0.3)
+        else:
+            await _try_later(first, errors)
+            await _try_later(second, errors)
+    seconds = time.monotonic()
+    await primary.close()
+    seconds = time.monotonic() - seconds
+    await asyncio.gather(*stuck)
+    after = await settled(before)
+    await secondary.close()
+    return {
+        "before": before,
+        "after": after,
+        "end": await settled(before),
+        "errors": errors,
+        "close_seconds": seconds,
+    }
+
+
+async def settled(before: dict[str, Any]) -> dict[str, Any]:
+    """A transport of asyncio closes its socket in the loop's next rounds."""
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while residue() != before and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    return residue()
+
+
+async def _try_later(sender: Any, errors: list[str]) -> None:
+    try:
+        await sender.send_messages(message(2))
+    except Exception as error:
+        errors.append(type(error).__name__)
+
+
+def main() -> None:
+    # What is logged is no warning; Python would print it for want of another place.
+    logging.getLogger().addHandler(logging.NullHandler())
+    shell, scenario, case = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    if shell == "sync":
+        counted = run_blocking(scenario, case)
+    else:
+        with asyncio.Runner() as runner:
+            run: Callable[..., Any] = run_asyncio
+            counted = runner.run(run(scenario, case))
+    say(counted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What a paired client tells: events to observers, lines to the log, and its status."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pairbus.events import (
+    BacklogWithdrawn,
+    Closed,
+    Diverted,
+    FailedBack,
+    FailedOver,
+    Paired,
+    PingSent,
+)
+from tests.pairing.shells import bare
+from tests.pairing.world import SECOND
+
+
+def test_an_outage_is_told_in_order(world):
+    queue = world.queue()
+    client = world.client()
+    world.pair(client, backlog_queue_count=2, ping_primary_interval=SECOND)
+    sender = client.get_queue_sender(queue)
+    world.send(sender, "1")
+    broken = world.queue_in_use(client, queue)
+    fault = world.secondary.fault("cannot_send", broken)
+    with world.primary.fault("cannot_send", queue):
+        world.send(sender, "2")
+        world.wait_for(PingSent)
+    world.wait_for(FailedBack)
+    client.close()
+    fault.clear()
+    kinds = [type(event) for event in world.events]
+    unanswered = kinds.count(PingSent) - 1
+    assert kinds == [
+        Paired,
+        FailedOver,
+        BacklogWithdrawn,
+        Diverted,
+        *[PingSent] * unanswered,
+        PingSent,
+        FailedBack,
+        Closed,
+    ]
+    assert {event.namespace for event in world.events} == {world.name}
+    failed_over, diverted = world.told(FailedOver)[0], world.told(Diverted)[0]
+    assert failed_over.backlog_queue == broken
+    assert diverted.backlog_queue != broken
+    assert (diverted.path, diverted.count) == (queue, 1)
+    assert 0 < diverted.seconds < 10
+    world.check(queue, primary=["1"], backlog=["2"])
+
+
+def test_an_observer_that_raises_harms_nobody(world, caplog):
+    queue = world.queue()
+    told = []
+
+    def broken(event):
+        told.append(event)
+        raise RuntimeError("an observer's own mistake")
+
+    client = world.client()
+    world.pair(client, observers=[broken, world.events.append], ping_primary_interval=SECOND)
+    sender = client.get_queue_sender(queue)
+    with world.primary.fault("cannot_send", queue):
+        world.send(sender, "1")
+    world.wait_for(FailedBack)
+    world.send(sender, "2")
+    client.close()
+    assert [type(event) for event in told] == [type(event) for event in world.events]
+    assert "an observer's own mistake" in caplog.text
+    world.check(queue, primary=["2"], backlog=["1"])
+
+
+def test_an_observer_can_come_later_and_leave(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    told = []
+    stop = client.pairing.observe(told.append)
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "1")
+    assert [type(event) for event in told] == [FailedOver, Diverted]
+    stop()
+    stop()
+    world.send(sender, "2")
+    assert len(told) == 2
+    assert len(world.told(Diverted)) == 2
+    with pytest.raises((TypeError, ValueError)):
+        client.pairing.observe("not callable")
+
+
+def test_an_observer_may_use_the_client(world):
+    """It is called outside of any lock."""
+    queue = world.queue()
+    client = world.client()
+    seen = []
+    pairings = []
+
+    def observer(event):
+        if isinstance(event, FailedOver):
+            [pairing] = pairings
+            seen.append(pairing.status())
+            pairing.mark_path_healthy(event.path)
+
+    world.pair(client, observers=[observer])
+    pairings.append(bare(client.pairing))
+    sender = world.sender(client, queue)
+    with world.primary.fault("error", queue, times=1):
+        world.send(sender, "1")
+    assert len(seen) == 1
+    world.check(queue, primary=["1"])
+
+
+def test_an_outage_is_logged_under_pairbus(world, caplog):
+    caplog.set_level(logging.INFO, logger="pairbus")
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with world.primary.fault("cannot_send", queue):
+        world.send(sender, "1")
+    client.pairing.mark_path_healthy(queue)
+    lines = [record for record in caplog.records if record.name.startswith("pairbus")]
+    assert any(
+        record.levelno >= logging.WARNING and queue in record.getMessage() for record in lines
+    )
+    key = world.primary.connection_string().split("SharedAccessKey=")[1].split(";")[0]
+    assert not any(key in record.getMessage() for record in lines), "no secret is logged"
+
+
+def test_the_status_is_a_snapshot_of_everything(world):
+    failed, healthy = world.queue("failed"), world.queue("healthy")
+    client = world.pair(ping_primary_interval=SECOND)
+    began = datetime.now(UTC)
+    to_failed, to_healthy = world.sender(client, failed), world.sender(client, healthy)
+    world.primary.fault("cannot_send", failed)
+    world.send(to_failed, "1", "2")
+    world.send(to_healthy, "3")
+    world.wait_for(PingSent)
+    status = client.pairing.status()
+    by_path = {entity.path: entity for entity in status.entities}
+    assert set(by_path) == {failed, healthy}
+    one, other = by_path[failed], by_path[healthy]
+    assert (one.state, other.state) == ("failed over", "healthy")
+    assert began - timedelta(seconds=2) < one.since <= datetime.now(UTC)
+    assert one.last_error.startswith("ServiceBusError: ")
+    assert one.backlog_queue in status.backlog_queues
+    assert (one.sent, one.diverted, one.failures, one.refused) == (0, 2, 1, 0)
+    assert (other.sent, other.diverted, other.last_error) == (1, 0, None)
+    assert one.pings_sent >= 1
+    assert one.pings_answered == 0
+    assert one.next_ping > began
+    assert other.next_ping is None
+    assert len(status.backlog_queues) == 3
+    assert status.withdrawn == ()
+    assert status.pings_sent == one.pings_sent
+    shown = json.loads(json.dumps(status.as_dict()))
+    assert failed in json.dumps(shown)
+    world.send(to_healthy, "4")
+    assert other.sent == 1, "it is a snapshot"
+    assert world.entity(client, healthy).sent == 2
+
+
+def test_the_status_counts_a_list_by_its_messages(world):
+    from azure.servicebus import ServiceBusMessage
+
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
+    world.primary.fault("cannot_send", queue)
+    sender.send_messages([ServiceBusMessage("x") for _ in range(4)])
+    entity = world.entity(client, queue)
+    assert (entity.sent, entity.diverted) == (3, 4)
+    assert [event.count for event in world.told(Diverted)] == [4]

@@ -1,0 +1,339 @@
+"""Each way in which a primary can fail, and where the messages are afterwards."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+
+from pairbus.events import Diverted, FailedOver, Throttled
+from tests.pairing.namespaces import wait_until
+from tests.pairing.world import SECOND, aliases, ids
+
+
+@pytest.mark.req("A-10", "X-01")
+def test_a_paired_client_of_a_healthy_primary_is_the_sdks_client(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.send(sender, "single")
+    sender.send_messages([ServiceBusMessage(x, message_id=x) for x in ("one", "two")])
+    batch = sender.create_message_batch()
+    batch.add_message(ServiceBusMessage("batch", message_id="batch"))
+    sender.send_messages(batch)
+    [number] = sender.schedule_messages(
+        ServiceBusMessage("later", message_id="later"), datetime.now(UTC) + timedelta(hours=1)
+    )
+    world.acknowledge(queue, "one", "two", "batch", "later")
+    world.check(queue, primary=["single", "one", "two", "batch", "later"])
+    sender.cancel_scheduled_messages(number)
+    receiver = world.enter(client.get_queue_receiver(queue))
+    assert [str(m) for m in receiver.peek_messages(9)] == ["single", "one", "two", "batch"]
+    assert not world.told(FailedOver)
+
+
+@pytest.mark.req("F-01", "F-03", "A-05")
+def test_a_primary_that_is_killed_is_failed_over_by_the_send_that_notices(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    world.primary.kill()
+    world.send(sender, "during 1", "during 2")
+    world.primary.start()
+    world.check(queue, primary=["before"], backlog=["during 1", "during 2"])
+    [failed_over] = world.told(FailedOver)
+    assert (failed_over.path, failed_over.namespace) == (queue, world.name)
+    assert isinstance(failed_over.error, ServiceBusError)
+    assert [each.count for each in world.told(Diverted, queue)] == [1, 1]
+
+
+@pytest.mark.req("F-01", "A-05")
+def test_a_primary_that_refuses_connections_is_failed_over_by_opening_the_link(world):
+    queue = world.queue()
+    client = world.client()
+    world.primary.kill()
+    world.pair(client)  # which asks nothing of the primary
+    with client.get_queue_sender(queue) as sender:
+        assert [each.path for each in world.told(FailedOver)] == [queue]
+        batch = sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("in a batch", message_id="in a batch"))
+        sender.send_messages(batch)
+        world.send(sender, "alone")
+    world.acknowledge(queue, "in a batch")
+    world.primary.start()
+    world.check(queue, backlog=["in a batch", "alone"])
+
+
+@pytest.mark.req("A-05")
+def test_making_a_batch_is_redirected_as_a_send_is(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = client.get_queue_sender(queue)
+    world.primary.kill()
+    batch = sender.create_message_batch()
+    assert batch.max_size_in_bytes > 200_000
+    batch.add_message(ServiceBusMessage("x", message_id="x"))
+    sender.send_messages(batch)
+    sender.close()
+    world.acknowledge(queue, "x")
+    world.primary.start()
+    world.check(queue, backlog=["x"])
+
+
+@pytest.mark.req("F-01", "X-02")
+@pytest.mark.parametrize("scope", ["namespace", "entity"])
+def test_a_primary_that_hangs_is_failed_over_in_bounded_time(world, scope):
+    queue = world.queue(requires_duplicate_detection=True)
+    client = world.pair(send_timeout=SECOND)
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    with world.primary.fault("hang", queue if scope == "entity" else None):
+        began = time.monotonic()
+        world.send(sender, "during")
+        assert 0.9 < time.monotonic() - began < 6
+        began = time.monotonic()
+        world.send(sender, "later")
+        assert time.monotonic() - began < 0.9, "no attempt on the primary"
+    # What was said into the silence is done when it ends, unless the client had hung up by then.
+    found = wait_until(lambda: ids(world.primary.peek(queue)), "an answer")
+    world.check(queue, primary=found, backlog=["during", "later"])
+    assert set(found) <= {"before", "during"}
+
+
+@pytest.mark.req("F-01")
+def test_a_new_connection_to_a_primary_that_hangs_is_bounded_too(world):
+    queue = world.queue()
+    client = world.pair(send_timeout=SECOND)
+    with world.primary.fault("hang"):
+        began = time.monotonic()
+        sender = client.get_queue_sender(queue)
+        world.send(sender, "during")
+        assert 0.9 < time.monotonic() - began < 8
+        sender.close()
+    world.check(queue, backlog=["during"])
+
+
+@pytest.mark.req("F-01")
+def test_a_primary_that_loses_what_it_is_sent_is_failed_over(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    with world.primary.fault("unreachable", mode="drop"):
+        world.send(sender, "during", timeout=1)  # the caller's own bound, for each namespace
+    world.check(queue, primary=["before"], backlog=["during"])
+
+
+@pytest.mark.req("F-01", "F-04")
+def test_a_disabled_entity_is_failed_over_and_others_are_not(world):
+    disabled, other = world.queue("disabled"), world.queue("other")
+    client = world.pair()
+    to_disabled, to_other = world.sender(client, disabled), world.sender(client, other)
+    world.send(to_disabled, "1")
+    world.primary.set_status(disabled, "SendDisabled")
+    world.send(to_disabled, "2")
+    world.send(to_other, "3")
+    world.check(disabled, primary=["1"], backlog=["2"])
+    world.check(other, primary=["3"])
+    assert [each.path for each in world.told(FailedOver)] == [disabled]
+
+
+@pytest.mark.req("F-01")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "error"},
+        {"kind": "error", "condition": "com.microsoft:timeout"},
+        {"kind": "error", "condition": "amqp:resource-limit-exceeded"},
+        {"kind": "error", "condition": "com.example:never-heard-of"},
+        {"kind": "cannot_send"},
+        {"kind": "cannot_contact"},
+        {"kind": "unreachable"},
+        {"kind": "restart", "seconds": 600},
+        {"kind": "error", "condition": "amqp:link:detach-forced", "on": ["send", "attach"]},
+    ],
+    ids=lambda fault: fault.get("condition", fault["kind"]).replace(":", "-"),
+)
+def test_what_an_entity_answers_that_no_retry_cures_is_failed_over(world, fault):
+    queue, other = world.queue(), world.queue("other")
+    client = world.pair()
+    sender, unhindered = world.sender(client, queue), world.sender(client, other)
+    world.send(sender, "before")
+    with world.primary.fault(entity=queue, **fault):
+        world.send(sender, "during")
+        world.send(unhindered, "unhindered")
+    world.send(sender, "still")
+    world.check(queue, primary=["before"], backlog=["during", "still"])
+    world.check(other, primary=["unhindered"])
+
+
+@pytest.mark.req("F-01")
+def test_a_full_entity_is_failed_over(world):
+    queue = world.queue(max_size_in_megabytes=1)
+    client = world.pair()
+    sender = world.sender(client, queue)
+    bodies = [f"{number}" for number in range(6)]
+    for body in bodies:
+        world.send(sender, body, application_properties={"padding": "x" * 200_000})
+    fits = ids(world.primary.peek(queue))
+    assert 3 <= len(fits) < 6
+    world.check(queue, primary=fits, backlog=set(bodies) - set(fits))
+
+
+@pytest.mark.req("F-01", "A-05")
+def test_the_sdks_own_retries_come_first(world):
+    queue = world.queue()
+    client = world.pair(world.client(retry_total=3, retry_backoff_factor=0.01))
+    sender = world.sender(client, queue)
+    with world.primary.fault("error", queue, times=2) as fault:
+        world.send(sender, "cured")
+        assert fault.hits == 2
+    with world.primary.fault("error", queue) as fault:
+        world.send(sender, "not cured")
+        assert fault.hits == 4
+    world.check(queue, primary=["cured"], backlog=["not cured"])
+
+
+@pytest.mark.req("F-03", "F-05")
+def test_a_failed_over_entity_costs_no_attempt_on_the_primary(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    fault = world.primary.fault("cannot_send", queue)
+    world.send(sender, *(f"{number}" for number in range(5)))
+    assert fault.hits == 1
+    world.check(queue, backlog=[f"{number}" for number in range(5)])
+
+
+@pytest.mark.req("F-05", "A-01")
+def test_every_sender_of_the_client_sees_a_failover_at_once(world):
+    queue = world.queue()
+    client = world.client()
+    unopened, used = client.get_queue_sender(queue), world.sender(client, queue)
+    world.send(used, "before the pairing")
+    world.pair(client)
+    after = world.sender(client, queue)
+    fault = world.primary.fault("cannot_send", queue)
+    world.send(used, "1")
+    world.send(after, "2")
+    world.send(unopened, "3")
+    world.send(world.sender(client, queue.upper()), "4")
+    assert fault.hits == 1
+    unopened.close()
+    assert len(world.told(FailedOver)) == 1
+    found = world.backlog()
+    assert ids(found) == ["1", "2", "3", "4"]
+    assert {aliases(each)["x-ms-path"].lower() for each in found} == {queue.lower()}
+    assert ids(world.primary.peek(queue)) == ["before the pairing"]
+
+
+@pytest.mark.req("A-01")
+@pytest.mark.parametrize("is_used", [True, False], ids=["used", "unopened"])
+def test_a_sender_that_is_older_than_the_pairing_is_paired(world, is_used):
+    queue = world.queue()
+    client = world.client()
+    sender = client.get_queue_sender(queue)
+    if is_used:
+        world.send(sender, "before")
+    world.pair(client)
+    world.primary.kill()
+    world.send(sender, "during")
+    sender.close()
+    world.primary.start()
+    world.check(queue, primary=["before"] if is_used else [], backlog=["during"])
+
+
+@pytest.mark.req("F-05", "Q-05")
+def test_two_clients_know_nothing_of_each_other(world):
+    queue = world.queue()
+    one, two = world.pair(), world.pair()
+    fault = world.primary.fault("cannot_send", queue)
+    world.send(world.sender(one, queue), "diverted")
+    fault.clear()
+    world.send(world.sender(two, queue), "delivered")
+    world.check(queue, primary=["delivered"], backlog=["diverted"])
+    states = [world.entity(client, queue).state for client in (one, two)]
+    assert states == ["failed over", "healthy"]
+
+
+@pytest.mark.req("Q-05", "Q-06")
+def test_messages_for_many_entities_share_the_backlog_queues(world):
+    queues = [world.queue(f"{number}") for number in range(5)]
+    client = world.pair(backlog_queue_count=1)
+    fault = world.primary.fault("cannot_send")
+    for queue in queues:
+        with client.get_queue_sender(queue) as sender:
+            world.send(sender, queue)
+    fault.clear()
+    assert len(world.secondary.peek(world.backlog_path(0))) == 5
+    for queue in queues:
+        world.check(queue, backlog=[queue])
+
+
+@pytest.mark.req("R-01")
+def test_receivers_of_a_paired_client_receive_from_the_primary_only(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    receiver = world.enter(client.get_queue_receiver(queue))
+    fault = world.primary.fault("cannot_send", queue)
+    world.send(sender, "diverted")
+    fault.clear()
+    world.primary.send(queue, ServiceBusMessage("delivered", message_id="delivered"))
+    assert [str(m) for m in receiver.receive_messages(9, max_wait_time=2)] == ["delivered"]
+    world.check(queue, primary=["delivered"], backlog=["diverted"])
+
+
+@pytest.mark.req("F-02", "R-03")
+def test_a_throttled_sender_waits_ten_seconds_and_stays_on_the_primary(world):
+    queue = world.queue()
+    client = world.pair(world.client(retry_total=3, retry_backoff_factor=0.01))
+    sender = world.sender(client, queue)
+    busy = "com.microsoft:server-busy"
+    with world.primary.fault("error", queue, condition=busy, times=1) as fault:
+        began = time.monotonic()
+        world.send(sender, "patient")
+        assert 10 <= time.monotonic() - began < 15
+        assert fault.hits == 1, "not tried again before that"
+    world.check(queue, primary=["patient"])
+    [throttled] = world.told(Throttled)
+    assert (throttled.path, throttled.wait_seconds) == (queue, 10)
+    assert throttled.backlog_queue is None
+    assert not world.told(FailedOver)
+
+
+@pytest.mark.req("F-02", "R-03")
+def test_a_throttled_sender_without_the_time_to_wait_gets_the_sdks_error(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with world.primary.fault("throttle", queue) as fault:
+        with pytest.raises(ServiceBusServerBusyError):
+            world.send(sender, "in a hurry", timeout=2)
+        assert fault.hits == 1
+    world.send(sender, "after")
+    world.check(queue, primary=["after"])
+    assert not world.told(FailedOver)
+
+
+@pytest.mark.req("F-02", "R-03")
+def test_a_throttled_backlog_queue_is_waited_for_and_kept(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "first")
+    busy = "com.microsoft:server-busy"
+    backlog_queue = world.queue_in_use(client, queue)
+    with world.secondary.fault("error", backlog_queue, condition=busy, times=1) as fault:
+        began = time.monotonic()
+        world.send(sender, "patient")
+        assert 10 <= time.monotonic() - began < 15
+        assert fault.hits == 1
+    world.check(queue, backlog=["first", "patient"])
+    [throttled] = world.told(Throttled)
+    assert throttled.backlog_queue == world.queue_in_use(client, queue) == backlog_queue

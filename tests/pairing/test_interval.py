@@ -1,0 +1,142 @@
+"""The failover interval: until it is over, failures are the caller's; and what ends it early.
+
+In real time, with an interval of a second or two; its exact bounds are tested where time is handed
+in.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.errors import PairbusError
+from pairbus.events import FailedOver, PrimaryFailed, Recovered
+from tests.pairing.namespaces import wait_until
+
+INTERVAL = timedelta(seconds=1.5)
+LONG = timedelta(minutes=60)
+
+
+def is_failed_over(world, client, queue) -> bool:
+    return world.entity(client, queue).state == "failed over"
+
+
+@pytest.mark.req("A-05", "F-03")
+def test_an_entity_fails_over_when_it_has_failed_for_the_interval(world):
+    queue = world.queue()
+    client = world.pair(failover_interval=INTERVAL)
+    sender = world.sender(client, queue)
+    fault = world.primary.fault("cannot_send", queue)
+    began = time.monotonic()
+    with pytest.raises(ServiceBusError):
+        world.send(sender, "refused 1")
+    failed = time.monotonic()
+    with pytest.raises(ServiceBusError):
+        world.send(sender, "refused 2")
+    assert not is_failed_over(world, client, queue)
+    assert time.monotonic() - began < 1.5, "the machine is too slow for this test"
+    wait_until(lambda: is_failed_over(world, client, queue), "failed over by time alone")
+    assert 1.5 <= time.monotonic() - began
+    assert time.monotonic() - failed < 2.5
+    world.send(sender, "diverted")
+    assert fault.hits == 2
+    world.check(queue, backlog=["diverted"])
+    first, second = world.told(PrimaryFailed)
+    assert (first.path, first.since_seconds) == (queue, 0)
+    assert first.failover_in_seconds == pytest.approx(1.5)
+    assert second.failover_in_seconds == pytest.approx(1.5 - second.since_seconds)
+    [failed_over] = world.told(FailedOver)
+    assert failed_over.after_seconds >= 1.5
+
+
+@pytest.mark.req("F-04")
+def test_a_success_clears_the_timer(world):
+    queue = world.queue()
+    client = world.pair(failover_interval=INTERVAL)
+    sender = world.sender(client, queue)
+    with world.primary.fault("error", queue, times=1):
+        began = time.monotonic()
+        with pytest.raises(ServiceBusError):
+            world.send(sender, "refused")
+        world.send(sender, "taken")
+    wait_until(lambda: time.monotonic() - began > 1.7, "the interval since the first failure")
+    with world.primary.fault("error", queue, times=1), pytest.raises(ServiceBusError):
+        world.send(sender, "refused again")
+    world.send(sender, "taken again")
+    world.check(queue, primary=["taken", "taken again"])
+    assert [type(event) for event in world.events[1:]] == [
+        PrimaryFailed,
+        Recovered,
+        PrimaryFailed,
+        Recovered,
+    ]
+
+
+@pytest.mark.req("A-05", "A-10")
+@pytest.mark.parametrize(
+    ("condition", "on"),
+    [
+        ("amqp:internal-error", "send"),
+        ("amqp:resource-limit-exceeded", "send"),
+        ("com.microsoft:timeout", "send"),
+        ("com.microsoft:entity-disabled", "attach"),
+    ],
+)
+def test_before_the_interval_is_over_the_caller_gets_the_sdks_own_error(world, condition, on):
+    queue = world.queue()
+    paired = world.pair(failover_interval=LONG)
+    plain = world.enter(world.shell.plain_client(world.primary.connection_string(), retry_total=0))
+    errors = []
+    with world.primary.fault("error", queue, condition=condition, on=[on]):
+        for client in (paired, plain):
+            sender = client.get_queue_sender(queue)
+            with pytest.raises(ServiceBusError) as raised:
+                sender.send_messages(ServiceBusMessage("x"))
+            errors.append(raised.value)
+            sender.close()
+    ours, theirs = errors
+    assert type(ours) is type(theirs)
+    assert not isinstance(ours, PairbusError)
+    assert condition in str(ours)
+    world.check(queue)
+
+
+@pytest.mark.req("A-05")
+def test_before_the_interval_is_over_opening_a_link_raises_as_the_sdk_does(world):
+    queue = world.queue()
+    client = world.pair(failover_interval=LONG)
+    world.primary.kill()
+    with pytest.raises(ServiceBusError), client.get_queue_sender(queue):
+        pass
+    sender = client.get_queue_sender(queue)
+    with pytest.raises(ServiceBusError):
+        sender.create_message_batch()
+    with pytest.raises(ServiceBusError):
+        sender.send_messages(ServiceBusMessage("x"))
+    assert len(world.told(PrimaryFailed, queue)) == 3
+    world.primary.start()
+    world.send(sender, "after")
+    sender.close()
+    world.check(queue, primary=["after"])
+    assert len(world.told(Recovered, queue)) == 1
+
+
+@pytest.mark.req("A-05", "F-03")
+def test_a_suspect_entity_fails_over_although_nobody_sends_to_it(world):
+    """And a link that is opened then is one to the backlog."""
+    queue = world.queue()
+    client = world.pair(failover_interval=timedelta(seconds=1))
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    world.primary.kill()
+    with pytest.raises(ServiceBusError):
+        world.send(sender, "refused")
+    world.wait_for(FailedOver, queue)
+    with client.get_queue_sender(queue) as another:
+        world.send(another, "diverted")
+    world.primary.start()
+    world.check(queue, primary=["before"], backlog=["diverted"])

@@ -1,0 +1,164 @@
+"""Failures that say nothing of the primary: they are the caller's, and nothing goes to the backlog.
+
+The client fails over at the first failure that counts, so none of these may count.
+"""
+
+from __future__ import annotations
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+
+from pairbus.errors import PairbusError
+from pairbus.events import Diverted, FailedOver, PrimaryFailed
+
+pytestmark = pytest.mark.req("F-02", "A-10")
+
+
+def check_nothing_counted(world, client, *queues: str) -> None:
+    assert not world.told(FailedOver)
+    assert not world.told(PrimaryFailed)
+    assert not world.told(Diverted)
+    assert world.backlog() == []
+    for entity in client.pairing.status().entities:
+        assert entity.state == "healthy"
+        assert entity.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "error"),
+    [
+        ("listener", None, ServiceBusAuthorizationError),
+        ("sender", "bm90IHRoZSBrZXk=", ServiceBusAuthenticationError),
+    ],
+    ids=["without the claim", "with a wrong key"],
+)
+def test_an_unauthorized_sender(world, policy, key, error):
+    queue = world.queue()
+    client = world.pair(world.client(world.primary.connection_string(policy, key)))
+    with pytest.raises(error) as raised, client.get_queue_sender(queue):
+        pass
+    assert type(raised.value) is error
+    sender = client.get_queue_sender(queue)
+    for _ in range(2):
+        with pytest.raises(error) as raised:
+            sender.send_messages(ServiceBusMessage("x"))
+        assert type(raised.value) is error
+    with pytest.raises(error):
+        sender.create_message_batch()
+    sender.close()
+    check_nothing_counted(world, client)
+    world.check(queue)
+
+
+def test_an_entity_that_is_not_there(world):
+    client = world.pair()
+    sender = client.get_queue_sender(f"{world.name}.nowhere")
+    with pytest.raises(ServiceBusAuthenticationError) as raised:
+        sender.send_messages(ServiceBusMessage("x"))
+    assert not isinstance(raised.value, PairbusError)
+    sender.close()
+    check_nothing_counted(world, client)
+
+
+def test_a_message_that_is_too_large(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    large = ServiceBusMessage(b"x" * 300_000)
+    for content in (large, [large], [large, large]):
+        with pytest.raises(MessageSizeExceededError) as raised:
+            sender.send_messages(content)
+        assert not isinstance(raised.value, PairbusError), "the SDK's own"
+    batch = sender.create_message_batch(max_size_in_bytes=1000)
+    with pytest.raises(MessageSizeExceededError):
+        batch.add_message(large)
+    world.send(sender, "after")
+    check_nothing_counted(world, client)
+    world.check(queue, primary=["after"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ServiceBusMessage("x", application_properties={"what": object()}),
+        lambda: [ServiceBusMessage("x", application_properties={"what": object()})],
+        lambda: object(),
+        lambda: "not a message",
+        lambda: [ServiceBusMessage("x"), 3],
+        lambda: {"no": "body"},
+        lambda: None,
+    ],
+    ids=["property", "in a list", "object", "text", "mixed", "dict", "none"],
+)
+def test_what_is_not_a_message_gets_the_same_answer_as_from_the_sdk(world, make):
+    queue = world.queue()
+    client = world.pair()
+    plain = world.enter(world.shell.plain_client(world.primary.connection_string(), retry_total=0))
+    ours, theirs = world.sender(client, queue), world.enter(plain.get_queue_sender(queue))
+    with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever it is
+        theirs.send_messages(make())
+    with pytest.raises(type(expected.value)) as raised:
+        ours.send_messages(make())
+    assert type(raised.value) is type(expected.value)
+    check_nothing_counted(world, client)
+    world.send(ours, "after")
+    world.check(queue, primary=["after"])
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_that_cannot_be(world, timeout):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with pytest.raises(ValueError, match="timeout"):
+        sender.send_messages(ServiceBusMessage("x"), timeout=timeout)
+    with pytest.raises(ValueError, match="timeout"):
+        sender.schedule_messages(ServiceBusMessage("x"), None, timeout=timeout)
+    check_nothing_counted(world, client)
+    world.check(queue)
+
+
+def test_nothing_to_send(world):
+    """The SDK sends nothing, says nothing."""
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    sender.send_messages([])
+    sender.send_messages(sender.create_message_batch())
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "diverted")
+    sender.send_messages([])
+    sender.send_messages(sender.create_message_batch())
+    world.check(queue, backlog=["diverted"])
+
+
+def test_a_sender_that_is_closed(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = client.get_queue_sender(queue)
+    world.send(sender, "before")
+    sender.close()
+    sender.close()
+    with pytest.raises(ValueError, match="shutdown"):
+        sender.send_messages(ServiceBusMessage("x"))
+    with pytest.raises(ValueError, match="shutdown"):
+        sender.create_message_batch()
+    world.check(queue, primary=["before"])
+
+
+def test_a_refusal_of_one_message_does_not_stop_the_next(world):
+    """An entity with sessions refuses what has none: a matter of the message."""
+    queue = world.queue(requires_session=True)
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with pytest.raises(ServiceBusError):
+        sender.send_messages(ServiceBusMessage("without a session"))
+    sender.send_messages(ServiceBusMessage("with one", session_id="s"))
+    assert world.primary.count(queue) == 1
+    check_nothing_counted(world, client)

@@ -1,0 +1,389 @@
+"""`pair_namespace` itself: what it makes, what it refuses, and what is left when it failed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+import pairbus
+from pairbus.errors import OptionsError, PairbusError
+from pairbus.events import FailedOver, Paired
+from pairbus.servicebus.errors import PairingError, SyphonNotInstalled
+from tests.pairing.shells import bare
+from tests.pairing.world import AT_ONCE, NEVER
+
+INT32_MAX = 2**31 - 1
+MAX_DURATION = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
+
+
+def settings(queue) -> dict:
+    """All that a queue can be told, as the administration client shows it."""
+    return {name: value for name, value in queue.items() if name != "name"}
+
+
+# what it makes
+
+
+@pytest.mark.req("Q-01", "Q-02", "A-01", "A-08")
+def test_missing_backlog_queues_are_made_as_documented(world):
+    client = world.client()
+    options = world.options(backlog_queue_count=2)
+    client.pair_namespace(options)
+    assert options.backlog_queue_count == 2
+    admin = world.secondary.admin
+    usual = settings(admin.create_queue(f"{world.name}.usual"))
+    for index in range(2):
+        made = settings(admin.get_queue(f"{world.name}/x-servicebus-transfer/{index}"))
+        changed = {name: made[name] for name in usual if made[name] != usual[name]}
+        lock, ttl, idle = (
+            made.pop(name)
+            for name in ("lock_duration", "default_message_time_to_live", "auto_delete_on_idle")
+        )
+        assert lock == timedelta(minutes=1)
+        assert min(ttl, idle) >= MAX_DURATION - timedelta(seconds=1)
+        del changed["lock_duration"]
+        for name in ("default_message_time_to_live", "auto_delete_on_idle"):
+            changed.pop(name, None)
+        assert changed == {
+            "max_size_in_megabytes": 5120,
+            "max_delivery_count": INT32_MAX,
+            "dead_lettering_on_message_expiration": True,
+        }
+        assert made["enable_batched_operations"] is True
+    assert not world.secondary.has_queue(world.backlog_path(2))
+    [paired] = world.told(Paired)
+    assert paired.backlog_queues == paired.made == (world.backlog_path(0), world.backlog_path(1))
+
+
+@pytest.mark.req("A-03", "A-04", "A-05", "A-06", "A-09", "Q-01")
+def test_two_arguments_are_enough(world):
+    client = world.client()
+    options = world.shell.options(world.manager(), world.factory())
+    assert options.backlog_queue_count == 10
+    assert options.failover_interval == timedelta(minutes=1)
+    assert options.ping_primary_interval == timedelta(minutes=1)
+    assert options.enable_syphon is False
+    client.pair_namespace(options)
+    try:
+        names = [f"localhost/x-servicebus-transfer/{index}" for index in range(10)]
+        assert all(world.secondary.has_queue(name) for name in names)
+        assert options.backlog_queue_count == 10
+        assert client.pairing.status().backlog_queues == tuple(names)
+        assert client.pairing.options is bare(options) or client.pairing.options == options
+    finally:
+        for name in names:
+            world.secondary.admin.delete_queue(name)
+
+
+@pytest.mark.req("Q-03", "Q-04", "A-08")
+def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world):
+    admin = world.secondary.admin
+    for index in (0, 2, 3):
+        admin.create_queue(
+            world.backlog_path(index), lock_duration=timedelta(seconds=20), max_delivery_count=3
+        )
+    before = {index: settings(admin.get_queue(world.backlog_path(index))) for index in (0, 2, 3)}
+    queue = world.queue()
+    client = world.client()
+    options = world.options(backlog_queue_count=2)
+    client.pair_namespace(options)
+    assert options.backlog_queue_count == 2
+    [paired] = world.told(Paired)
+    assert paired.made == (world.backlog_path(1),)
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    for number in range(6):
+        world.send(sender, f"{number}")
+        client.pairing.mark_path_healthy(queue)  # so that the next one chooses anew
+    world.check(queue, backlog=[f"{number}" for number in range(6)])
+    for index in (2, 3):
+        assert world.secondary.count(world.backlog_path(index)) == 0
+    for index, had in before.items():
+        has = settings(admin.get_queue(world.backlog_path(index)))
+        for changing in ("updated_at_utc", "accessed_at_utc"):
+            had.pop(changing, None)
+            has.pop(changing, None)
+        assert has == had
+
+
+@pytest.mark.req("Q-03")
+def test_clients_that_pair_at_once_do_not_get_in_each_others_way(world):
+    from concurrent.futures import ThreadPoolExecutor
+
+    clients = [world.client() for _ in range(4)]
+    each = [world.options(backlog_queue_count=5) for _ in clients]
+    with ThreadPoolExecutor(4) as pool:
+        for future in [
+            pool.submit(client.pair_namespace, options)
+            for client, options in zip(clients, each, strict=True)
+        ]:
+            future.result(30)
+    made = [queue for paired in world.told(Paired) for queue in paired.made]
+    assert sorted(made) == [world.backlog_path(index) for index in range(5)]
+
+
+@pytest.mark.req("A-01")
+def test_the_primary_is_not_needed_for_pairing(world):
+    queue = world.queue()
+    client = world.client()
+    world.primary.kill()
+    world.pair(client)
+    with client.get_queue_sender(queue) as sender:
+        world.send(sender, "diverted")
+    world.primary.start()
+    world.check(queue, backlog=["diverted"])
+
+
+@pytest.mark.req("A-03", "X-01")
+@pytest.mark.parametrize("connections", ["ready", "lazy"])
+def test_the_secondarys_client_may_be_the_plain_sdks(world, connections):
+    queue = world.queue()
+    factory = world.enter(
+        world.shell.plain_client(world.secondary.connection_string(), retry_total=0)
+    )
+    client = world.pair(factory=factory, secondary_connections=connections)
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "1", "2")
+    world.check(queue, backlog=["1", "2"])
+    with factory.get_queue_sender(world.backlog_path(0)) as other:
+        other.send_messages(ServiceBusMessage("the application's own"))
+
+
+# what it refuses
+
+
+def refused_pairing(client, options, *words: str) -> PairingError:
+    with pytest.raises(PairingError) as raised:
+        client.pair_namespace(options)
+    assert isinstance(raised.value, ServiceBusError)
+    assert isinstance(raised.value, PairbusError)
+    for word in words:
+        assert word in str(raised.value)
+    return raised.value
+
+
+def check_unpaired(world, client, queue: str) -> None:
+    """It is what it was before: a client of the SDK."""
+    assert client.pairing is None
+    with client.get_queue_sender(queue) as sender:
+        world.send(sender, "unpaired")
+        fault = world.primary.fault("cannot_send", queue)
+        with pytest.raises(ServiceBusError) as raised:
+            world.send(sender, "refused")
+        assert not isinstance(raised.value, PairbusError)
+        fault.clear()
+    world.check(queue, primary=["unpaired"])
+
+
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [("RootManageSharedAccessKey", "bm90IHRoZSBrZXk="), ("sender", None), ("listener", None)],
+    ids=["wrong key", "only Send", "only Listen"],
+)
+def test_a_manager_without_the_right_to_manage_is_refused(world, policy, key):
+    queue = world.queue()
+    client = world.client()
+    manager = world.manager(world.secondary.connection_string(policy, key))
+    error = refused_pairing(client, world.options(manager=manager), world.backlog_path(0))
+    assert error.__cause__ is not None
+    check_unpaired(world, client, queue)
+    world.pair(client)
+    assert client.pairing is not None
+
+
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize("connections", ["ready", "lazy"])
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [("RootManageSharedAccessKey", "bm90IHRoZSBrZXk="), ("listener", None)],
+    ids=["wrong key", "only Listen"],
+)
+def test_a_secondarys_client_that_may_not_send_is_refused(world, policy, key, connections):
+    queue = world.queue()
+    client = world.client()
+    factory = world.factory(world.secondary.connection_string(policy, key))
+    options = world.options(factory=factory, secondary_connections=connections)
+    error = refused_pairing(client, options)
+    assert error.__cause__ is not None
+    check_unpaired(world, client, queue)
+    world.pair(client)
+    with client.get_queue_sender(queue) as sender:
+        world.send(sender, "paired")
+    world.check(queue, primary=["unpaired", "paired"])
+
+
+@pytest.mark.req("A-07")
+def test_options_whose_pairing_failed_can_be_used_again(world):
+    queue = world.queue()
+    client = world.client()
+    options = world.options()
+    with world.secondary.fault("cannot_manage"):
+        refused_pairing(client, options, world.backlog_path(0))
+    check_unpaired(world, client, queue)
+    client.pair_namespace(options)
+    assert client.pairing is not None
+    assert len(world.told(Paired)) == 1
+
+
+@pytest.mark.req("A-07")
+def test_a_secondary_that_is_down_cannot_be_paired_with(world):
+    queue = world.queue()
+    client = world.client()
+    options = world.options()
+    world.secondary.kill()
+    refused_pairing(client, options)
+    check_unpaired(world, client, queue)
+    world.secondary.start()
+    client.pair_namespace(options)
+    assert client.pairing is not None
+
+
+@pytest.mark.req("A-11")
+def test_options_pair_once_and_a_client_pairs_once(world):
+    client, other = world.client(), world.client()
+    options = world.options()
+    client.pair_namespace(options)
+    refused_pairing(other, options, "already")
+    assert other.pairing is None
+    paired = client.pairing.status()
+    refused_pairing(client, world.options(), "paired")
+    assert client.pairing.status().backlog_queues == paired.backlog_queues
+
+
+@pytest.mark.req("A-02")
+def test_only_options_of_a_kind_can_pair(world):
+    client = world.client()
+    with pytest.raises((TypeError, PairbusError), match="SendAvailabilityPairedNamespaceOptions"):
+        client.pair_namespace({"backlog_queue_count": 3})
+    with pytest.raises(OptionsError, match="SendAvailabilityPairedNamespaceOptions"):
+        pairbus.PairedNamespaceOptions()
+    assert issubclass(
+        pairbus.SendAvailabilityPairedNamespaceOptions, pairbus.PairedNamespaceOptions
+    )
+    assert client.pairing is None
+
+
+def test_a_namespace_cannot_be_its_own_secondary(world):
+    client = world.client()
+    cs = world.primary.connection_string()
+    options = world.options(factory=world.factory(cs), manager=world.manager(cs))
+    refused_pairing(client, options, "another namespace")
+
+
+def test_a_closed_client_cannot_be_paired(world):
+    client = world.client()
+    client.close()
+    options = world.options()
+    with pytest.raises((ServiceBusError, ValueError)):
+        client.pair_namespace(options)
+    assert client.pairing is None
+
+
+@pytest.mark.req("A-06")
+def test_a_syphon_that_is_not_installed_is_named(world):
+    client = world.client()
+    with pytest.raises(SyphonNotInstalled, match=r"pairbus\[spark\]"):
+        client.pair_namespace(world.options(enable_syphon=True))
+    assert client.pairing is None
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        pytest.param(
+            {"backlog_queue_count": 0},
+            ["backlog_queue_count", "at least 1", "not 0"],
+            marks=pytest.mark.req("A-04"),
+        ),
+        ({"backlog_queue_count": "3"}, ["backlog_queue_count", "at least 1", "'3'"]),
+        pytest.param(
+            {"failover_interval": timedelta(seconds=-1)},
+            ["failover_interval", "0:00:00", "1:00:00"],
+            marks=pytest.mark.req("A-05"),
+        ),
+        ({"failover_interval": timedelta(minutes=60, seconds=1)}, ["1:00:00", "not 1:00:01"]),
+        ({"failover_interval": 60}, ["failover_interval", "timedelta", "not 60"]),
+        pytest.param(
+            {"ping_primary_interval": timedelta(milliseconds=999)},
+            ["ping_primary_interval", "0:00:01", "0:30:00"],
+            marks=pytest.mark.req("A-09"),
+        ),
+        ({"ping_primary_interval": timedelta(minutes=31)}, ["0:30:00", "not 0:31:00"]),
+        pytest.param(
+            {"throttle_wait": timedelta(seconds=9)},
+            ["throttle_wait", "0:00:10", "not 0:00:09"],
+            marks=pytest.mark.req("R-03"),
+        ),
+        ({"send_timeout": AT_ONCE}, ["send_timeout", "0:00:01", "1:00:00"]),
+        ({"ping_mode": "smoke"}, ["ping_mode", "'message'", "'link'", "'smoke'"]),
+        ({"secondary_connections": "never"}, ["'ready'", "'lazy'", "'never'"]),
+        ({"enable_syphon": "yes"}, ["enable_syphon", "True or False", "'yes'"]),
+        ({"primary_namespace_name": "a/b"}, ["primary_namespace_name", "contoso", "'a/b'"]),
+        ({"observers": [3]}, ["observer", "callable", "3"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_impossible_options_are_refused_with_what_would_be_right(world, wrong, words):
+    with pytest.raises(OptionsError) as raised:
+        world.options(**wrong)
+    assert isinstance(raised.value, ValueError)
+    for word in words:
+        assert word in str(raised.value)
+
+
+@pytest.mark.req("A-05", "A-09")
+def test_the_bounds_of_the_intervals_are_accepted(world):
+    for least in (True, False):
+        options = world.options(
+            failover_interval=AT_ONCE if least else timedelta(minutes=60),
+            ping_primary_interval=timedelta(seconds=1) if least else NEVER,
+        )
+        assert options.failover_interval in (AT_ONCE, timedelta(hours=1))
+
+
+def test_clients_of_the_wrong_kind_are_refused(world):
+    manager, factory = world.manager(), world.factory()
+    with pytest.raises(OptionsError, match="secondary_namespace_manager"):
+        world.options(manager=factory, factory=factory)
+    with pytest.raises(OptionsError, match="messaging_factory"):
+        world.options(manager=manager, factory=manager)
+
+
+def test_options_cannot_be_pickled_or_copied(world):
+    options = bare(world.options())
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(options)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        copy.copy(options)
+
+
+@pytest.mark.req("A-11")
+def test_unpaired_options_mark_nothing(world):
+    with pytest.raises(OptionsError, match="orders"):
+        world.options().mark_path_healthy("orders")
+
+
+@pytest.mark.req("A-01", "F-05")
+def test_a_sender_of_the_secondarys_client_is_never_diverted(world):
+    """It is the application's own client; that it serves as a secondary changes nothing for it."""
+    client, factory = world.client(), world.factory()
+    world.pair(client, factory=factory)
+    world.secondary.admin.create_queue(f"{world.name}.own")
+    sender = world.enter(factory.get_queue_sender(f"{world.name}.own"))
+    fault = world.secondary.fault("cannot_send", f"{world.name}.own")
+    with pytest.raises(ServiceBusError):
+        sender.send_messages(ServiceBusMessage("x"))
+    fault.clear()
+    sender.send_messages(ServiceBusMessage("y"))
+    assert world.secondary.count(f"{world.name}.own") == 1
+    assert not world.told(FailedOver)

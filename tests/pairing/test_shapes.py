@@ -1,0 +1,349 @@
+"""All that a sender of the SDK can do, while its entity is failed over; and the ids of messages."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from pairbus.errors import PairbusError
+from pairbus.events import Diverted
+from pairbus.servicebus.errors import SequenceNumberUnknown
+from tests.pairing.world import SECOND, aliases, ids
+
+HOUR = timedelta(hours=1)
+
+
+def text(number: int) -> str:
+    return f"{number}"
+
+
+# what `send_messages` takes
+
+
+@pytest.mark.req("E-02", "X-01")
+def test_one_message_a_list_a_batch_a_dict_and_an_annotated_one(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "single")
+    sender.send_messages([ServiceBusMessage(name, message_id=name) for name in ("a", "b")])
+    sender.send_messages(ServiceBusMessage(name, message_id=name) for name in ("from", "generator"))
+    sender.send_messages({"body": "dict", "message_id": "dict"})
+    sender.send_messages([{"body": "dicts", "message_id": "dicts"}])
+    sender.send_messages(
+        AmqpAnnotatedMessage(
+            data_body=b"annotated", properties=AmqpMessageProperties(message_id="annotated")
+        )
+    )
+    batch = sender.create_message_batch()
+    batch.add_message(ServiceBusMessage("batch 1", message_id="batch 1"))
+    batch.add_message({"body": "batch 2", "message_id": "batch 2"})
+    batch.add_message(
+        AmqpAnnotatedMessage(
+            data_body=b"batch 3", properties=AmqpMessageProperties(message_id="batch 3")
+        )
+    )
+    sender.send_messages(batch)
+    names = ["a", "b", "from", "generator", "dict", "dicts", "annotated"]
+    names += ["batch 1", "batch 2", "batch 3"]
+    world.acknowledge(queue, *names)
+    world.check(queue, backlog=["single", *names])
+    for message in world.backlog(queue):
+        assert str(message) == message.message_id
+    assert sum(each.count for each in world.told(Diverted)) == len(names) + 1
+
+
+@pytest.mark.req("E-02")
+def test_a_batch_that_was_filled_before_the_outage(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    batch = sender.create_message_batch()
+    for number in range(3):
+        batch.add_message(ServiceBusMessage(text(number), message_id=text(number)))
+    world.primary.kill()
+    sender.send_messages(batch)
+    world.acknowledge(queue, "0", "1", "2")
+    world.primary.start()
+    world.check(queue, backlog=["0", "1", "2"])
+
+
+@pytest.mark.req("E-02")
+def test_a_generator_is_read_once_and_sent_whole(world):
+    """The attempt on the primary must not use it up."""
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    sender.send_messages(ServiceBusMessage(text(n), message_id=text(n)) for n in range(5))
+    world.acknowledge(queue, *"01234")
+    world.check(queue, backlog=list("01234"))
+
+
+@pytest.mark.req("E-02")
+def test_topics(world):
+    topic = world.topic("all")
+    client = world.pair()
+    sender = world.enter(client.get_topic_sender(topic))
+    world.send(sender, "before")
+    world.primary.fault("cannot_send", topic)
+    world.send(sender, "during")
+    assert ids(world.primary.peek(topic, "all")) == ["before"]
+    [diverted] = world.backlog()
+    assert aliases(diverted) == {"x-ms-path": topic}
+    assert diverted.message_id == "during"
+
+
+# every message has an id before its first attempt
+
+
+@pytest.mark.req("X-02")
+def test_a_message_without_an_id_is_given_one_that_it_keeps(world):
+    queue = world.queue(requires_duplicate_detection=True)
+    client = world.pair(backlog_queue_count=3)
+    sender = world.sender(client, queue)
+    message = ServiceBusMessage("no id")
+    world.primary.fault("cut_after_accept", queue, times=1)
+    sender.send_messages(message)
+    [on_primary], [diverted] = world.primary.peek(queue), world.backlog(queue)
+    assert on_primary.message_id == diverted.message_id == message.message_id
+    assert message.message_id
+    world.bring_home(queue)
+    assert ids(world.primary.peek(queue)) == [message.message_id], "once, after all"
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("shape", ["list", "batch", "dict", "annotated"])
+def test_an_unknown_outcome_is_diverted_under_the_same_ids(world, shape):
+    queue = world.queue(requires_duplicate_detection=True)
+    client = world.pair()
+    sender = world.sender(client, queue)
+    content = {
+        "list": lambda: [ServiceBusMessage(text(n)) for n in range(3)],
+        "batch": sender.create_message_batch,
+        "dict": lambda: [{"body": text(n)} for n in range(3)],
+        "annotated": lambda: [AmqpAnnotatedMessage(value_body=text(n)) for n in range(3)],
+    }[shape]()
+    if shape == "batch":
+        for number in range(3):
+            content.add_message(ServiceBusMessage(text(number)))
+    world.primary.fault("cut_after_accept", queue, times=1)
+    sender.send_messages(content)
+    on_primary, diverted = world.primary.peek(queue), world.backlog(queue)
+    assert ids(on_primary) == ids(diverted)
+    assert len(set(ids(on_primary))) == 3
+    assert None not in [message.message_id for message in on_primary]
+    assert client.pairing.status().entities[0].diverted == 3
+
+
+@pytest.mark.req("X-02")
+def test_an_id_of_the_applications_own_is_kept(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    sender.send_messages(
+        [ServiceBusMessage("healthy", message_id="mine"), ServiceBusMessage("another")]
+    )
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "diverted", message_id="mine, too")
+    mine, given = sorted(world.primary.peek(queue), key=str, reverse=True)
+    assert mine.message_id == "mine"
+    assert given.message_id
+    assert [each.message_id for each in world.backlog(queue)] == ["mine, too"]
+
+
+@pytest.mark.req("X-02")
+def test_a_cut_in_the_middle_of_a_transfer_is_diverted_and_stored_once(world):
+    queue = world.queue(requires_duplicate_detection=True)
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.primary.fault("cut_in_transfer", queue, times=1)
+    world.send(sender, "x")
+    world.check(queue, backlog=["x"])
+
+
+@pytest.mark.req("X-02")
+def test_the_sdks_retry_after_a_lost_answer_is_seen_once(world):
+    queue = world.queue(requires_duplicate_detection=True)
+    client = world.pair(world.client(retry_total=3, retry_backoff_factor=0.05))
+    sender = world.sender(client, queue)
+    world.primary.fault("cut_after_accept", queue, times=1)
+    sender.send_messages(ServiceBusMessage("no id"))
+    assert len(world.primary.peek(queue)) == 1
+    assert world.backlog() == []
+
+
+# scheduling
+
+
+@pytest.mark.req("E-01")
+def test_what_is_scheduled_while_failed_over_has_no_number_yet(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    due = datetime.now(UTC) + HOUR
+    [known] = sender.schedule_messages(ServiceBusMessage("known", message_id="known"), due)
+    world.primary.fault("cannot_send", queue)
+    numbers = sender.schedule_messages(
+        [ServiceBusMessage(name, message_id=name) for name in ("a", "b")], due
+    )
+    world.acknowledge(queue, "known", "a", "b")
+    assert [int(number) for number in numbers] == [-1, -1]
+    for name, number in zip(("a", "b"), numbers, strict=True):
+        assert isinstance(number, int)
+        assert name in repr(number)
+        assert "x-servicebus-transfer" in repr(number)
+    [single] = sender.schedule_messages(ServiceBusMessage("c", message_id="c"), due)
+    assert int(single) == -1
+    found = world.backlog(queue)
+    assert ids(found) == ["a", "b", "c"]
+    for message in found:
+        assert aliases(message) == {
+            "x-ms-path": queue,
+            "x-ms-scheduledenqueuetimeutc": pytest.approx(due.timestamp() * 1000, abs=1),
+        }
+    for unknown in (single, [single], [known, *numbers]):
+        with pytest.raises(SequenceNumberUnknown) as raised:
+            sender.cancel_scheduled_messages(unknown)
+        assert isinstance(raised.value, ServiceBusError)
+        assert isinstance(raised.value, PairbusError)
+    world.primary.faults.clear_all()
+    assert ids(world.primary.peek(queue)) == ["known"], "nothing was cancelled"
+    sender.cancel_scheduled_messages(known)
+    assert world.primary.count(queue) == 0
+
+
+@pytest.mark.req("A-05", "F-01")
+def test_scheduling_fails_over_as_sending_does(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    world.primary.kill()
+    [number] = sender.schedule_messages(
+        ServiceBusMessage("later", message_id="later"), datetime.now(UTC) + HOUR
+    )
+    assert int(number) == -1
+    world.send(sender, "now")
+    world.primary.start()
+    assert ids(world.primary.peek(queue)) == ["before"]
+    assert ids(world.backlog(queue)) == ["later", "now"]
+
+
+@pytest.mark.req("A-10")
+def test_cancelling_what_is_unknown_to_the_primary_is_the_sdks_error(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with pytest.raises(ServiceBusError) as raised:
+        sender.cancel_scheduled_messages(4711)
+    assert not isinstance(raised.value, PairbusError)
+    world.send(sender, "after")
+    world.check(queue, primary=["after"])
+
+
+def test_a_hanging_primary_bounds_scheduling_too(world):
+    queue = world.queue()
+    client = world.pair(send_timeout=SECOND)
+    sender = world.sender(client, queue)
+    due = datetime.now(UTC) + HOUR
+    sender.schedule_messages(ServiceBusMessage("before"), due)
+    with world.primary.fault("hang", queue):
+        began = time.monotonic()
+        [number] = sender.schedule_messages(ServiceBusMessage("x", message_id="x"), due)
+        assert time.monotonic() - began < 8
+        assert int(number) == -1
+    assert ids(world.backlog(queue)) == ["x"]
+
+
+# the rest of a sender's surface
+
+
+@pytest.mark.req("X-01", "A-10")
+def test_a_sender_is_one_of_the_sdk_with_its_names(world):
+    from azure.servicebus import ServiceBusSender
+    from azure.servicebus.aio import ServiceBusSender as AsyncSender
+
+    from tests.pairing.shells import bare
+
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue, client_identifier="me")
+    kind = ServiceBusSender if world.shell.name == "sync" else AsyncSender
+    assert isinstance(bare(sender), kind)
+    assert (sender.entity_name, sender.client_identifier) == (queue, "me")
+    assert sender.fully_qualified_namespace == client.fully_qualified_namespace
+    assert sender.client_identifier == "me"
+    given = world.sender(client, queue)
+    assert given.client_identifier
+
+
+@pytest.mark.req("A-05")
+def test_the_callers_timeout_holds_on_each_namespace(world):
+    queue = world.queue()
+    client = world.pair(backlog_queue_count=1)
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    with (
+        world.primary.fault("hang", queue),
+        world.secondary.fault("hang", world.backlog_path(0)),
+    ):
+        began = time.monotonic()
+        with pytest.raises(ServiceBusError):
+            world.send(sender, "nowhere", timeout=1)
+        assert 1.8 < time.monotonic() - began < 7
+    assert "before" in ids(world.primary.peek(queue))
+
+
+@pytest.mark.req("A-10")
+def test_a_timeout_before_the_interval_is_the_sdks_own(world):
+    queue = world.queue()
+    client = world.pair(failover_interval=timedelta(minutes=5))
+    sender = world.sender(client, queue)
+    world.send(sender, "before")
+    with world.primary.fault("hang", queue):
+        began = time.monotonic()
+        with pytest.raises(OperationTimeoutError) as raised:
+            world.send(sender, "late", timeout=1)
+        assert time.monotonic() - began < 5
+        assert not isinstance(raised.value, PairbusError)
+    assert world.backlog() == []
+
+
+@pytest.mark.req("A-10")
+def test_a_client_bound_to_an_entity_refuses_others_as_the_sdk_does(world):
+    queue = world.queue()
+    text = f"{world.primary.connection_string()};EntityPath={queue}"
+    client = world.pair(world.client(text))
+    world.send(world.sender(client, queue), "x")
+    with pytest.raises(ValueError, match="EntityPath"):
+        client.get_queue_sender(f"{queue}.other")
+    world.check(queue, primary=["x"])
+
+
+def test_a_sender_can_be_used_without_a_with_block(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = client.get_queue_sender(queue)
+    world.send(sender, "1")
+    world.primary.fault("cannot_send", queue)
+    world.send(sender, "2")
+    sender.close()
+    world.check(queue, primary=["1"], backlog=["2"])
+
+
+def test_closing_a_sender_closes_no_other(world):
+    queue = world.queue()
+    client = world.pair()
+    one, two = client.get_queue_sender(queue), world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    world.send(one, "1")
+    one.close()
+    world.send(two, "2")
+    world.check(queue, backlog=["1", "2"])

@@ -1,0 +1,189 @@
+"""What a test of the paired client holds: entities and backlog queues of its own on two namespaces
+that it shares, paired clients, what they told, and the account of it all.
+
+The account is what every test here ends with. What a sender was told is *acknowledged*: it must be
+on the primary or in the backlog, under its id, with its envelope.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+
+from pairbus.events import Event
+from tests.pairing.namespaces import NamespaceProcess, wait_until
+from tests.pairing.shells import Shell
+
+QUICK: dict[str, Any] = {"retry_total": 0}
+"""A failure that is expected should not be waited for."""
+AT_ONCE = timedelta(0)
+SECOND = timedelta(seconds=1)
+NEVER = timedelta(minutes=30)
+"""No ping comes during a test, unless it wants one."""
+QUEUES = 3
+ALIASES = (b"x-ms-path", b"x-ms-sessionid", b"x-ms-timetolive", b"x-ms-scheduledenqueuetimeutc")
+
+
+def ids(messages: Iterable[ServiceBusReceivedMessage]) -> list[str]:
+    return sorted(str(message.message_id) for message in messages)
+
+
+def aliases(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """The envelope of a message in the backlog; what the SDK shows as bytes is text."""
+    properties = message.application_properties or {}
+    return {
+        name.decode(): value.decode() if isinstance(value, bytes) else value
+        for name in ALIASES
+        if (value := properties.get(name)) is not None
+    }
+
+
+class World:
+    """One test's view of the pair, through one shell."""
+
+    def __init__(
+        self, *, shell: Shell, primary: NamespaceProcess, secondary: NamespaceProcess, name: str
+    ) -> None:
+        self.shell = shell
+        self.primary = primary
+        self.secondary = secondary
+        self.name = name
+        """Of the primary in backlog paths: so that each test has backlog queues of its own."""
+        self.events: list[Event] = []
+        self.acknowledged: defaultdict[str, list[str]] = defaultdict(list)
+        self._open = ExitStack()
+
+    # entities on the primary
+
+    def queue(self, suffix: str = "queue", **settings: Any) -> str:
+        path = f"{self.name}.{suffix}"
+        self.primary.admin.create_queue(path, **settings)
+        return path
+
+    def topic(self, *subscriptions: str) -> str:
+        path = f"{self.name}.topic"
+        self.primary.admin.create_topic(path)
+        for subscription in subscriptions:
+            self.primary.admin.create_subscription(path, subscription)
+        return path
+
+    def backlog_path(self, index: int) -> str:
+        return f"{self.name}/x-servicebus-transfer/{index}"
+
+    # clients
+
+    def enter(self, opened: Any) -> Any:
+        return self._open.enter_context(opened)
+
+    def client(self, connection_string: str | None = None, **options: Any) -> Any:
+        """Of the primary, not paired yet."""
+        text = connection_string or self.primary.connection_string()
+        return self.enter(self.shell.client(text, **{**QUICK, **options}))
+
+    def factory(self, connection_string: str | None = None, **options: Any) -> Any:
+        text = connection_string or self.secondary.connection_string()
+        return self.enter(self.shell.client(text, **{**QUICK, **options}))
+
+    def manager(self, connection_string: str | None = None, **options: Any) -> Any:
+        text = connection_string or self.secondary.connection_string()
+        options = {"connection_verify": self.secondary.ca_file, "retry_total": 1, **options}
+        return self.enter(self.shell.manager(text, **options))
+
+    def options(self, *, manager: Any = None, factory: Any = None, **settings: Any) -> Any:
+        """Fails over at once and pings never, unless told."""
+        defaults = {
+            "primary_namespace_name": self.name,
+            "backlog_queue_count": QUEUES,
+            "failover_interval": AT_ONCE,
+            "ping_primary_interval": NEVER,
+            "observers": [self.events.append],
+        }
+        return self.shell.options(
+            manager or self.manager(), factory or self.factory(), **{**defaults, **settings}
+        )
+
+    def pair(self, client: Any = None, **settings: Any) -> Any:
+        """A client that is paired, one of its own unless told."""
+        client = client or self.client()
+        client.pair_namespace(self.options(**settings))
+        return client
+
+    def sender(self, client: Any, path: str, **options: Any) -> Any:
+        return self.enter(client.get_queue_sender(path, **options))
+
+    def send(
+        self, sender: Any, *bodies: str, timeout: float | None = None, **settings: Any
+    ) -> None:
+        """One send each; a message's id is its text, unless told."""
+        for body in bodies:
+            message = ServiceBusMessage(body, **{"message_id": body, **settings})
+            sender.send_messages(message, timeout=timeout)
+            self.acknowledge(sender.entity_name, body)
+
+    def acknowledge(self, path: str, *ids: str) -> None:
+        self.acknowledged[path].extend(ids)
+
+    def close(self) -> None:
+        self._open.close()
+
+    # what was told
+
+    def told(self, kind: type[Any], path: str | None = None) -> list[Any]:
+        return [
+            event
+            for event in list(self.events)
+            if isinstance(event, kind) and (path is None or getattr(event, "path", None) == path)
+        ]
+
+    def wait_for(self, kind: type[Any], path: str | None = None, *, count: int = 1) -> list[Any]:
+        wait_until(lambda: len(self.told(kind, path)) >= count, f"{count} {kind.__name__}")
+        return self.told(kind, path)
+
+    # the account
+
+    def backlog(self, path: str | None = None) -> list[ServiceBusReceivedMessage]:
+        """All messages in this test's backlog queues, of one entity if told."""
+        found: list[ServiceBusReceivedMessage] = []
+        index = 0
+        while self.secondary.has_queue(self.backlog_path(index)):
+            found += self.secondary.peek(self.backlog_path(index))
+            index += 1
+        if path is None:
+            return found
+        return [each for each in found if aliases(each).get("x-ms-path") == path]
+
+    def check(self, path: str, *, primary: Iterable[str] = (), backlog: Iterable[str] = ()) -> None:
+        """These ids are on the primary's queue and those in the backlog, once each; and nothing
+        that was acknowledged is missing, nothing else is there."""
+        on_primary, diverted = self.primary.peek(path), self.backlog(path)
+        for message in diverted:
+            assert aliases(message) == {"x-ms-path": path}
+        assert (ids(on_primary), ids(diverted)) == (sorted(primary), sorted(backlog))
+        missing = Counter(self.acknowledged[path]) - Counter(ids(on_primary) + ids(diverted))
+        assert not missing, f"acknowledged and nowhere: {missing}"
+
+    def bring_home(self, path: str) -> None:
+        """As the syphon would: what is in the backlog goes to the primary under its own id."""
+        for index in range(QUEUES):
+            queue = self.backlog_path(index)
+            for message in self.secondary.take(queue, self.secondary.count(queue)):
+                assert aliases(message) == {"x-ms-path": path}
+                body = b"".join(message.body)
+                self.primary.send(path, ServiceBusMessage(body, message_id=message.message_id))
+
+    # the state of a paired client
+
+    def entity(self, client: Any, path: str) -> Any:
+        """What the status says of one entity."""
+        [found] = [each for each in client.pairing.status().entities if each.path == path]
+        return found
+
+    def queue_in_use(self, client: Any, path: str) -> str:
+        queue = self.entity(client, path).backlog_queue
+        assert queue is not None, "no backlog queue is left"
+        return str(queue)

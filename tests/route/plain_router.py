@@ -1,0 +1,131 @@
+"""The rules of failing over, written down as plainly as possible, to hold the router against.
+
+Slow and simple on purpose: no laziness, no heap, no cache. At every step of time, every entity is
+looked at. What is drawn at random is not predicted here; the machine checks it instead.
+"""
+
+from dataclasses import dataclass, field
+
+HEALTHY, SUSPECT, FAILED_OVER = "healthy", "suspect", "failed over"
+COUNTS = ("sent", "diverted", "failures", "throttled", "refused", "pings_sent", "pings_answered")
+
+
+@dataclass
+class PlainEntity:
+    state: str = HEALTHY
+    first_failure: float | None = None
+    failed_over_at: float | None = None
+    ways_back: int = 0
+    last_ping_slot: int = 0
+    """Intervals since the failover are numbered; each may have one ping, the first has none."""
+    is_ping_out: bool = False
+    queue: str | None = None
+    """Where it was last seen to send, or would; None: it is free to pick."""
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def back(self):
+        if self.state == FAILED_OVER:
+            self.ways_back += 1
+            self.queue = None
+        self.state, self.first_failure, self.failed_over_at = HEALTHY, None, None
+
+
+class PlainRouter:
+    def __init__(self, queues, *, failover, ping, rest):
+        self.failover, self.ping, self.rest = failover, ping, rest
+        self.now = 0.0
+        self.entities: dict[str, PlainEntity] = {}
+        self.resting = {}  # withdrawn queue -> when to look at it, None: somebody is looking
+        self.queues = list(queues)
+        self.turns = dict.fromkeys(queues, 0)
+        self.is_closed = False
+
+    @property
+    def in_rotation(self):
+        return tuple(queue for queue in self.queues if queue not in self.resting)
+
+    def entity(self, path):
+        return self.entities.setdefault(path.lower(), PlainEntity())
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.let_time_pass()
+
+    def let_time_pass(self):
+        for entity in self.entities.values():
+            if entity.state == SUSPECT and self.now - entity.first_failure >= self.failover:
+                entity.state = FAILED_OVER
+                entity.failed_over_at = entity.first_failure + self.failover
+                entity.last_ping_slot = 0
+
+    # sends
+
+    def sent_to_primary(self, path):
+        entity = self.entity(path)
+        if entity.state == SUSPECT:
+            entity.back()
+
+    def primary_failed(self, path, ways_back):
+        """Is the message to be planned again?"""
+        entity = self.entity(path)
+        if ways_back != entity.ways_back:
+            return True
+        if entity.state == HEALTHY:
+            entity.state, entity.first_failure = SUSPECT, self.now
+            self.let_time_pass()
+        return entity.state == FAILED_OVER
+
+    def backlog_failed(self, queue, turn):
+        if turn == self.turns[queue] and queue not in self.resting:
+            self.resting[queue] = self.now + self.rest
+
+    # chores
+
+    def slot(self, entity):
+        return int((self.now - entity.failed_over_at) // self.ping)
+
+    def wants_ping(self, entity):
+        return (
+            entity.state == FAILED_OVER
+            and not entity.is_ping_out
+            and self.slot(entity) > entity.last_ping_slot
+        )
+
+    def take_due(self):
+        """Paths to ping and queues to look at."""
+        if self.is_closed:
+            return set(), set()
+        paths = {path for path, entity in self.entities.items() if self.wants_ping(entity)}
+        for path in paths:
+            entity = self.entities[path]
+            entity.is_ping_out, entity.last_ping_slot = True, self.slot(entity)
+        rested = {q for q, at in self.resting.items() if at is not None and at <= self.now}
+        self.resting.update(dict.fromkeys(rested))
+        return paths, rested
+
+    def next_due(self):
+        if self.is_closed:
+            return None
+        moments = [at for at in self.resting.values() if at is not None]
+        for entity in self.entities.values():
+            if entity.state == SUSPECT:
+                moments.append(entity.first_failure + self.failover)
+            if entity.state == FAILED_OVER and not entity.is_ping_out:
+                moments.append(entity.failed_over_at + (entity.last_ping_slot + 1) * self.ping)
+        return min(moments, default=None)
+
+    def ping_ended(self, path, ways_back, *, answered):
+        """Does it bring the entity back?"""
+        entity = self.entity(path)
+        entity.is_ping_out = False
+        is_news = answered and ways_back == entity.ways_back and not self.is_closed
+        if is_news:
+            entity.back()
+        return is_news
+
+    def probe_ended(self, queue, *, answered):
+        if answered:
+            del self.resting[queue]
+            self.turns[queue] += 1
+        else:
+            self.resting[queue] = self.now + self.rest

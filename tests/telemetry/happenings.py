@@ -1,0 +1,79 @@
+"""One event of every kind, and some variants, as they come from a pair of namespaces."""
+
+from pairbus import events
+from pairbus.events import (
+    BacklogReadmitted,
+    BacklogWithdrawn,
+    Closed,
+    Diverted,
+    FailedBack,
+    FailedOver,
+    Paired,
+    PingSent,
+    PrimaryFailed,
+    Recovered,
+    SendFailed,
+    Throttled,
+)
+
+CONTOSO = "contoso"
+QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(3))
+QUEUE = QUEUES[1]
+LOST = ConnectionError("the line is dead")
+REFUSED = PermissionError("no entry")
+
+paired = Paired(namespace=CONTOSO, backlog_queues=QUEUES, made=QUEUES[2:])
+primary_failed = PrimaryFailed(
+    namespace=CONTOSO, path="orders", error=LOST, since_seconds=12.34, failover_in_seconds=47.66
+)
+recovered = Recovered(namespace=CONTOSO, path="orders")
+failed_over = FailedOver(
+    namespace=CONTOSO, path="orders", backlog_queue=QUEUE, error=LOST, after_seconds=60.0
+)
+failed_back = FailedBack(namespace=CONTOSO, path="orders", reason="ping", after_seconds=300.5)
+failed_back_by_hand = FailedBack(
+    namespace=CONTOSO, path="orders", reason="by hand", after_seconds=4.0
+)
+diverted = Diverted(namespace=CONTOSO, path="orders", backlog_queue=QUEUE, count=1, seconds=0.02)
+diverted_batch = Diverted(
+    namespace=CONTOSO, path="orders", backlog_queue=QUEUE, count=40, seconds=0.3
+)
+withdrawn = BacklogWithdrawn(namespace=CONTOSO, backlog_queue=QUEUE, error=REFUSED, left=2)
+readmitted = BacklogReadmitted(namespace=CONTOSO, backlog_queue=QUEUE, left=3)
+throttled = Throttled(namespace=CONTOSO, path="orders", wait_seconds=10, backlog_queue=None)
+throttled_backlog = Throttled(
+    namespace=CONTOSO, path="orders", wait_seconds=10, backlog_queue=QUEUE
+)
+ping_unanswered = PingSent(namespace=CONTOSO, path="orders", answered=False, error=LOST)
+ping_answered = PingSent(namespace=CONTOSO, path="orders", answered=True, error=None)
+send_failed = SendFailed(
+    namespace=CONTOSO, path="orders", primary_error=LOST, backlog_error=REFUSED
+)
+closed = Closed(namespace=CONTOSO)
+
+# From pairing to closing, with an outage in between that is over at the end.
+HISTORY = [
+    paired,
+    primary_failed,
+    recovered,
+    primary_failed,
+    failed_over,
+    diverted,
+    diverted_batch,
+    throttled_backlog,
+    withdrawn,
+    send_failed,
+    readmitted,
+    ping_unanswered,
+    ping_answered,
+    failed_back,
+    throttled,
+    failed_over,
+    failed_back_by_hand,
+    closed,
+]
+KINDS = {
+    kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+}
