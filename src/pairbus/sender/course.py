@@ -15,6 +15,7 @@ from pairbus.route.router import Nowhere, Plan, ToBacklog, ToPrimary, Way
 from pairbus.sender.errand import Errand, Patience, TurnTaken
 from pairbus.sender.pair import Pair
 from pairbus.sender.parcels import Parcel, pack
+from pairbus.sender.shelves import AllBusy
 from pairbus.servicebus.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.servicebus.failures import Kind, kind_of
 
@@ -80,6 +81,8 @@ class Course(Generic[Attempt, Result]):
     def backlog_failed(self, way: ToBacklog, error: Exception) -> float:
         """The seconds to wait before it goes on; raises what is the message's own fault. Anything
         else is the queue's, and there are others."""
+        if isinstance(error, AllBusy):
+            raise error
         kind = kind_of(error)
         if kind is Kind.THROTTLED:
             return self._wait(way, error)

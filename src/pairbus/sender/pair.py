@@ -27,6 +27,8 @@ from pairbus.servicebus.errors import PairingError
 
 # A connection that could not be made ready is tried again after this long.
 READY_AGAIN_SECONDS = 30.0
+# A ping or a probe has this long, or as long as a send if that is less.
+CHORE_SECONDS_MAX = 30.0
 
 
 class Pair:
@@ -46,6 +48,7 @@ class Pair:
         self.backlog_queues = found.queues
         self.clock = clock
         self.send_seconds = options.send_timeout.total_seconds()
+        self.chore_seconds = min(self.send_seconds, CHORE_SECONDS_MAX)
         self.throttle_seconds = options.throttle_wait.total_seconds()
         self.throttle_laps_max = max(1, internals.retries_of(client))
         self.is_ready_mode = options.secondary_connections == "ready"
@@ -61,6 +64,7 @@ class Pair:
             observers=options.observers,
         )
         self._backlog_retries = internals.retries_of(options.messaging_factory)
+        self._is_told = False
         # When a connection to a backlog queue that was to be made ready is due for another try.
         self._ready_again: dict[str, float] = {}
 
@@ -107,13 +111,24 @@ class Pair:
         if events:
             self._audience.tell(events)
 
+    # The next two are on the way of every message; `deciding` would cost them a microsecond.
+
     def plan(self, path: str) -> Plan:
-        with self.deciding() as router:
-            return router.plan(path, now=self.clock())
+        router = self._router
+        with self._lock:
+            plan = router.plan(path, now=self.clock())
+            events = router.take_events() if router.has_events else None
+        if events:
+            self._audience.tell(events)
+        return plan
 
     def sent(self, path: str, way: Way, *, count: int, seconds: float = 0.0) -> None:
-        with self.deciding() as router:
+        router = self._router
+        with self._lock:
             router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+            events = router.take_events() if router.has_events else None
+        if events:
+            self._audience.tell(events)
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
         with self.deciding() as router:
@@ -154,7 +169,15 @@ class Pair:
             error=error,
         )
 
+    def close_router(self) -> None:
+        with self._lock:
+            self._router.close(now=self.clock())
+            events = self._router.take_events()
+        if self._is_told:
+            self._audience.tell(events)
+
     def tell_paired(self) -> None:
+        self._is_told = True
         queues, made = self._found.queues, self._found.made
         self._audience.tell([Paired(namespace=self.namespace, backlog_queues=queues, made=made)])
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from azure.servicebus.exceptions import OperationTimeoutError
+
 from pairbus.servicebus import internals
 
 LANES_PER_QUEUE_MAX = 8
@@ -102,8 +104,11 @@ class Shelves(Generic[Sender]):
         return shelf
 
 
-def all_busy(queue: str, timeout: float) -> str:
-    return (
-        f"all {LANES_PER_QUEUE_MAX} connections to backlog queue {queue!r} were busy for "
-        f"{timeout:g} seconds"
-    )
+class AllBusy(OperationTimeoutError):
+    """Says nothing of the queue: too much was to be diverted at once."""
+
+    def __init__(self, queue: str, timeout: float) -> None:
+        super().__init__(
+            message=f"all {LANES_PER_QUEUE_MAX} connections to backlog queue {queue!r} were busy "
+            f"for {timeout:g} seconds; send less at once, or larger batches"
+        )

@@ -12,7 +12,7 @@ import ssl
 from typing import Any, TypeVar
 
 import certifi
-from azure.servicebus.exceptions import ServiceBusServerBusyError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 # What the SDK takes a namespace's limit for before a link has told it: that of the Standard tier.
 MESSAGE_BYTES_ASSUMED = 262_144
@@ -60,6 +60,19 @@ def release_keep_alive(sender: Any) -> Any:
 def is_running(sender: Any) -> bool:
     """Whether the SDK believes that the link is open. If not, its next call opens it."""
     return bool(sender._running)
+
+
+def check_not_shut(sender: Any) -> None:
+    """A sender that its client has closed meanwhile would raise a ValueError, for a caller's
+    mistake; here it is nobody's who sends."""
+    if sender._shutdown.is_set():
+        raise ServiceBusConnectionError(message="the connection was closed with its client")
+
+
+def check_client_open(client: Any) -> None:
+    """Of our own clients only: the SDK's do not know that they are closed."""
+    if getattr(getattr(client, "_state", None), "is_closed", False):
+        raise ServiceBusConnectionError(message="the client of the secondary has been closed")
 
 
 def is_attached(sender: Any) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pairbus.route.router import ToBacklog, ToPrimary
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.route.router import Plan, ToBacklog, ToPrimary
 from pairbus.sender.aio.lanes import Lane
 from pairbus.sender.aio.pairing import Pairing, open_link
 from pairbus.sender.course import Course, is_stale, leaves_usable
@@ -29,7 +31,7 @@ async def deliver(
     while True:
         plan = course.plan()
         if isinstance(plan, ToPrimary):
-            done = await _on_primary(pairing, sender, course)
+            done = await _on_primary(pairing, sender, course, plan)
         elif isinstance(plan, ToBacklog) and errand.count:
             done = await _in_backlog(pairing, course, plan)
         else:  # nothing is to be sent, as in opening the link
@@ -39,9 +41,8 @@ async def deliver(
 
 
 async def _on_primary(
-    pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result]
+    pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result], plan: Plan
 ) -> Done[Result] | None:
-    plan = pairing.plan(course.path)
     try:
         async with sender.taking_turn(course.time.on_primary(now=pairing.clock())):
             # While this one waited for its turn, another may have failed the entity over.
@@ -64,7 +65,11 @@ async def _in_backlog(
     """Sends what is left to one backlog queue, on a new link if the kept one has gone stale."""
     for fresh in (False, True):
         patience = course.time.in_backlog(now=pairing.clock(), at_least=OPEN_SECONDS_MIN)
-        lane = await pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)
+        try:
+            lane = await pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)
+        except ServiceBusError as error:
+            failure: Exception = error
+            break
         was_kept, is_usable = not lane.is_fresh, False
         try:
             await _send_on(pairing, course, lane, way)
@@ -83,6 +88,7 @@ async def _in_backlog(
 
 async def _send_on(pairing: Pairing, course: Course[Any, Any], lane: Lane, way: ToBacklog) -> None:
     sender, clock = lane.sender, pairing.clock
+    internals.check_not_shut(sender)
     internals.set_retries(sender, pairing.backlog_retries())
     if not internals.is_running(sender):
         patience = course.time.in_backlog(now=clock(), at_least=OPEN_SECONDS_MIN)

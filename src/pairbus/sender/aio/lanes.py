@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.sender import shelves
 from pairbus.sender.aio.failing import QuickToFail
@@ -55,7 +54,7 @@ class Lanes:
                     self._waiting.append(freed)
                     await freed
         except TimeoutError:
-            raise OperationTimeoutError(message=shelves.all_busy(queue, timeout)) from None
+            raise shelves.AllBusy(queue, timeout) from None
         return lane
 
     def give_back(self, lane: Lane, *, is_usable: bool) -> None:
@@ -97,6 +96,7 @@ class Lanes:
         ending.add_done_callback(self._endings.discard)
 
     def _new_sender(self, queue: str) -> BacklogSender:
+        internals.check_client_open(self._client)
         # Not the client's own method: a secondary that is itself paired would divert the diverted.
         made = ServiceBusClient.get_queue_sender(self._client, queue)
         return internals.adopt(made, BacklogSender)

@@ -65,8 +65,7 @@ class Pairing(Pair):
         if self.closing.is_set():
             return
         self.closing.set()
-        with self.deciding() as router:
-            router.close(now=self.clock())
+        self.close_router()
         await self.keeper.stop()
         await self.lanes.close()
 
@@ -88,11 +87,11 @@ class Pairing(Pair):
         sender = ServiceBusClient.get_queue_sender(self._client, ping.path)
         internals.set_retries(sender, 0)
         try:
-            async with bounded(self.send_seconds, f"pinging {ping.path!r}"):
+            async with bounded(self.chore_seconds, f"pinging {ping.path!r}"):
                 if self.options.ping_mode == "link":
                     await sender.__aenter__()
                 else:
-                    await sender.send_messages(ping_message(), timeout=self.send_seconds)
+                    await sender.send_messages(ping_message(), timeout=self.chore_seconds)
         except Exception as error:
             with self.deciding() as router:
                 router.ping_failed(ping, error, now=self.clock())
@@ -111,11 +110,11 @@ class Pairing(Pair):
             self.probed(queue, None)
 
     async def _open_lane(self, queue: str) -> None:
-        lane = await self.lanes.borrow(queue, timeout=self.send_seconds, fresh=True)
+        lane = await self.lanes.borrow(queue, timeout=self.chore_seconds, fresh=True)
         internals.set_retries(lane.sender, 0)
         is_open = False
         try:
-            await open_link(lane.sender, self.send_seconds)
+            await open_link(lane.sender, self.chore_seconds)
             is_open = True
         finally:
             self.lanes.give_back(lane, is_usable=is_open)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pairbus.route.router import ToBacklog, ToPrimary
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.route.router import Plan, ToBacklog, ToPrimary
 from pairbus.sender.blocking.lanes import Lane
 from pairbus.sender.blocking.pairing import Pairing
 from pairbus.sender.course import Course, is_stale, leaves_usable
@@ -23,7 +25,7 @@ def deliver(
     while True:
         plan = course.plan()
         if isinstance(plan, ToPrimary):
-            done = _on_primary(pairing, sender, course)
+            done = _on_primary(pairing, sender, course, plan)
         elif isinstance(plan, ToBacklog) and errand.count:
             done = _in_backlog(pairing, course, plan)
         else:  # nothing is to be sent, as in opening the link
@@ -33,9 +35,8 @@ def deliver(
 
 
 def _on_primary(
-    pairing: Pairing, sender: Any, course: Course[Result, Result]
+    pairing: Pairing, sender: Any, course: Course[Result, Result], plan: Plan
 ) -> Done[Result] | None:
-    plan = pairing.plan(course.path)
     try:
         with sender.taking_turn(course.time.on_primary(now=pairing.clock())):
             # While this one waited for its turn, another may have failed the entity over.
@@ -59,7 +60,11 @@ def _in_backlog(
     """Sends what is left to one backlog queue, on a new link if the kept one has gone stale."""
     for fresh in (False, True):
         patience = course.time.in_backlog(now=pairing.clock(), at_least=OPEN_SECONDS_MIN)
-        lane = pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)
+        try:
+            lane = pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)
+        except ServiceBusError as error:
+            failure: Exception = error
+            break
         was_kept, is_usable = not lane.is_fresh, False
         try:
             _send_on(pairing, course, lane, way)
@@ -78,6 +83,7 @@ def _in_backlog(
 
 def _send_on(pairing: Pairing, course: Course[Any, Any], lane: Lane, way: ToBacklog) -> None:
     sender, clock = lane.sender, pairing.clock
+    internals.check_not_shut(sender)
     internals.set_retries(sender, pairing.backlog_retries())
     if not internals.is_running(sender):
         patience = course.time.in_backlog(now=clock(), at_least=OPEN_SECONDS_MIN)

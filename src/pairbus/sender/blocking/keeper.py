@@ -13,7 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.route.router import Chore
 from pairbus.servicebus import internals
@@ -26,6 +29,13 @@ LOOK_SECONDS_MAX = 15.0
 # What the SDK's own time-out gets before the socket is taken from under it.
 GRACE_SECONDS = 1.0
 JOIN_SECONDS_MAX = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Guarded:
+    sender: Any
+    deadline: float
+    is_cut: bool = False
 
 
 class Keeper:
@@ -42,7 +52,7 @@ class Keeper:
         self._due, self._do = due, do
         self._woken = threading.Event()
         self._stopped = False
-        self._guards: dict[int, tuple[float, Any]] = {}
+        self._guards: dict[int, _Guarded] = {}
         self._chores: set[threading.Thread] = set()
         self._waiting: deque[Chore] = deque()
         self._thread = threading.Thread(target=self._run, name=f"pairbus-{name}", daemon=True)
@@ -71,11 +81,19 @@ class Keeper:
         """Within it, the sender's socket is shut down when the time is over, and again if it goes
         on."""
         key = id(sender)
-        self._guards[key] = (self._clock() + seconds + GRACE_SECONDS, sender)
+        guarded = _Guarded(sender, self._clock() + seconds + GRACE_SECONDS)
+        self._guards[key] = guarded
         if not internals.is_running(sender):
             self._woken.set()  # it opens a connection, where the SDK may wait for ever
         try:
             yield
+        except Exception as error:
+            if not guarded.is_cut:
+                raise
+            # The SDK says that the server closed the connection, which it did not.
+            raise OperationTimeoutError(
+                message=f"{sender.fully_qualified_namespace!r} was silent for {seconds:g} seconds"
+            ) from error
         finally:
             self._guards.pop(key, None)
 
@@ -104,9 +122,8 @@ class Keeper:
             thread.start()
         now = self._clock()
         self._cut(lambda deadline: deadline <= now)
-        deadlines = [deadline for deadline, _ in list(self._guards.values())]
         # One that is over already is cut again in a moment: the SDK may have begun a second try.
-        soon = [max(deadline, now + GRACE_SECONDS) for deadline in deadlines]
+        soon = [max(each.deadline, now + GRACE_SECONDS) for each in list(self._guards.values())]
         if next_due is not None:
             soon.append(next_due)
         return max(0.0, min([*soon, now + LOOK_SECONDS_MAX]) - self._clock())
@@ -123,7 +140,7 @@ class Keeper:
 
     def _cut(self, is_over: Callable[[float], bool]) -> bool:
         """Whether any guard stands whose time is over; those are cut."""
-        over = [sender for deadline, sender in list(self._guards.values()) if is_over(deadline)]
-        for sender in over:
-            internals.cut(sender)
+        over = [each for each in list(self._guards.values()) if is_over(each.deadline)]
+        for guarded in over:
+            guarded.is_cut = internals.cut(guarded.sender) or guarded.is_cut
         return bool(over)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.sender import shelves
 from pairbus.sender.blocking.failing import QuickToFail
@@ -53,7 +53,7 @@ class Lanes:
                 if self._is_closed:
                     raise ValueError("the paired client has been closed")
                 if not self._changed.wait(max(0.0, deadline - self._clock())):
-                    raise OperationTimeoutError(message=shelves.all_busy(queue, timeout))
+                    raise shelves.AllBusy(queue, timeout)
         _close_all(discarded)
         return lane
 
@@ -90,6 +90,7 @@ class Lanes:
             thread.join()
 
     def _new_sender(self, queue: str) -> BacklogSender:
+        internals.check_client_open(self._client)
         # Not the client's own method: a secondary that is itself paired would divert the diverted.
         made = ServiceBusClient.get_queue_sender(self._client, queue)
         sender = internals.adopt(made, BacklogSender)

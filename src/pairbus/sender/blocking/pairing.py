@@ -70,8 +70,7 @@ class Pairing(Pair):
         if self.closing.is_set():
             return
         self.closing.set()
-        with self.deciding() as router:
-            router.close(now=self.clock())
+        self.close_router()
         self.keeper.stop()
         self.lanes.close()
 
@@ -94,11 +93,11 @@ class Pairing(Pair):
         internals.set_retries(sender, 0)
         self.use_tls(sender)
         try:
-            with self.keeper.guard(sender, self.send_seconds):
+            with self.keeper.guard(sender, self.chore_seconds):
                 if self.options.ping_mode == "link":
                     sender.__enter__()
                 else:
-                    sender.send_messages(ping_message(), timeout=self.send_seconds)
+                    sender.send_messages(ping_message(), timeout=self.chore_seconds)
         except Exception as error:
             with self.deciding() as router:
                 router.ping_failed(ping, error, now=self.clock())
@@ -117,11 +116,11 @@ class Pairing(Pair):
             self.probed(queue, None)
 
     def _open_lane(self, queue: str) -> None:
-        lane = self.lanes.borrow(queue, timeout=self.send_seconds, fresh=True)
+        lane = self.lanes.borrow(queue, timeout=self.chore_seconds, fresh=True)
         internals.set_retries(lane.sender, 0)
         is_open = False
         try:
-            with self.keeper.guard(lane.sender, self.send_seconds):
+            with self.keeper.guard(lane.sender, self.chore_seconds):
                 lane.sender.__enter__()
             is_open = True
         finally:
