@@ -8,6 +8,7 @@ do. An options object belongs to one pairing: it tells what came of it, and reac
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, Protocol
@@ -44,11 +45,20 @@ class PairedNamespaceOptions:
         self.primary_namespace_name = primary_namespace_name
         self.observers = _checked_observers(observers)
         self._pair: Pair | None = None
+        self._is_free = threading.Lock()
 
     @property
     def is_paired(self) -> bool:
         """Whether a client has been paired with these options. They pair once."""
         return self._pair is not None
+
+    def claim(self) -> bool:
+        """For a pairing that begins; False if another has, or had, these options."""
+        return self._is_free.acquire(blocking=False)
+
+    def release(self) -> None:
+        """It came to nothing: they can be used again."""
+        self._is_free.release()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -145,6 +155,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.secondary_connections = _checked_word(
             "secondary_connections", secondary_connections, ("ready", "lazy")
         )
+
+    def belong_to(self, pair: Pair, backlog_queue_count: int) -> None:
+        self._pair = pair
+        self.backlog_queue_count = backlog_queue_count
 
     def mark_path_healthy(self, path: str) -> bool:
         """Send an entity's messages to the primary again, by hand. False when they went there

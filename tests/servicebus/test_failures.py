@@ -1,7 +1,7 @@
 """Every error that the SDK can make of a send, and what it is.
 
-The SDK's own translation makes the errors here, of what its AMQP layer raises. `test_failures_live.py` gets them from a
-broker.
+The SDK's own translation makes the errors here, of what its AMQP layer raises.
+`test_failures_live.py` gets them from a broker.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ WRAPPED = {
     "TLS that fails": (ssl.SSLError("handshake"), OUTAGE),
     "a certificate that ran out": (ssl.SSLCertVerificationError("expired"), OUTAGE),
     "a time-out": (TimeoutError("Authentication attempt timed-out."), OUTAGE),
-    "asyncio's time-out": (asyncio.TimeoutError(), OUTAGE),
+    "asyncio's time-out": (TimeoutError(), OUTAGE),
     "a stream that ended": (asyncio.IncompleteReadError(b"", 8), OUTAGE),
     "the SDK's race with a lost connection": (
         AttributeError("'NoneType' object has no attribute 'client_ready'"),
@@ -234,7 +234,8 @@ def test_a_tokens_issuer_is_out_or_says_no(error_class, status, kind):
     assert kind_of(told_by_sdk(throw(error_class("?", response=response)))) is kind
 
 
-# What the encoder does not take. The first three go off when a message is sent, inside of the SDK's retry loop.
+# What the encoder does not take. The first three go off when a message is sent, inside of the SDK's
+# retry loop.
 MALFORMED = {
     "a number beyond 32 bits": {"n": 2**31},
     "an object": {"o": object()},

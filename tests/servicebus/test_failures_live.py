@@ -1,4 +1,5 @@
-"""The same errors as they come out of the SDK, blocking and asyncio, when a broker is in trouble."""
+"""The same errors as they come out of the SDK, blocking and asyncio, when a broker is in
+trouble."""
 
 from __future__ import annotations
 
@@ -115,7 +116,10 @@ def test_a_namespace_that_is_gone_before_there_was_a_link(shell, broker):
 SETUPS = {
     "a wrong key": {"SharedAccessKey": "d3Jvbmc="},
     "an unknown policy": {"SharedAccessKeyName": "nobody"},
-    "a policy that may not send": {"SharedAccessKeyName": "listener", "SharedAccessKey": "bGlzdGVu"},
+    "a policy that may not send": {
+        "SharedAccessKeyName": "listener",
+        "SharedAccessKey": "bGlzdGVu",
+    },
     "an entity that is not there": {"queue": "nowhere"},
 }
 

@@ -65,7 +65,11 @@ class Router:
         self._advance(entity, now=now)
         if entity.health.state is State.SUSPECT:
             return entity.to_primary
-        queue = self._queue_of(entity)
+        return self.plan_backlog(path, now=now)
+
+    def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
+        """For the rest of a call of which a part is in the backlog, whatever the entity's state."""
+        queue = self.register(path, now=now)
         if queue is None:
             return self.causes(path, now=now)
         return ToBacklog(queue, self._rotation.turn(queue))
@@ -275,8 +279,7 @@ class Router:
             self._failed_over(entity, now=now)
 
     def _observe(self, entity: Entity, signal: Signal, *, now: float) -> None:
-        """Tell the health, and draw the conclusions. Time first, as the health does."""
-        self._advance(entity, now=now)
+        """Tell the health, and draw the conclusions."""
         before, since = entity.health.state, entity.health.since
         after = entity.health.observe(signal, now=now)
         if after is before:

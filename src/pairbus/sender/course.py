@@ -16,6 +16,7 @@ from pairbus.sender.errand import Errand, Patience, TurnTaken
 from pairbus.sender.pair import Pair
 from pairbus.sender.parcels import Parcel, pack
 from pairbus.sender.shelves import AllBusy
+from pairbus.servicebus import internals
 from pairbus.servicebus.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.servicebus.failures import Kind, kind_of
 
@@ -36,12 +37,10 @@ class Course(Generic[Attempt, Result]):
         """What is left to be diverted; None as long as nothing was packed."""
         self._diverted_count = 0
         self._throttled = 0
-        self._last_way: ToBacklog | None = None
 
     def plan(self) -> Plan:
-        plan = self.pair.plan(self.path)
-        if isinstance(plan, ToPrimary) and self._last_way is not None:
-            return self._last_way  # a part is in the backlog, and the rest follows it
+        # Once a part is in the backlog, the rest follows it, lest the part be sent twice.
+        plan = self.pair.plan(self.path, is_begun=bool(self._diverted_count))
         if isinstance(plan, Nowhere) and self.errand.count:
             raise self._exhausted(plan)
         return plan
@@ -75,7 +74,6 @@ class Course(Generic[Attempt, Result]):
         assert self.parcels
         parcel = self.parcels.pop(0)
         self._diverted_count += parcel.count
-        self._last_way = way if self.parcels else None
         self.pair.sent(self.path, way, count=parcel.count, seconds=seconds)
 
     def backlog_failed(self, way: ToBacklog, error: Exception) -> float:
@@ -86,8 +84,7 @@ class Course(Generic[Attempt, Result]):
         kind = kind_of(error)
         if kind is Kind.THROTTLED:
             return self._wait(way, error)
-        if kind in (Kind.OUTAGE, Kind.SETUP):
-            self._last_way = None
+        if kind in (Kind.OUTAGE, Kind.SETUP) or internals.is_not_allowed(error):
             self.pair.failed(self.path, way, error)
             if self.time.in_backlog(now=self.pair.clock()) <= 0:
                 raise self._exhausted(self.pair.causes(self.path))

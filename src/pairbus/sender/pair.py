@@ -113,10 +113,12 @@ class Pair:
 
     # The next two are on the way of every message; `deciding` would cost them a microsecond.
 
-    def plan(self, path: str) -> Plan:
+    def plan(self, path: str, *, is_begun: bool = False) -> Plan:
+        """`is_begun`: a part of the call is in the backlog."""
         router = self._router
         with self._lock:
-            plan = router.plan(path, now=self.clock())
+            ask = router.plan_backlog if is_begun else router.plan
+            plan = ask(path, now=self.clock())
             events = router.take_events() if router.has_events else None
         if events:
             self._audience.tell(events)
@@ -162,7 +164,7 @@ class Pair:
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
         return PairingError(
             f"the secondary {self.secondary!r} does not take a sender's link to backlog queue "
-            f"{queue!r}: {error}; its client needs the Send claim (or pair with "
+            f"{queue!r}: {str(error).rstrip('.')}; its client needs the Send claim (or pair with "
             "secondary_connections='lazy' to find out later)",
             namespace=self.secondary,
             queue=queue,

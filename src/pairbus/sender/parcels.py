@@ -7,6 +7,7 @@ the call's messages are still the caller's.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,6 +16,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from pairbus.route.envelope import ALIASES
 from pairbus.servicebus import internals
 from pairbus.servicebus.errors import EnvelopeTooLarge
 
@@ -58,8 +60,21 @@ def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) 
     if _body_bytes(message) * 2 > limit:
         size = internals.encoded_size(lane, message)
         if size > limit:
+            bare = _bare_size(lane, message)
+            if bare > limit:  # the primary would refuse it as well
+                raise MessageSizeExceededError(
+                    message=f"a message for {path!r} has {bare} bytes; at most {limit} are taken"
+                )
             raise EnvelopeTooLarge(entity=path, backlog_queue=queue, size=size, limit=limit)
     return Parcel(content=message, count=1)
+
+
+def _bare_size(lane: Any, message: AmqpAnnotatedMessage) -> int:
+    """What it was without its envelope, or a few bytes less: some of that stood elsewhere in it."""
+    bare = copy.copy(message)
+    properties = message.application_properties or {}
+    bare.application_properties = {k: v for k, v in properties.items() if k not in ALIASES}
+    return internals.encoded_size(lane, bare)
 
 
 def _body_bytes(message: AmqpAnnotatedMessage) -> int:

@@ -14,18 +14,13 @@ from pairbus.servicebus.errors import PairingError
 def checked(
     client: Any, options: PairedNamespaceOptions, *, is_asyncio: bool
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """The options, if this client can be paired with them as things stand."""
+    """The options, claimed, if this client can be paired with them as things stand."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         raise TypeError(
             "pair_namespace takes SendAvailabilityPairedNamespaceOptions, "
             f"not {type(options).__name__}"
         )
     primary = internals.host_of(client)
-    if options.is_paired:
-        raise PairingError(
-            "these options have paired a client already; make new ones for each client",
-            namespace=primary,
-        )
     if options.is_asyncio != is_asyncio:
         ours, theirs = ("asyncio", "blocking") if is_asyncio else ("blocking", "asyncio")
         module = "azure.servicebus.aio and its .management" if is_asyncio else "azure.servicebus"
@@ -35,6 +30,11 @@ def checked(
             namespace=primary,
         )
     _check_hosts(client, options)
+    if not options.claim():
+        raise PairingError(
+            "these options have paired a client already; make new ones for each client",
+            namespace=primary,
+        )
     return options
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -12,34 +13,43 @@ from pairbus.servicebus.errors import ClientFaulted, PairingError
 Pairing = TypeVar("Pairing", bound=Any)
 PairedSender = TypeVar("PairedSender", bound=Any)
 
+Listener = Callable[[str], Any]
+
 
 class ClientState(Generic[Pairing]):
     def __init__(self, client: Any) -> None:
         self._host = internals.host_of(client)
+        # Around what must not change between a look and what follows from it; never while waiting.
+        self._lock = threading.Lock()
+        self._senders: WeakSet[Any] = WeakSet()
+        self._listeners: list[Listener] = []
+        self._fault: tuple[str, str] | None = None
         self.pairing: Pairing | None = None
-        self.senders: WeakSet[Any] = WeakSet()
-        self.on_end: list[Callable[[str], Any]] = []
-        """Told, with the reason, when this client closes or faults."""
-        self.fault: tuple[str, str] | None = None
-        """Which half of the pair this was, and why it was ended."""
         self.is_closed = False
 
     def check(self) -> None:
-        if self.fault is not None:
-            which, reason = self.fault
+        if self._fault is not None:
+            which, reason = self._fault
             raise ClientFaulted(which=which, reason=reason)
 
     def check_unpaired(self) -> None:
+        self.check()
         if self.is_closed:
-            raise PairingError(
-                "this client has been closed; make a new one to pair", namespace=self._host
-            )
+            raise self._closed()
         if self.pairing is not None:
             raise PairingError(
                 f"this client is paired already, with {self.pairing.secondary!r}; "
                 "a client pairs once",
                 namespace=self._host,
             )
+
+    def install(self, pairing: Pairing) -> list[str]:
+        """The client is paired from here on. Answers the entities of the senders that it has."""
+        with self._lock:
+            if self.is_closed:
+                raise self._closed()
+            self.pairing = pairing
+            return [sender.entity_name for sender in self._senders]
 
     def adopt(
         self, get: Callable[..., Any], name: str, options: dict[str, Any], kind: type[PairedSender]
@@ -53,16 +63,34 @@ class ClientState(Generic[Pairing]):
             )
         sender = internals.adopt(get(name, **options), kind)
         sender.belong_to(self)
-        self.senders.add(sender)
-        if self.pairing is not None:
-            self.pairing.register(sender.entity_name)
+        with self._lock:
+            self._senders.add(sender)
+            pairing = self.pairing
+        if pairing is not None:
+            pairing.register(sender.entity_name)
         return sender
 
-    def set_fault(self, reason: str) -> None:
-        self.fault = ("primary" if self.pairing is not None else "secondary", reason)
+    # --- the end ----------------------------------------------------------------------------------
 
-    def end(self) -> list[Callable[[str], Any]]:
+    def listen(self, listener: Listener) -> Any:
+        """Have it told, with the reason, when this client closes or faults; at once if it has."""
+        with self._lock:
+            if not self.is_closed:
+                self._listeners.append(listener)
+                return None
+        return listener("closed")
+
+    def set_fault(self, reason: str) -> None:
+        self._fault = ("primary" if self.pairing is not None else "secondary", reason)
+
+    def end(self) -> list[Listener]:
         """Whom to tell of the end; the second time, nobody."""
-        listeners = [] if self.is_closed else list(self.on_end)
-        self.is_closed = True
+        with self._lock:
+            self.is_closed = True
+            listeners, self._listeners = self._listeners, []
         return listeners
+
+    def _closed(self) -> PairingError:
+        return PairingError(
+            "this client has been closed; make a new one to pair", namespace=self._host
+        )

@@ -99,6 +99,10 @@ async def _make_async(manager: Any, queue: str) -> bool:
     return True
 
 
+_CLAIM: Final = (
+    "carry the Manage claim: a policy with Manage, or the role Azure Service Bus Data Owner"
+)
+
 # The status as well as the class: the SDK makes a plain HttpResponseError of an answer that it can
 # read.
 
@@ -128,14 +132,21 @@ def _refusal(manager: Any, queue: str, what: str, error: Exception) -> PairingEr
 def _reason(error: Exception) -> str:
     said = str(getattr(error, "message", error)).strip().rstrip(".")
     status = _status(error)
-    if isinstance(error, ClientAuthenticationError) or status in (401, 403):
+    if isinstance(error, ClientAuthenticationError) or status == 401:
         return (
             f"the namespace refused the credentials of secondary_namespace_manager ({said}); they "
-            "must be right and carry the Manage claim: a policy with Manage, or the role Azure "
-            "Service Bus Data Owner"
+            f"must be right and {_CLAIM}"
+        )
+    if status == 403:
+        return (
+            f"the namespace forbids it ({said}); it needs room for the queue, and the credentials "
+            f"of secondary_namespace_manager must {_CLAIM}"
         )
     if status is not None and status < 500:
         return f"the namespace refused it ({said}); make the queue by hand, or allow it there"
+    if isinstance(error, AttributeError):
+        # What the SDK's get_queue says of a topic.
+        return f"something that is no queue, probably a topic, has its name ({said}); rename that"
     if isinstance(error, AzureError):
         return (
             f"the namespace did not answer as it should ({said}); it must be up when a client is "

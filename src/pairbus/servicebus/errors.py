@@ -1,5 +1,4 @@
-"""What a paired client raises on purpose. Each is one of ours and one of the SDK's, so existing
-handlers catch it.
+"""What a paired client raises on purpose: ours, and the SDK's, so that existing handlers catch it.
 
 PairbusError, azure.servicebus.exceptions.ServiceBusError
 ├── PairingError             the client could not be paired; it stays unpaired and usable
@@ -9,32 +8,31 @@ PairbusError, azure.servicebus.exceptions.ServiceBusError
 ├── ClientFaulted            the client ended because its partner did; make a new one
 └── SequenceNumberUnknown    a diverted schedule cannot be cancelled: nobody knows its number yet
 
-They can be pickled, as errors that cross processes are. A cause that cannot becomes a
-ServiceBusError with its text. Knows nothing of when they are raised.
+They can be pickled, as errors that cross processes are; of a cause that cannot, class and text
+survive. Knows nothing of when they are raised.
 """
 
 from __future__ import annotations
 
 import pickle
-from functools import partial
 from typing import Any, ClassVar
 
+from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from pairbus.errors import PairbusError
 
 
 class _Paired(PairbusError):
-    """Makes an error anew from its own fields: the SDK's errors hold tracebacks and take other
-    arguments."""
+    """Is pickled by its own fields: the SDK's errors hold tracebacks, and take what they like."""
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _CAUSES: ClassVar[tuple[str, ...]] = ()
 
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        given: dict[str, Any] = {name: getattr(self, name) for name in self._FIELDS}
-        given |= {name: _portable(getattr(self, name)) for name in self._CAUSES}
-        return partial(type(self), **given), ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in self._FIELDS}
+        causes = {name: _packed(getattr(self, name)) for name in self._CAUSES}
+        return _unpacked, (type(self), fields, causes)
 
 
 class PairingError(_Paired, ServiceBusError):
@@ -215,12 +213,34 @@ def _told(error: BaseException | None) -> str:
     return "not known any more" if error is None else f"{type(error).__name__}: {error}".rstrip(".")
 
 
-def _portable(error: BaseException | None) -> BaseException | None:
+# --- across processes -----------------------------------------------------------------------------
+
+
+_Packed = bytes | tuple[type[AzureError], str]
+
+
+def _packed(error: BaseException | None) -> _Packed:
     try:
-        pickle.loads(pickle.dumps(error))
+        data = pickle.dumps(error)
+        pickle.loads(data)  # most errors of the SDK get this far and no further
     except Exception:  # whatever a foreign error's pickling may raise
-        stand_in = ServiceBusError(f"{type(error).__name__}: {error}")
-        # The SDK keeps what is being handled right now, which is not ours and cannot be pickled.
-        stand_in.exc_type = stand_in.exc_value = stand_in.exc_traceback = None
-        return stand_in
-    return error
+        return type(error) if isinstance(error, AzureError) else ServiceBusError, str(error)
+    return data
+
+
+def _unpacked(kind: type[_Paired], fields: dict[str, Any], causes: dict[str, _Packed]) -> _Paired:
+    return kind(**fields, **{name: _cause(packed) for name, packed in causes.items()})
+
+
+def _cause(packed: _Packed) -> BaseException | None:
+    if isinstance(packed, bytes):
+        error: BaseException | None = pickle.loads(packed)
+        return error
+    kind, text = packed
+    # Without its own constructor, whose arguments nobody knows any more.
+    revived = kind.__new__(kind)
+    if isinstance(revived, ServiceBusError):
+        ServiceBusError.__init__(revived, text)
+    else:
+        AzureError.__init__(revived, text)
+    return revived

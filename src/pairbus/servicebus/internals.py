@@ -9,6 +9,7 @@ this module fail.
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import certifi
@@ -57,6 +58,35 @@ def release_keep_alive(sender: Any) -> Any:
     return keeping_alive
 
 
+def detach_error(sender: Any, exception: BaseException) -> BaseException:
+    """Why the link ended, where the SDK only knows that it did: a service that detaches a link
+    while a message is under way, say for its size, would look as if its connection were lost."""
+    told = getattr(exception, "condition", None) or getattr(exception, "_condition", None)
+    if told not in (b"amqp:unknown-error", "amqp:unknown-error"):
+        return exception
+    link = getattr(getattr(sender, "_handler", None), "_link", None)
+    error = getattr(link, "_error", None)
+    return error if isinstance(error, BaseException) else exception
+
+
+def is_not_allowed(error: BaseException) -> bool:
+    """Of a backlog queue: that it requires sessions, say, which no diverted message has."""
+    return getattr(error, "_condition", None) == "amqp:not-allowed"
+
+
+def socket_of(sender: Any) -> Any:
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    return getattr(getattr(connection, "_transport", None), "sock", None)
+
+
+def close_socket(sock: Any) -> None:
+    """The SDK leaves a socket that was reset to the garbage collector, which warns."""
+    close = getattr(sock, "close", None)
+    if close is not None:
+        with suppress(OSError):
+            close()
+
+
 def is_running(sender: Any) -> bool:
     """Whether the SDK believes that the link is open. If not, its next call opens it."""
     return bool(sender._running)
@@ -93,8 +123,7 @@ def cut(sender: Any) -> bool:
 
     `close` would wait for the lock that the stuck read holds.
     """
-    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
-    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    sock = socket_of(sender)
     if sock is None:
         return False
     try:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.route.router import Plan, ToBacklog, ToPrimary
+from pairbus.sender.aio.bounds import bounded
 from pairbus.sender.aio.lanes import Lane
 from pairbus.sender.aio.pairing import Pairing, open_link
 from pairbus.sender.course import Course, is_stale, leaves_usable
@@ -50,7 +51,11 @@ async def _on_primary(
             if not isinstance(plan, ToPrimary):
                 return None
             remaining = course.time.on_primary(now=pairing.clock())
-            result = await course.errand.on_primary(remaining)
+            if course.errand.count:
+                result = await course.errand.on_primary(remaining)
+            else:  # the SDK opens a link without any time-out
+                async with bounded(remaining, f"opening a link to {course.path!r}"):
+                    result = await course.errand.on_primary(remaining)
     except Exception as error:
         await _wait(pairing, course.primary_failed(plan, error), error)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -27,10 +28,12 @@ class Partnership:
         self._partners = Partners()
         self._ended: set[Which] = set()
         self._both_ended = asyncio.Event()
+        self._is_started = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """What the syphon raises at its start surfaces from here."""
+        """What the syphon raises at its start surfaces from here; `stop` is to be called then."""
+        self._is_started = True
         context = SyphonContext(
             namespace=self._pairing.namespace,
             primary=self._clients["primary"],
@@ -41,10 +44,21 @@ class Partnership:
         )
         await asyncio.to_thread(self._syphon.start, context)
         for which, client in self._clients.items():
-            # The SDK's plain client does not tell when it ends; ours does.
+            # The SDK's plain client does not tell when it ends; ours does, also if it has already.
             state = getattr(client, "_state", None)
             if state is not None:
-                state.on_end.append(self._listener(which))
+                told = state.listen(self._listener(which))
+                if inspect.isawaitable(told):
+                    await told
+
+    async def stop(self) -> None:
+        """The syphon, once. Nobody's partner is faulted for it."""
+        is_first, self._is_started = self._is_started, False
+        if is_first:
+            try:
+                await asyncio.to_thread(self._syphon.stop, timeout_seconds=STOP_SECONDS_MAX)
+            except Exception:
+                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
 
     def _listener(self, which: Which) -> Callable[[str], Awaitable[None]]:
         async def has_ended(reason: str) -> None:
@@ -54,10 +68,7 @@ class Partnership:
             if not is_first:
                 self._both_ended.set()
                 return
-            try:
-                await asyncio.to_thread(self._syphon.stop, timeout_seconds=STOP_SECONDS_MAX)
-            except Exception:
-                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
+            await self.stop()
             self._spawn(self._watch())
 
         return has_ended

@@ -73,6 +73,7 @@ class PairedSender(QuickToFail):
         """
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             await super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
@@ -103,6 +104,7 @@ class PairedSender(QuickToFail):
         """
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             return await super().schedule_messages(
                 messages, schedule_time_utc, timeout=timeout, **kwargs
             )
@@ -122,6 +124,7 @@ class PairedSender(QuickToFail):
     ) -> None:
         """As the SDK's, on the primary always: what was diverted has no number to be cancelled
         by."""
+        check_live(self)
         check_known(self.entity_name, sequence_numbers)
         if self._pairing is None:
             await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
@@ -176,16 +179,20 @@ class Turn:
         self._lock = asyncio.Lock()
         self._owner: asyncio.Task[Any] | None = None
         self._taken = 0
+        self._waiting = 0
 
     async def take(self, timeout: float | None) -> None:
         before = self._taken
-        if self._lock.locked():
+        if self._waiting or self._lock.locked():
+            self._waiting += 1
             try:
                 async with asyncio.timeout(timeout):
                     await self._lock.acquire()
             except TimeoutError:
                 is_stuck = self._taken == before
                 raise TurnTaken(self._path, timeout, is_stuck=is_stuck) from None
+            finally:
+                self._waiting -= 1
         else:
             await self._lock.acquire()  # at once
         self._owner = asyncio.current_task()

@@ -6,8 +6,9 @@ import threading
 from typing import Any, Self
 
 import azure.servicebus
+from azure.servicebus import ServiceBusReceiver
 
-from pairbus.options import PairedNamespaceOptions
+from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from pairbus.sender import setup
 from pairbus.sender.blocking.pairing import Pairing
 from pairbus.sender.blocking.partnership import Partnership
@@ -39,30 +40,53 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         raises (`PairingError` for bad credentials, backlog queues that cannot be made, a secondary
         that cannot be reached), the client stays as it was, and the options can be used again.
         """
-        state = self._state
         with self._pairing_lock:
-            state.check_unpaired()
+            self._state.check_unpaired()
             checked = setup.checked(self, options, is_asyncio=False)
-            namespace = setup.namespace_name(self, checked)
-            syphon = syphon_for(checked, namespace)
-            names = backlog_queues.names(namespace, checked.backlog_queue_count)
-            found = backlog_queues.prepare(checked.secondary_namespace_manager, names)
-            pairing = Pairing(self, checked, found)
             try:
-                pairing.start(sender.entity_name for sender in list(state.senders))
-                if syphon is not None:
-                    Partnership(self, pairing, syphon).start()
+                self._pair_with(checked)
             except BaseException:
-                pairing.close()
+                checked.release()
                 raise
-            checked.backlog_queue_count = len(found.queues)
-            checked._pair = pairing
-            state.pairing = pairing
+
+    def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        namespace = setup.namespace_name(self, options)
+        syphon = syphon_for(options, namespace)
+        names = backlog_queues.names(namespace, options.backlog_queue_count)
+        found = backlog_queues.prepare(options.secondary_namespace_manager, names)
+        pairing = Pairing(self, options, found)
+        partnership = None if syphon is None else Partnership(self, pairing, syphon)
+        try:
+            pairing.start()
+            if partnership is not None:
+                partnership.start()
+            paths = self._state.install(pairing)
+        except BaseException:
+            if partnership is not None:
+                partnership.stop()
+            pairing.close()
+            raise
+        options.belong_to(pairing, len(found.queues))
+        pairing.tell_paired()
+        for path in paths:
+            pairing.register(path)
 
     @property
     def pairing(self) -> Pairing | None:
         """The pair's state, or None: `status()`, `observe(callback)`, `mark_path_healthy(path)`."""
         return self._state.pairing
+
+    def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ServiceBusReceiver:
+        """As the SDK's."""
+        self._state.check()
+        return super().get_queue_receiver(queue_name, **kwargs)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **kwargs: Any
+    ) -> ServiceBusReceiver:
+        """As the SDK's."""
+        self._state.check()
+        return super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
         """As the SDK's."""

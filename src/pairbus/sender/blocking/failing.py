@@ -1,4 +1,4 @@
-"""A sender of the SDK that tells a failure at once.
+"""A sender of the SDK that tells a failure at once, and what the failure was.
 
 The SDK's blocking one joins its keep-alive thread, which sleeps for up to a second, before it
 raises. Here that is done when the sender is closed.
@@ -15,17 +15,22 @@ from pairbus.servicebus import internals
 
 
 class QuickToFail(ServiceBusSender):
-    _released: list[threading.Thread] | None = None
+    _released: tuple[threading.Thread, ...] = ()
 
     def _handle_exception(self, exception: BaseException) -> ServiceBusError:
-        thread = internals.release_keep_alive(self)
+        return super()._handle_exception(internals.detach_error(self, exception))
+
+    def _close_handler(self) -> None:
+        thread, sock = internals.release_keep_alive(self), internals.socket_of(self)
         if thread is not None:
-            alive = [each for each in self._released or () if each.is_alive()]
-            self._released = [*alive, thread]
-        return super()._handle_exception(exception)
+            self._released = (*(each for each in self._released if each.is_alive()), thread)
+        try:
+            super()._close_handler()  # type: ignore[no-untyped-call]
+        finally:
+            internals.close_socket(sock)
 
     def close(self) -> None:
         super().close()
-        for thread in self._released or ():
+        for thread in self._released:
             thread.join()
-        self._released = None
+        self._released = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ LOOK_SECONDS_MAX = 15.0
 # What the SDK's own time-out gets before the socket is taken from under it.
 GRACE_SECONDS = 1.0
 JOIN_SECONDS_MAX = 10.0
+CUT_AGAIN_SECONDS = 0.05
+
+CLOSED = "the paired client has been closed; make a new one"
 
 
 @dataclass(slots=True, eq=False)
@@ -67,19 +71,16 @@ class Keeper:
         """When it returns, no thread of it runs, unless one is stuck where nothing can reach it."""
         self._stopped = True
         self.wake()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(JOIN_SECONDS_MAX)
-        for thread in list(self._chores):
-            if thread is threading.current_thread():
-                continue
-            while thread.is_alive() and self._cut(lambda deadline: True):
-                thread.join(0.05)
-            thread.join(JOIN_SECONDS_MAX)
+        for thread in [*self._chores, self._thread]:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(JOIN_SECONDS_MAX)
 
     @contextmanager
     def guard(self, sender: Any, seconds: float) -> Iterator[None]:
         """Within it, the sender's socket is shut down when the time is over, and again if it goes
         on."""
+        if self._stopped:
+            raise ValueError(CLOSED)
         key = id(sender)
         guarded = _Guarded(sender, self._clock() + seconds + GRACE_SECONDS)
         self._guards[key] = guarded
@@ -90,6 +91,8 @@ class Keeper:
         except Exception as error:
             if not guarded.is_cut:
                 raise
+            if self._stopped:
+                raise ValueError(CLOSED) from error
             # The SDK says that the server closed the connection, which it did not.
             raise OperationTimeoutError(
                 message=f"{sender.fully_qualified_namespace!r} was silent for {seconds:g} seconds"
@@ -108,6 +111,10 @@ class Keeper:
                 logger.exception("the background of a paired client failed; it goes on")
                 wait = 1.0
             self._woken.wait(wait)
+        # Whoever is under way when the client closes would not be freed by anybody else, and may
+        # get stuck again: the SDK tries anew.
+        while self._cut(lambda deadline: True):
+            time.sleep(CUT_AGAIN_SECONDS)
 
     def _turn(self) -> float:
         """Does what is due, and says for how long nothing will be."""
@@ -142,5 +149,6 @@ class Keeper:
         """Whether any guard stands whose time is over; those are cut."""
         over = [each for each in list(self._guards.values()) if is_over(each.deadline)]
         for guarded in over:
-            guarded.is_cut = internals.cut(guarded.sender) or guarded.is_cut
+            guarded.is_cut = True  # first: who is woken looks at it at once
+            internals.cut(guarded.sender)
         return bool(over)

@@ -61,7 +61,7 @@ class Lanes:
         with self._changed:
             is_usable = is_usable and not self._is_closed
             self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
-            self._changed.notify()
+            self._changed.notify_all()  # one alone might wait for another queue's
         if not is_usable:
             _close_all([lane])
 

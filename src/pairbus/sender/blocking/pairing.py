@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
@@ -36,7 +35,7 @@ class Pairing(Pair):
         self.keeper = Keeper(self.namespace, clock=self.clock, due=self._due, do=self._do)
         self.closing = threading.Event()
 
-    def start(self, paths: Iterable[str]) -> None:
+    def start(self) -> None:
         """Raises if the secondary does not take a connection, unless it is to be made lazily."""
         self.keeper.start()
         if self.is_ready_mode:
@@ -45,9 +44,6 @@ class Pairing(Pair):
                 self._open_lane(queue)
             except Exception as error:
                 raise self.not_connected(queue, error) from error
-        self.tell_paired()
-        for path in paths:
-            self.register(path)
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: what it would divert to is made ready."""

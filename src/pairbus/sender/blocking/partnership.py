@@ -31,9 +31,11 @@ class Partnership:
         self._partners = Partners()
         self._both_ended = threading.Event()
         self._ended: set[Which] = set()
+        self._is_started = False
 
     def start(self) -> None:
-        """What the syphon raises at its start surfaces from here."""
+        """What the syphon raises at its start surfaces from here; `stop` is to be called then."""
+        self._is_started = True
         self._syphon.start(
             SyphonContext(
                 namespace=self._pairing.namespace,
@@ -45,10 +47,20 @@ class Partnership:
             )
         )
         for which, client in self._clients.items():
-            # The SDK's plain client does not tell when it ends; ours does.
+            # The SDK's plain client does not tell when it ends; ours does, also if it has already.
             state = getattr(client, "_state", None)
             if state is not None:
-                state.on_end.append(lambda reason, which=which: self._has_ended(which, reason))
+                state.listen(lambda reason, which=which: self._has_ended(which, reason))
+
+    def stop(self) -> None:
+        """The syphon, once. Nobody's partner is faulted for it."""
+        with self._lock:
+            is_first, self._is_started = self._is_started, False
+        if is_first:
+            try:
+                self._syphon.stop(timeout_seconds=STOP_SECONDS_MAX)
+            except Exception:
+                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
 
     def _has_ended(self, which: Which, reason: str) -> None:
         with self._lock:
@@ -57,11 +69,8 @@ class Partnership:
             self._partners.ended(which, now=self._clock(), reason=reason)
             if not is_first:
                 self._both_ended.set()
+        self.stop()
         if is_first:
-            try:
-                self._syphon.stop(timeout_seconds=STOP_SECONDS_MAX)
-            except Exception:
-                logger.exception("the syphon of %s did not stop well", self._pairing.namespace)
             threading.Thread(target=self._watch, name="pairbus-partner", daemon=True).start()
 
     def _watch(self) -> None:

@@ -71,6 +71,7 @@ class PairedSender(QuickToFail):
         """
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
@@ -101,6 +102,7 @@ class PairedSender(QuickToFail):
         """
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             return super().schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
         check_arguments(self, timeout, kwargs)
         messages = give_ids(messages)
@@ -118,6 +120,7 @@ class PairedSender(QuickToFail):
     ) -> None:
         """As the SDK's, on the primary always: what was diverted has no number to be cancelled
         by."""
+        check_live(self)
         check_known(self.entity_name, sequence_numbers)
         if self._pairing is None:
             super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)

@@ -1,0 +1,155 @@
+"""The two ends of a pair, and how a process is asked to measure something of it.
+
+Such a process gets the ends in its arguments, answers one line of JSON, and is ended then: closing
+takes the SDK half a second a link, and nobody measures that. The clients here are without TLS,
+whose cost would only hide ours. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import azure.servicebus
+import azure.servicebus.aio
+from azure.servicebus.aio import management as aio_management
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+import ours
+import pairbus
+import pairbus.aio
+import rows
+from loop import LoadError
+
+QUEUE = "orders"
+"""On both namespaces."""
+DISABLED = "disabled"
+"""On the primary, where it takes no messages: so that it fails over at once and stays so."""
+SHELLS = ("blocking", "asyncio")
+AT_ONCE: dict[str, Any] = {
+    "failover_interval": timedelta(0),
+    "ping_primary_interval": timedelta(minutes=30),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    primary: str
+    secondary: str
+    primary_ca_file: str
+    secondary_ca_file: str
+
+    @classmethod
+    def of(cls, primary: ours.Ours, secondary: ours.Ours) -> Ends:
+        return cls(
+            primary=f"{primary.connection_string};UseDevelopmentEmulator=true",
+            secondary=f"{secondary.connection_string};UseDevelopmentEmulator=true",
+            primary_ca_file=str(primary.ca_file()),
+            secondary_ca_file=str(secondary.ca_file()),
+        )
+
+    @classmethod
+    def given(cls, options: argparse.Namespace) -> Ends:
+        return cls(**json.loads(options.ends))
+
+    # blocking
+
+    def administration(self) -> ServiceBusAdministrationClient:
+        """Of the primary."""
+        return ServiceBusAdministrationClient.from_connection_string(
+            self.primary, connection_verify=self.primary_ca_file
+        )
+
+    def plain(self, connection_string: str, **settings: Any) -> azure.servicebus.ServiceBusClient:
+        return azure.servicebus.ServiceBusClient.from_connection_string(
+            connection_string, **settings
+        )
+
+    def unpaired(self, **settings: Any) -> pairbus.ServiceBusClient:
+        return pairbus.ServiceBusClient.from_connection_string(self.primary, **settings)
+
+    def options(self, **settings: Any) -> pairbus.SendAvailabilityPairedNamespaceOptions:
+        manager = ServiceBusAdministrationClient.from_connection_string(
+            self.secondary, connection_verify=self.secondary_ca_file
+        )
+        return pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager, self.plain(self.secondary), **AT_ONCE | settings
+        )
+
+    # asyncio
+
+    def aio_plain(
+        self, connection_string: str, **settings: Any
+    ) -> azure.servicebus.aio.ServiceBusClient:
+        return azure.servicebus.aio.ServiceBusClient.from_connection_string(
+            connection_string, **settings
+        )
+
+    def aio_unpaired(self, **settings: Any) -> pairbus.aio.ServiceBusClient:
+        return pairbus.aio.ServiceBusClient.from_connection_string(self.primary, **settings)
+
+    def aio_options(self, **settings: Any) -> pairbus.SendAvailabilityPairedNamespaceOptions:
+        manager = aio_management.ServiceBusAdministrationClient.from_connection_string(
+            self.secondary, connection_verify=self.secondary_ca_file
+        )
+        return pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager, self.aio_plain(self.secondary), **AT_ONCE | settings
+        )
+
+
+# --- asking and answering -------------------------------------------------------------------------
+
+
+def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict[str, Any]:
+    """What the script answers for each shell, given the ends for that shell. All run at once, so
+    who wants figures asks for one at a time."""
+    given = [str(argument) for argument in arguments]
+    processes = {
+        shell: subprocess.Popen(
+            [sys.executable, str(rows.HERE / script), "--shell", shell]
+            + ["--ends", json.dumps(asdict(those)), *given],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ours.environment(),
+            start_new_session=True,
+            text=True,
+        )
+        for shell, those in ends.items()
+    }
+    try:
+        return {shell: _answered(process, script, shell) for shell, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.communicate()
+
+
+def _answered(process: subprocess.Popen[str], script: str, shell: str) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line:
+        return json.loads(line)
+    process.kill()
+    _, said = process.communicate()
+    raise LoadError(f"{script}, {shell}: {said.strip()[-600:] or 'no answer'}")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """With what every such process is given."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--ends", required=True, help="the fields of Ends, as JSON")
+    made.add_argument("--shell", choices=SHELLS, required=True)
+    return made
+
+
+def answer(found: Any) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(found), flush=True)

@@ -1,0 +1,107 @@
+"""A paired sender next to a plain one: runs pairing_load.py, and makes figures of its turns.
+
+A turn of one sender is compared with the turn of the plain one that was next to it, and the median
+of those ratios counts: what slows the machine for a while slows both. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pairing_load import ROWS, SUBJECTS, Row
+
+AIMS = {"healthy": 0.98, "diverted": 0.90}
+"""The least throughput of the paired sender, to the plain one's."""
+
+Found = dict[str, Any]
+"""What pairing_load.py answers."""
+
+
+def run(
+    ask: Callable[[str, Sequence[str], Sequence[Any]], dict[str, Found]],
+    turns: Sequence[Sequence[str]],
+    *,
+    rounds: int,
+    seconds: float,
+    size: int,
+    progress: Callable[[str], None],
+) -> dict[str, list[dict[str, Any]]]:
+    """`turns`: the shells that are asked at once, one after the other."""
+    samples: dict[tuple[str, str], list[Found]] = {}
+    for number in range(rounds):
+        for situation in AIMS:
+            for shells in turns:
+                progress(f"round {number + 1} of {rounds}: {situation}, {', '.join(shells)}")
+                options = ("--situation", situation, "--seconds", seconds, "--size", size)
+                for shell, found in ask("pairing_load.py", shells, options).items():
+                    samples.setdefault((situation, shell), []).append(found)
+    return {
+        "rows": [
+            _figures(situation, shell, row, [found["rows"][row.key] for found in each])
+            for row in ROWS
+            for (situation, shell), each in samples.items()
+        ],
+        "bare": [
+            {"situation": situation, "shell": shell, "us": _least_us(each)}
+            for (situation, shell), each in samples.items()
+        ],
+    }
+
+
+def _least_us(samples: list[Found]) -> dict[str, float]:
+    return {key: min(found["bare"][key] for found in samples) * 1e6 for key in samples[0]["bare"]}
+
+
+def _figures(situation: str, shell: str, row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    plain = _Turns(row, SUBJECTS[0], samples)
+    return {
+        "situation": situation,
+        "shell": shell,
+        "key": row.key,
+        "title": row.title,
+        "turns": len(plain.seconds),
+        "figures": {subject: _Turns(row, subject, samples).figure(plain) for subject in SUBJECTS},
+    }
+
+
+class _Turns:
+    """All turns of one sender in one row, those of all rounds."""
+
+    def __init__(self, row: Row, subject: str, samples: list[dict[str, Any]]) -> None:
+        turns = [turn for sample in samples for turn in sample[subject]["calls"]]
+        self._row = row
+        self._calls = sorted(call for turn in turns for call in turn)
+        self._cpu = [cpu for sample in samples for cpu in sample[subject]["cpu"]]
+        self.seconds = [sum(turn) for turn in turns]
+
+    def figure(self, plain: _Turns) -> dict[str, Any]:
+        calls = self._row.calls
+        ratios = sorted(p / s for p, s in zip(plain.seconds, self.seconds, strict=True))
+        extra = [(s - p) / calls for p, s in zip(plain.seconds, self.seconds, strict=True)]
+        cpu = [(s - p) / calls for p, s in zip(plain._cpu, self._cpu, strict=True)]
+        percentile = quantile(self._calls, 0.99)
+        return {
+            "rate": self._row.per_call * calls / statistics.median(self.seconds),
+            "ratio": statistics.median(ratios),
+            "ratio_interval": interval(ratios),
+            "extra_us": statistics.median(extra) * 1e6,
+            "extra_cpu_us": statistics.median(cpu) * 1e6,
+            "call_us": quantile(self._calls, 0.5) * 1e6,
+            "p99_us": percentile * 1e6,
+            "p99_ratio": percentile / quantile(plain._calls, 0.99),
+        }
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The smallest that no more than the rest exceed: of 100 values, the 99th for 0.99."""
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
+
+
+def interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """Where the median would be in 95 of 100 repetitions, whatever the distribution."""
+    half, reach = len(ordered) / 2, 0.98 * math.sqrt(len(ordered))
+    low, high = math.floor(half - reach), math.ceil(half + reach)
+    return ordered[max(0, low)], ordered[min(len(ordered) - 1, high)]

@@ -1,0 +1,35 @@
+"""What the blocking client raises: always with what the peer said, where it said something.
+
+ClientError
+├── ConnectionLost    it could not be made, or it is over: everything on it is gone
+├── LinkLost          the peer refused or ended one link; the connection goes on
+└── PeerSilent        (also TimeoutError) no answer came in time
+"""
+
+from __future__ import annotations
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.errors import PairbusError
+
+
+class ClientError(PairbusError):
+    def __init__(self, message: str, error: AmqpError | None = None) -> None:
+        super().__init__(f"{message}: {error}" if error else message)
+        self.error = error
+        """The peer's own words."""
+
+    @property
+    def condition(self) -> str | None:
+        return self.error.condition if self.error else None
+
+
+class ConnectionLost(ClientError):
+    """Nothing more can be done on this connection."""
+
+
+class LinkLost(ClientError):
+    """Nothing more can be done on this link."""
+
+
+class PeerSilent(ClientError, TimeoutError):
+    """No answer came in time. Whether the peer has done what it was asked, nobody knows."""

@@ -1,0 +1,101 @@
+"""The socket of a client, plain or TLS: bytes to and fro, and never a wait without an end.
+
+Writing and reading take turns, so that two peers that both have much to say do not wait for each
+other. Knows nothing of AMQP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+from typing import Final
+
+READ_SIZE: Final = 256 * 1024
+_WRITE_SIZE: Final = 256 * 1024
+_WANT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class LineClosed(OSError):
+    """The peer has ended the connection."""
+
+
+class Line:
+    __slots__ = ("_out", "_poll", "_polled", "_sock")
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        server_name: str | None = None,
+        seconds: float,
+    ) -> None:
+        """Connects, with TLS if a context is given. Raises OSError, TimeoutError among them."""
+        sock = socket.create_connection((host, port), max(seconds, 0.001))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if tls is not None:
+                sock = tls.wrap_socket(sock, server_hostname=server_name or host)
+            sock.setblocking(False)
+        except BaseException:
+            sock.close()
+            raise
+        self._sock = sock
+        self._out = memoryview(b"")
+        self._poll = select.poll()
+        self._polled = 0
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._out)
+
+    def put(self, data: bytes) -> None:
+        """To be written by the next `exchange`."""
+        self._out = memoryview(data if not self._out else b"".join((self._out, data)))
+
+    def exchange(self, seconds: float) -> bytes:
+        """Write what there is, and read; wait up to so long for either. b"": nothing came."""
+        if self._out:
+            self._write()
+        try:
+            return self._read()
+        except _WANT:
+            if seconds <= 0:
+                return b""
+        wanted = select.POLLIN | (select.POLLOUT if self._out else 0)
+        if wanted != self._polled:
+            self._poll.register(self._sock.fileno(), wanted)
+            self._polled = wanted
+        if not self._poll.poll(seconds * 1000):
+            return b""
+        if self._out:
+            self._write()
+        try:
+            return self._read()
+        except _WANT:
+            return b""
+
+    def _read(self) -> bytes:
+        data = self._sock.recv(READ_SIZE)
+        if not data:
+            raise LineClosed("the peer has ended the connection")
+        return data
+
+    def _write(self) -> None:
+        with contextlib.suppress(*_WANT):
+            while self._out:
+                self._out = self._out[self._sock.send(self._out[:_WRITE_SIZE]) :]
+
+    def cut(self) -> None:
+        """From any thread: whoever waits in `exchange` finds the connection ended."""
+        with contextlib.suppress(OSError):
+            # Of a TLS socket the plain one below it: its own would take TLS down first.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.close()

@@ -1,0 +1,23 @@
+"""The pipeline that brings diverted messages home: out of the backlog queues, to where they belong.
+
+    restore.py    pure: a backlog message made into the message that was sent
+    step.py       pure: what to do with it, given what is known of its destination
+    receipts.py   what was done, in rows that add up
+
+Nothing of Spark or of Azure's SDK is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+
+def background(options: Any) -> Any:
+    """The syphon for a paired client whose options ask for one; not started."""
+    if importlib.util.find_spec("pyspark") is None:
+        from pairbus.servicebus.errors import SyphonNotInstalled
+
+        raise SyphonNotInstalled
+    return importlib.import_module("pairbus.syphon.job").background(options)

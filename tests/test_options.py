@@ -1,0 +1,289 @@
+"""Options are checked when they are made, and say what would have been right."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import pairbus
+from pairbus.errors import OptionsError, PairbusError
+from pairbus.events import Event
+from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+
+
+class Manager:
+    """As much of an administration client as the options look at."""
+
+    def get_queue(self, name: str) -> None: ...
+
+    def create_queue(self, name: str) -> None: ...
+
+
+class Factory:
+    def get_queue_sender(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncManager(Manager):
+    async def get_queue(self, name: str) -> None: ...
+
+
+class AsyncFactory(Factory):
+    async def close(self) -> None: ...
+
+
+def made(*more: Any, **settings: Any) -> SendAvailabilityPairedNamespaceOptions:
+    return SendAvailabilityPairedNamespaceOptions(Manager(), Factory(), *more, **settings)
+
+
+# --- defaults
+
+
+@pytest.mark.req("A-02")
+def test_the_base_pairs_nothing_itself_and_says_what_to_make() -> None:
+    with pytest.raises(OptionsError, match="make SendAvailabilityPairedNamespaceOptions"):
+        PairedNamespaceOptions()
+
+    assert issubclass(SendAvailabilityPairedNamespaceOptions, PairedNamespaceOptions)
+    assert isinstance(made(), PairedNamespaceOptions)
+
+
+@pytest.mark.req("A-03")
+def test_the_first_two_parameters_are_enough() -> None:
+    options = made()
+
+    assert options.backlog_queue_count == 10
+    assert options.failover_interval == timedelta(minutes=1)
+    assert options.enable_syphon is False
+    assert options.ping_primary_interval == timedelta(minutes=1)
+    assert options.primary_namespace_name is None
+    assert options.ping_mode == "message"
+    assert options.secondary_connections == "ready"
+    assert options.send_timeout == timedelta(minutes=1)
+    assert options.throttle_wait == timedelta(seconds=10)
+    assert options.observers == ()
+    assert options.syphon is None
+    assert not options.is_paired
+    assert not options.is_asyncio
+
+
+@pytest.mark.req("A-03")
+def test_the_parameters_of_the_documents_come_in_their_order() -> None:
+    manager, factory = Manager(), Factory()
+
+    options = SendAvailabilityPairedNamespaceOptions(
+        manager, factory, 3, timedelta(minutes=2), True, timedelta(seconds=30)
+    )
+
+    assert options.secondary_namespace_manager is manager
+    assert options.messaging_factory is factory
+    assert options.backlog_queue_count == 3
+    assert options.failover_interval == timedelta(minutes=2)
+    assert options.enable_syphon is True
+    assert options.ping_primary_interval == timedelta(seconds=30)
+
+
+@pytest.mark.req("A-03")
+def test_what_the_documents_do_not_know_is_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        made(10, timedelta(0), False, timedelta(minutes=1), "contoso")
+
+
+# --- ranges
+
+MINUTE = timedelta(minutes=1)
+TINY = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "smallest", "largest"),
+    [
+        pytest.param(
+            "failover_interval",
+            timedelta(0),
+            60 * MINUTE,
+            marks=pytest.mark.req("A-05"),
+            id="the failover interval, 0 to 60 minutes",
+        ),
+        pytest.param(
+            "ping_primary_interval",
+            timedelta(seconds=1),
+            30 * MINUTE,
+            marks=pytest.mark.req("A-09"),
+            id="the interval of pings, 1 second to 30 minutes",
+        ),
+        pytest.param(
+            "send_timeout", timedelta(seconds=1), 60 * MINUTE, id="the bound of one send"
+        ),
+        pytest.param(
+            "throttle_wait",
+            timedelta(seconds=10),
+            10 * MINUTE,
+            marks=pytest.mark.req("R-03"),
+            id="the wait for a busy service, never less than 10 seconds",
+        ),
+    ],
+)
+def test_a_duration_has_a_range_that_the_refusal_names(
+    name: str, smallest: timedelta, largest: timedelta
+) -> None:
+    for accepted in (smallest, largest):
+        assert getattr(made(**{name: accepted}), name) == accepted
+
+    for refused in (smallest - TINY, largest + TINY, -MINUTE, timedelta.max):
+        with pytest.raises(OptionsError) as caught:
+            made(**{name: refused})
+        assert str(caught.value) == (
+            f"{name} must be from {smallest} to {largest} (hours:minutes:seconds), not {refused}"
+        )
+
+
+@pytest.mark.parametrize("value", [60, 1.5, "0:01:00", None])
+def test_a_duration_is_a_timedelta(value: Any) -> None:
+    with pytest.raises(OptionsError) as caught:
+        made(failover_interval=value)
+
+    assert str(caught.value) == (
+        "failover_interval must be a timedelta from 0:00:00 to 1:00:00 (hours:minutes:seconds), "
+        f"not {value!r}"
+    )
+
+
+@pytest.mark.req("A-04")
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_any_number_of_backlog_queues_from_one_on_is_taken(count: int) -> None:
+    assert made(count).backlog_queue_count == count
+
+
+@pytest.mark.req("A-04")
+@pytest.mark.parametrize("count", [0, -1])
+def test_less_than_one_backlog_queue_is_refused(count: int) -> None:
+    with pytest.raises(
+        OptionsError, match=rf"^backlog_queue_count must be at least 1, not {count}$"
+    ):
+        made(count)
+
+
+@pytest.mark.req("A-04")
+@pytest.mark.parametrize("count", [True, 2.0, "10", None])
+def test_a_count_of_backlog_queues_is_a_whole_number(count: Any) -> None:
+    with pytest.raises(OptionsError, match="must be a whole number of at least 1, not "):
+        made(count)
+
+
+# --- words, flags, names
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"ping_mode": "http"}, "ping_mode must be one of 'message', 'link', not 'http'"),
+        (
+            {"secondary_connections": ["ready"]},
+            "secondary_connections must be one of 'ready', 'lazy', not ['ready']",
+        ),
+        ({"enable_syphon": 1}, "enable_syphon must be True or False, not 1"),
+        (
+            {"syphon": object()},
+            "syphon was given, but enable_syphon is False; it must be True then",
+        ),
+        ({"observers": 3}, "observers must be a list of callables, not 3"),
+        ({"observers": ["log"]}, "an observer must be callable with one event, not 'log'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_be_right(
+    settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(OptionsError) as caught:
+        made(**settings)
+
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("name", ["contoso", "Contoso-2", "a_b.c", "7"])
+def test_a_name_of_the_primary_is_one_segment_of_a_path(name: str) -> None:
+    assert made(primary_namespace_name=name).primary_namespace_name == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "sb://contoso", "con toso", 7, b"contoso"])
+def test_a_name_of_the_primary_that_is_no_segment_is_refused(name: Any) -> None:
+    with pytest.raises(OptionsError, match=r"such as 'contoso' .* not ") as caught:
+        made(primary_namespace_name=name)
+
+    assert repr(name) in str(caught.value)
+
+
+def test_observers_may_come_from_any_iterable() -> None:
+    def watch(event: Event) -> None: ...
+
+    assert made(observers=iter([watch, print])).observers == (watch, print)
+
+
+# --- the secondary's clients
+
+
+@pytest.mark.req("A-03")
+def test_what_is_no_client_is_refused_by_name() -> None:
+    with pytest.raises(OptionsError) as caught:
+        SendAvailabilityPairedNamespaceOptions("Endpoint=sb://contoso", Factory())
+    assert str(caught.value) == (
+        "secondary_namespace_manager must be the secondary's ServiceBusAdministrationClient, "
+        "not str"
+    )
+
+    with pytest.raises(OptionsError) as caught:
+        SendAvailabilityPairedNamespaceOptions(Manager(), Manager())
+    assert str(caught.value) == (
+        "messaging_factory must be the secondary's ServiceBusClient, not Manager"
+    )
+
+
+def test_the_two_clients_of_the_secondary_are_of_one_kind() -> None:
+    assert SendAvailabilityPairedNamespaceOptions(AsyncManager(), AsyncFactory()).is_asyncio
+
+    with pytest.raises(OptionsError, match="take .* from azure.servicebus.aio.management$"):
+        SendAvailabilityPairedNamespaceOptions(Manager(), AsyncFactory())
+    with pytest.raises(OptionsError, match=r"take .* from azure.servicebus.management$"):
+        SendAvailabilityPairedNamespaceOptions(AsyncManager(), Factory())
+
+
+# --- one process, one pairing
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_options_cannot_leave_their_process(copied: Any) -> None:
+    with pytest.raises(TypeError, match="make the options in the process that pairs with them"):
+        copied(made())
+
+
+@pytest.mark.req("A-11")
+def test_a_path_is_not_marked_healthy_before_a_client_is_paired() -> None:
+    with pytest.raises(
+        OptionsError, match=r"^cannot mark 'orders' as healthy: no client has been paired"
+    ):
+        made().mark_path_healthy("orders")
+
+
+@pytest.mark.req("A-11")
+def test_marking_a_path_healthy_is_handed_to_the_pairing() -> None:
+    class Pair:
+        def mark_path_healthy(self, path: str) -> bool:
+            return path == "orders"
+
+    options = made()
+    options._pair = Pair()
+
+    assert options.is_paired
+    assert options.mark_path_healthy("orders") is True
+    assert options.mark_path_healthy("invoices") is False
+
+
+def test_a_refusal_is_one_of_ours_and_a_value_error() -> None:
+    for kind in (ValueError, PairbusError, pairbus.OptionsError):
+        with pytest.raises(kind):
+            made(0)

@@ -1,0 +1,81 @@
+"""What `pairbus` offers by name, and what importing it does not load."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pairbus
+import pairbus.aio
+
+HEAVY = ("azure", "proton", "cproton", "cproton_ffi", "pyspark", "pandas", "opentelemetry")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level packages that are loaded after a statement, in a Python of its own."""
+    code = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import pairbus",
+        "import pairbus; dir(pairbus); pairbus.__all__",
+        "from pairbus import SendAvailabilityPairedNamespaceOptions, OptionsError",
+        "import pairbus.events, pairbus.route.router, pairbus.route.partners",
+    ],
+)
+def test_naming_things_loads_neither_the_sdk_nor_the_broker(statement: str) -> None:
+    assert not loaded_by(statement) & set(HEAVY)
+
+
+def test_the_client_loads_the_sdk_and_nothing_of_the_broker() -> None:
+    loaded = loaded_by("from pairbus import ServiceBusClient")
+
+    assert "azure" in loaded
+    assert not loaded & {"proton", "cproton", "cproton_ffi", "pyspark", "uvicorn", "starlette"}
+
+
+@pytest.mark.parametrize("name", pairbus.__all__)
+def test_every_public_name_can_be_had(name: str) -> None:
+    value = getattr(pairbus, name)
+
+    assert value.__name__ == name
+    assert name in dir(pairbus)
+    assert value.__doc__ or name == "PairbusError"
+
+
+def test_asyncio_has_the_same_names() -> None:
+    assert set(pairbus.aio.__all__) == set(pairbus.__all__)
+    for name in pairbus.aio.__all__:
+        same = getattr(pairbus.aio, name) is getattr(pairbus, name)
+        assert same is (name != "ServiceBusClient")
+
+
+def test_a_name_that_is_not_there_is_refused_as_in_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'pairbus' has no attribute 'Nothing'"):
+        pairbus.Nothing  # noqa: B018
+    assert not hasattr(pairbus, "__wrapped__")
+
+
+def test_a_type_checker_sees_the_names_that_are_there_at_run_time() -> None:
+    tree = ast.parse(Path(pairbus.__file__).read_text())
+    told: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pairbus."):
+            for alias in node.names:
+                assert alias.asname == alias.name, "`as` is what makes a name public"
+                told[alias.name] = str(node.module)
+
+    assert sorted(told) == sorted(pairbus.__all__)
+    for name, module in told.items():
+        assert getattr(importlib.import_module(module), name) is getattr(pairbus, name)
