@@ -11,73 +11,28 @@ started is stopped and deleted at the end, also after Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import command
 import ours
+import pairing_ends
+import pairing_outage
 import pairing_speed
 import report
-import rows
 from command import Progress
-from loop import LoadError
 from pairing_ends import DISABLED, QUEUE, SHELLS, Ends
+from pairing_load import SUBJECTS
 
 SIZE = 500
 ENTITIES = 1_000
+ROW_SECONDS = 5.0
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 * 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
-    """One line of what takes its time: how pairing_times.py is asked for it."""
-
-    title: str
-    what: str
-    arguments: tuple[str, ...] = ()
-    is_new: bool = False
-    """The backlog queues are missing."""
-    kills: bool = False
-    is_slow: bool = False
-    """Not with --quick."""
-
-
-NO_RETRIES = ("--retries", "0")
-TIMES = (
-    Time(title="pair: 10 backlog queues are made", what="pair", is_new=True),
-    Time(title="pair: they are found", what="pair"),
-    Time(title='... secondary_connections="lazy"', what="pair", arguments=("--lazy",)),
-    Time(
-        title="kill -9 of the primary to the first diverted message, retry_total=0",
-        what="kill-paired",
-        arguments=NO_RETRIES,
-        kills=True,
-    ),
-    Time(
-        title="... to the plain sender's error",
-        what="kill-plain",
-        arguments=NO_RETRIES,
-        kills=True,
-    ),
-    Time(
-        title="kill -9 to the first diverted message, the SDK's default retries",
-        what="kill-paired",
-        kills=True,
-        is_slow=True,
-    ),
-    Time(title="... to the plain sender's error", what="kill-plain", kills=True, is_slow=True),
-    Time(title="ping answered to the first message on the primary", what="failback"),
-)
 
 
 def main() -> int:
@@ -85,119 +40,59 @@ def main() -> int:
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
         parser.set_defaults(folder=str(MEMORY))
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="for each row of a round (5; with --quick 0)"
+        "--seconds", type=float, default=0.0, help=f"for a row in a round (default {ROW_SECONDS:g})"
     )
     return command.main(parser, _run, tables)
 
 
 def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[str, Any]:
     result = command.blank(options, base, SIZE)
-    # Whoever chose memory by --folder knows; and it is the better choice here.
-    result["notes"] = []
-    seconds = options.seconds or (0.0 if options.quick else 5.0)
+    result["notes"] = []  # that the folder is memory is what is wanted here
+    # Where figures mean nothing, both shells are asked at once.
+    turns = (SHELLS,) if options.quick else tuple((shell,) for shell in SHELLS)
     progress("starting two namespaces")
-    with _namespaces(base / "speed") as ends:
-        result["speed"] = pairing_speed.run(
-            partial(_ask, ends),
-            SHELLS,
-            rounds=options.rounds,
-            seconds=seconds,
-            size=SIZE,
-            progress=progress,
-        )
-    result["times"] = _times(options, base / "times", progress)
-    with _namespaces(base / "memory") as ends:
-        progress("memory")
-        entities = 50 if options.quick else ENTITIES
-        found = {s: _ask(ends, "pairing_memory.py", s, "--entities", entities) for s in SHELLS}
-        result["memory"] = {"entities": entities, "shells": found}
-    return result
-
-
-@contextmanager
-def _namespaces(folder: Path) -> Iterator[Ends]:
-    with ours.broker(folder / "primary", [QUEUE]) as primary, _secondary(folder) as secondary:
+    with (
+        ours.broker(base / "primary", [QUEUE, *SHELLS]) as primary,
+        ours.broker(base / "secondary", [QUEUE]) as secondary,
+    ):
         ends = Ends.of(primary, secondary)
         with ends.administration() as administration:
             administration.create_queue(DISABLED, status="Disabled")
-        yield ends
 
+        def ask(script: str, shells: Sequence[str], arguments: Sequence[Any]) -> dict[str, Any]:
+            return pairing_ends.ask(script, dict.fromkeys(shells, ends), arguments)
 
-@contextmanager
-def _secondary(folder: Path) -> Iterator[ours.Ours]:
-    with ours.broker(folder / "secondary", [QUEUE]) as secondary:
-        yield secondary
-
-
-def _times(options: argparse.Namespace, folder: Path, progress: Progress) -> list[dict[str, Any]]:
-    """Each line once in a round, in both shells."""
-    lines = [line for line in TIMES if not (options.quick and line.is_slow)]
-    samples: dict[tuple[Time, str], list[float]] = {}
-    with _namespaces(folder) as ends, _secondary(folder / "of-the-killed") as secondary:
-        for number in range(options.rounds):
-            for line in lines:
-                for shell in SHELLS:
-                    progress(f"round {number + 1} of {options.rounds}: {line.title}, {shell}")
-                    found = samples.setdefault((line, shell), [])
-                    if line.kills:
-                        found.append(_until_noticed(line, shell, folder, secondary))
-                    else:
-                        name = f"bench-{shell}" + (f"-{number}" if line.is_new else "-0")
-                        given = ("--what", line.what, "--name", name, *line.arguments)
-                        found.append(_ask(ends, "pairing_times.py", shell, *given))
-    return [
-        {
-            "title": line.title,
-            "what": line.what,
-            "shells": {
-                shell: {
-                    "seconds": statistics.median(samples[line, shell]),
-                    "samples": samples[line, shell],
-                }
-                for shell in SHELLS
-            },
-        }
-        for line in lines
-    ]
-
-
-def _until_noticed(line: Time, shell: str, folder: Path, secondary: ours.Ours) -> float:
-    with ours.broker(folder / "victim", [QUEUE]) as victim:
-        given = ("--what", line.what, "--pid", victim.pid, *line.arguments)
-        seconds: float = _ask(Ends.of(victim, secondary), "pairing_times.py", shell, *given)
-    shutil.rmtree(folder / "victim")
-    return seconds
-
-
-def _ask(ends: Ends, script: str, shell: str, *arguments: Any) -> Any:
-    """What a measuring process answers. It is ended when it has."""
-    options = ["--ends", json.dumps(asdict(ends)), "--shell", shell, *map(str, arguments)]
-    process = subprocess.Popen(
-        [sys.executable, str(rows.HERE / script), *options],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=ours.environment(),
-        start_new_session=True,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-    finally:
-        process.kill()
-        _, said = process.communicate()
-    if not line:
-        raise LoadError(f"{script}, {shell}: {said.strip()[-600:] or 'no answer'}")
-    return json.loads(line)
+        result["speed"] = pairing_speed.run(
+            ask,
+            turns,
+            rounds=options.rounds,
+            seconds=options.seconds or (0.0 if options.quick else ROW_SECONDS),
+            size=SIZE,
+            progress=progress,
+        )
+        entities = 50 if options.quick else ENTITIES
+        progress(f"memory of {entities:,} entities")
+        found = ask("pairing_memory.py", SHELLS, ("--entities", entities))
+        result["memory"] = {"entities": entities, "shells": found}
+        result["times"] = pairing_outage.run(
+            base / "victims",
+            ends,
+            secondary,
+            turns,
+            rounds=options.rounds,
+            is_quick=options.quick,
+            progress=progress,
+        )
+    return result
 
 
 # --- the tables -----------------------------------------------------------------------------------
 
 
 def tables(result: dict[str, Any]) -> Iterator[report.Table]:
-    for situation, aim in pairing_speed.AIMS.items():
-        yield _speed_table(result, situation, aim)
+    for situation in pairing_speed.AIMS:
+        yield _speed_table(result, situation)
+    yield _bare_table(result)
     yield _times_table(result)
     yield _memory_table(result)
     yield report.measured_on(result)
@@ -210,40 +105,60 @@ TITLES = {
 }
 
 
-def _speed_table(result: dict[str, Any], situation: str, aim: float) -> report.Table:
+def _speed_table(result: dict[str, Any], situation: str) -> report.Table:
+    aim = pairing_speed.AIMS[situation]
     table = report.Table(
-        f"{TITLES[situation]}. Messages of {result['size']} bytes; aim {aim:.2f} x or more",
-        ["", "", "messages a second", "to plain", "95 % of the time", "a call more",
-         "processor", "half of the calls", "99 % of them", "to plain"],
+        f"{TITLES[situation]}. Messages of {result['size']} bytes; aim {aim:.2f} x",
+        ["", "", "turns", "plain, messages a second", "paired is", "plain again is",
+         "paired, a call more", "processor", "99 % of plain calls", "paired is", "plain again is"],
         is_grouped=True,
     )  # fmt: skip
-    for row in result["speed"]:
-        if row["situation"] != situation:
-            continue
-        for subject, figure in row["figures"].items():
-            is_first = subject == "plain"
-            low, high = figure["ratio_interval"]
-            table.rows.append(
-                [
-                    f"{row['shell']}, {row['title']} ({row['turns']} turns)" if is_first else "",
-                    subject,
-                    f"{figure['rate']:,.0f}",
-                    "" if is_first else f"{figure['ratio']:.3f} x",
-                    "" if is_first else f"{low:.3f} - {high:.3f}",
-                    "" if is_first else f"{figure['extra_us']:+,.0f} us",
-                    "" if is_first else f"{figure['extra_cpu_us']:+,.0f} us",
-                    f"{figure['call_us']:,.0f} us",
-                    f"{figure['p99_us']:,.0f} us",
-                    "" if is_first else f"{figure['p99_ratio']:.2f} x",
-                ]
-            )
+    rows = [row for row in result["speed"] if row["situation"] == situation]
+    for number, row in enumerate(rows):
+        figures = row["figures"]
+        plain, paired, again = (figures[subject] for subject in SUBJECTS)
+        is_new = not number or rows[number - 1]["title"] != row["title"]
+        table.rows.append(
+            [
+                row["title"] if is_new else "",
+                row["shell"],
+                f"{row['turns']:,}",
+                f"{plain['rate']:,.0f}",
+                _ratio(paired),
+                _ratio(again),
+                f"{paired['extra_us']:+,.0f} us",
+                f"{paired['extra_cpu_us']:+,.0f} us",
+                f"{plain['p99_us']:,.0f} us",
+                f"{paired['p99_ratio']:.2f} x",
+                f"{again['p99_ratio']:.2f} x",
+            ]
+        )
+    return table
+
+
+def _ratio(figure: dict[str, Any]) -> str:
+    low, high = figure["ratio_interval"]
+    return f"{figure['ratio']:.3f} x ({low:.3f} - {high:.3f})"
+
+
+def _bare_table(result: dict[str, Any]) -> report.Table:
+    table = report.Table(
+        "Our own part of a call: the same with an SDK that does nothing, in a tight loop; the "
+        "least of all turns",
+        ["", *(f"{s}, {shell}" for s in pairing_speed.AIMS for shell in SHELLS)],
+    )
+    rows = [row for row in result["speed"] if row["bare_us"] is not None]
+    for title in dict.fromkeys(row["title"] for row in rows):
+        found = {(r["situation"], r["shell"]): r["bare_us"] for r in rows if r["title"] == title}
+        cells = [f"{found[s, shell]:,.1f} us" for s in pairing_speed.AIMS for shell in SHELLS]
+        table.rows.append([title, *cells])
     return table
 
 
 def _times_table(result: dict[str, Any]) -> report.Table:
     table = report.Table(
-        "How long it takes, failover_interval=0: the median of "
-        f"{result['rounds']} rounds (in brackets the shortest and the longest)",
+        f"How long it takes, failover_interval=0: the median of {result['rounds']} rounds (in "
+        "brackets the shortest and the longest)",
         ["", *SHELLS],
     )
     for line in result["times"]:
@@ -251,10 +166,9 @@ def _times_table(result: dict[str, Any]) -> report.Table:
     return table
 
 
-def _seconds(found: dict[str, Any]) -> str:
-    samples = found["samples"]
-    spread = f" ({min(samples):.3f} - {max(samples):.3f})" if len(samples) > 1 else ""
-    return f"{found['seconds']:.3f} s{spread}"
+def _seconds(found: list[float]) -> str:
+    spread = f" ({min(found):.3f} - {max(found):.3f})" if len(found) > 1 else ""
+    return f"{statistics.median(found):.3f} s{spread}"
 
 
 def _memory_table(result: dict[str, Any]) -> report.Table:
@@ -262,15 +176,14 @@ def _memory_table(result: dict[str, Any]) -> report.Table:
     table = report.Table(
         f"Memory that Python holds, with {memory['entities']:,} idle entities", ["", *SHELLS]
     )
-    found = [memory["shells"][shell] for shell in SHELLS]
     for title, key in (
         ("a plain sender, made and not opened", "plain_sender"),
         ("a paired sender and its entity, made and not opened", "paired_sender"),
         ("an entity whose senders are gone", "state"),
+        ("a connection to a backlog queue, kept ready; at most one for each queue", "connection"),
     ):
-        table.rows.append([title, *(f"{each[key] / 1024:.2f} KB" for each in found)])
-    title = f"a client's connections to {found[0]['queues']:.0f} backlog queues, kept ready"
-    table.rows.append([title, *(f"{each['ready'] / 1024:,.0f} KB" for each in found)])
+        cells = [f"{memory['shells'][shell][key] / 1024:.2f} KB" for shell in SHELLS]
+        table.rows.append([title, *cells])
     return table
 
 

@@ -42,6 +42,7 @@ AT_ONCE: dict[str, Any] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
     primary: str
+    primary_pid: int
     secondary: str
     primary_ca_file: str
     secondary_ca_file: str
@@ -50,6 +51,7 @@ class Ends:
     def of(cls, primary: ours.Ours, secondary: ours.Ours) -> Ends:
         return cls(
             primary=f"{primary.connection_string};UseDevelopmentEmulator=true",
+            primary_pid=primary.pid,
             secondary=f"{secondary.connection_string};UseDevelopmentEmulator=true",
             primary_ca_file=str(primary.ca_file()),
             secondary_ca_file=str(secondary.ca_file()),
@@ -113,8 +115,7 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
     given = [str(argument) for argument in arguments]
     processes = {
         shell: subprocess.Popen(
-            [sys.executable, str(rows.HERE / script), "--shell", shell]
-            + ["--ends", json.dumps(asdict(those)), *given],
+            [sys.executable, str(rows.HERE / script), *_arguments(shell, those), *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -130,6 +131,10 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
         for process in processes.values():
             process.kill()
             process.communicate()
+
+
+def _arguments(shell: str, ends: Ends) -> list[str]:
+    return ["--shell", shell, "--ends", json.dumps(asdict(ends))]
 
 
 def _answered(process: subprocess.Popen[str], script: str, shell: str) -> Any:

@@ -27,8 +27,7 @@ from pairing_ends import DISABLED, QUEUE, Ends
 
 SUBJECTS = ("plain", "paired", "plain again")
 TURNS_MIN = 2
-BARE_CALLS = {"single": 400, "list-10": 100, "list-100": 10}
-BARE_TURNS = 15
+BARE_TURNS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,18 @@ class Row:
     title: str
     per_call: int  # messages
     calls: int  # in a turn, which takes ten milliseconds or two
+    bare_calls: int  # in a turn in which the SDK does nothing
     is_batch: bool = False
 
 
 ROWS = (
-    Row("single", "one message a call", 1, 20),
-    Row("list-10", "lists of 10", 10, 10),
-    Row("list-100", "lists of 100", 100, 3),
-    Row("batch-100", "batches of 100", 100, 3, is_batch=True),
+    Row("single", "one message a call", 1, 20, 200),
+    Row("list-10", "lists of 10", 10, 10, 20),
+    Row("list-100", "lists of 100", 100, 3, 2),
+    Row("batch-100", "batches of 100", 100, 3, 0, is_batch=True),
 )
-SITUATIONS = ("healthy", "diverted")
+SITUATIONS = {"healthy": QUEUE, "diverted": DISABLED}
+"""And the queue of the primary that the paired sender sends to."""
 
 
 class Record:
@@ -59,6 +60,7 @@ class Record:
         self._calls: dict[str, list[list[float]]] = {subject: [] for subject in SUBJECTS}
         self._cpu: dict[str, list[float]] = {subject: [] for subject in SUBJECTS}
         self._cpu_before = 0.0
+        self._bare: list[float] = []
 
     def turns(self) -> Iterator[str]:
         """Whose turn it is. The first of each is for warming up."""
@@ -81,58 +83,69 @@ class Record:
         self._cpu[subject].append(time.thread_time() - self._cpu_before)
         self._calls[subject].append(calls)
 
+    def bare_turns(self) -> Iterator[Any]:
+        """What is sent in each call of a turn in which the SDK does nothing."""
+        calls = self.row.bare_calls
+        for _ in range((BARE_TURNS if self._seconds else 1) if calls else 0):
+            load = self.loads()[0]
+            begun = time.perf_counter()
+            yield load
+            self._bare.append((time.perf_counter() - begun) / calls)
+
     def found(self) -> dict[str, Any]:
-        return {s: {"calls": self._calls[s][1:], "cpu": self._cpu[s][1:]} for s in SUBJECTS}
+        turns = {s: {"calls": self._calls[s][1:], "cpu": self._cpu[s][1:]} for s in SUBJECTS}
+        return {"subjects": turns, "bare": min(self._bare, default=None)}
 
     def _message(self) -> ServiceBusMessage:
         return ServiceBusMessage(bytes(self._size))
 
 
+Records = dict[str, list[Record]]
+"""By situation."""
+
+
 def main() -> None:
     parser = pairing_ends.parser(__doc__)
-    parser.add_argument("--situation", choices=SITUATIONS, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="for each row")
     parser.add_argument("--size", type=int, required=True, help="bytes of a message's body")
     options = parser.parse_args()
-    ends = Ends.given(options)
-    records = [Record(row, options.size, options.seconds) for row in ROWS]
+    records = {
+        situation: [Record(row, options.size, options.seconds) for row in ROWS]
+        for situation in SITUATIONS
+    }
     if options.shell == "blocking":
-        _blocking(ends, options.situation, records)
+        _blocking(Ends.given(options), records)
     else:
-        asyncio.run(_asyncio(ends, options.situation, records))
+        asyncio.run(_asyncio(Ends.given(options), records))
 
 
-def _whither(ends: Ends, situation: str) -> tuple[str, str]:
-    """Where the plain senders send to, and the queue of the primary that the paired one does."""
-    return (ends.primary, QUEUE) if situation == "healthy" else (ends.secondary, DISABLED)
-
-
-def _blocking(ends: Ends, situation: str, records: list[Record]) -> None:
-    end, queue = _whither(ends, situation)
-    paired = ends.unpaired(retry_total=0)
-    paired.pair_namespace(ends.options())
+def _blocking(ends: Ends, records: Records) -> None:
+    client = ends.unpaired(retry_total=0)
+    client.pair_namespace(ends.options())
     senders = {
-        "plain": ends.plain(end).get_queue_sender(QUEUE),
-        "paired": paired.get_queue_sender(queue),
-        "plain again": ends.plain(end).get_queue_sender(QUEUE),
+        (situation, subject): (
+            client.get_queue_sender(SITUATIONS[situation])
+            if subject == "paired"
+            else ends.plain(_plain_end(ends, situation)).get_queue_sender(QUEUE)
+        )
+        for situation in SITUATIONS
+        for subject in SUBJECTS
     }
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda sender: sender.__enter__(), senders.values()))
-    for record in records:
-        for subject in record.turns():
-            record.took(subject, _turn(senders[subject], record))
-    _check(paired.pairing, queue, situation)
+    for situation, each in records.items():
+        for record in each:
+            for subject in record.turns():
+                record.took(subject, _turn(senders[situation, subject], record))
+    _check(client.pairing)
     azure.servicebus.ServiceBusSender.send_messages = lambda *_, **__: None
-    bare = {key: [] for key in BARE_CALLS}
-    for _ in range(BARE_TURNS):
-        for record in records[: len(bare)]:
-            calls = BARE_CALLS[record.row.key]
-            load = record.loads()[0]
-            begun = time.perf_counter()
-            for _ in range(calls):
-                senders["paired"].send_messages(load)
-            bare[record.row.key].append((time.perf_counter() - begun) / calls)
-    _answer(records, bare)
+    for situation, each in records.items():
+        send = senders[situation, "paired"].send_messages
+        for record in each:
+            for load in record.bare_turns():
+                for _ in range(record.row.bare_calls):
+                    send(load)
+    _answer(records)
 
 
 def _turn(sender: Any, record: Record) -> list[float]:
@@ -150,35 +163,36 @@ def _turn(sender: Any, record: Record) -> list[float]:
     return calls
 
 
-async def _asyncio(ends: Ends, situation: str, records: list[Record]) -> None:
-    end, queue = _whither(ends, situation)
-    paired = ends.aio_unpaired(retry_total=0)
-    await paired.pair_namespace(ends.aio_options())
+async def _asyncio(ends: Ends, records: Records) -> None:
+    client = ends.aio_unpaired(retry_total=0)
+    await client.pair_namespace(ends.aio_options())
     senders = {
-        "plain": ends.aio_plain(end).get_queue_sender(QUEUE),
-        "paired": paired.get_queue_sender(queue),
-        "plain again": ends.aio_plain(end).get_queue_sender(QUEUE),
+        (situation, subject): (
+            client.get_queue_sender(SITUATIONS[situation])
+            if subject == "paired"
+            else ends.aio_plain(_plain_end(ends, situation)).get_queue_sender(QUEUE)
+        )
+        for situation in SITUATIONS
+        for subject in SUBJECTS
     }
     await asyncio.gather(*(sender.__aenter__() for sender in senders.values()))
-    for record in records:
-        for subject in record.turns():
-            record.took(subject, await _asyncio_turn(senders[subject], record))
-    _check(paired.pairing, queue, situation)
+    for situation, each in records.items():
+        for record in each:
+            for subject in record.turns():
+                record.took(subject, await _asyncio_turn(senders[situation, subject], record))
+    _check(client.pairing)
 
     async def nothing(*_: Any, **__: Any) -> None:
         pass
 
     azure.servicebus.aio.ServiceBusSender.send_messages = nothing
-    bare = {key: [] for key in BARE_CALLS}
-    for _ in range(BARE_TURNS):
-        for record in records[: len(bare)]:
-            calls = BARE_CALLS[record.row.key]
-            load = record.loads()[0]
-            begun = time.perf_counter()
-            for _ in range(calls):
-                await senders["paired"].send_messages(load)
-            bare[record.row.key].append((time.perf_counter() - begun) / calls)
-    _answer(records, bare)
+    for situation, each in records.items():
+        send = senders[situation, "paired"].send_messages
+        for record in each:
+            for load in record.bare_turns():
+                for _ in range(record.row.bare_calls):
+                    await send(load)
+    _answer(records)
 
 
 async def _asyncio_turn(sender: Any, record: Record) -> list[float]:
@@ -196,20 +210,25 @@ async def _asyncio_turn(sender: Any, record: Record) -> list[float]:
     return calls
 
 
-def _answer(records: list[Record], bare: dict[str, list[float]]) -> None:
-    rows = {record.row.key: record.found() for record in records}
-    pairing_ends.answer({"rows": rows, "bare": {key: min(bare[key]) for key in bare}})
+def _plain_end(ends: Ends, situation: str) -> str:
+    return ends.primary if situation == "healthy" else ends.secondary
 
 
-def _check(pairing: Any, queue: str, situation: str) -> None:
+def _answer(records: Records) -> None:
+    pairing_ends.answer(
+        {
+            situation: {record.row.key: record.found() for record in each}
+            for situation, each in records.items()
+        }
+    )
+
+
+def _check(pairing: Any) -> None:
     """A figure of the wrong way would be worse than none."""
-    [entity] = [each for each in pairing.status().entities if each.path == queue]
-    went, stayed = (entity.sent, entity.diverted)[:: 1 if situation == "healthy" else -1]
-    if stayed or not went:
-        raise LoadError(
-            f"{queue}, {situation}: {entity.sent} messages went to the primary and "
-            f"{entity.diverted} to the backlog"
-        )
+    entities = {entity.path: entity for entity in pairing.status().entities}
+    healthy, diverted = entities[SITUATIONS["healthy"]], entities[SITUATIONS["diverted"]]
+    if healthy.diverted or diverted.sent or not (healthy.sent and diverted.diverted):
+        raise LoadError(f"messages went the wrong way: {healthy}, {diverted}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -39,11 +38,12 @@ def _blocking(ends: Ends, paths: list[str]) -> None:
     lazy.pair_namespace(ends.options(secondary_connections="lazy"))
     found = _of_senders(ends.plain(ends.primary), lazy, paths)
     settings = ends.options()
+    ready.pair_namespace(settings)  # opens one connection, and imports what that needs
+    settings.secondary_namespace_manager.close()
     with _held() as held:
-        ready.pair_namespace(settings)
-        for waits in _until_ready(ready, paths):
-            time.sleep(waits)
-    pairing_ends.answer(found | _of_connections(ready, held[0] - found["state"] * len(paths)))
+        for seconds in _until_ready(ready, paths):
+            time.sleep(seconds)
+    pairing_ends.answer(_with_connections(found, ready, held[0], len(paths)))
 
 
 async def _asyncio(ends: Ends, paths: list[str]) -> None:
@@ -51,11 +51,12 @@ async def _asyncio(ends: Ends, paths: list[str]) -> None:
     await lazy.pair_namespace(ends.aio_options(secondary_connections="lazy"))
     found = _of_senders(ends.aio_plain(ends.primary), lazy, paths)
     settings = ends.aio_options()
+    await ready.pair_namespace(settings)
+    await settings.secondary_namespace_manager.close()
     with _held() as held:
-        await ready.pair_namespace(settings)
-        for waits in _until_ready(ready, paths):
-            await asyncio.sleep(waits)
-    pairing_ends.answer(found | _of_connections(ready, held[0] - found["state"] * len(paths)))
+        for seconds in _until_ready(ready, paths):
+            await asyncio.sleep(seconds)
+    pairing_ends.answer(_with_connections(found, ready, held[0], len(paths)))
 
 
 def _of_senders(plain: Any, paired: Any, paths: list[str]) -> dict[str, float]:
@@ -88,9 +89,11 @@ def _until_ready(client: Any, paths: list[str]) -> Iterator[float]:
         yield 0.1
 
 
-def _of_connections(client: Any, held: float) -> dict[str, float]:
-    queues = client.pairing.backlog_queues
-    return {"ready": held, "queues": len(queues), "threads": threading.active_count()}
+def _with_connections(
+    found: dict[str, float], client: Any, held: float, entities: int
+) -> dict[str, float]:
+    connections = len(client.pairing.backlog_queues) - 1
+    return found | {"connection": (held - found["state"] * entities) / connections}
 
 
 @contextmanager

@@ -5,7 +5,6 @@ killed where that is part of it. Prints nothing.
 from __future__ import annotations
 
 import shutil
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ MEASURES = (
         titles={"noticed": "... to the error of a plain sender"},
         arguments=NO_RETRIES,
         kills=True,
+        is_slow=True,
     ),
     Measure(
         what="kill-paired",
@@ -80,12 +80,29 @@ def run(
 ) -> list[dict[str, Any]]:
     """Each once in a round. `turns`: the shells that are asked at once, one after the other."""
     measures = [each for each in MEASURES if not (is_quick and each.is_slow)]
-    samples: list[dict[str, dict[str, list[float]]]] = [{} for _ in measures]
+    lines: list[dict[str, Any]] = [
+        {"title": title, "shells": {}} for each in measures for title in each.titles.values()
+    ]
     for number in range(rounds):
-        for measure, taken in zip(measures, samples, strict=True):
-            for shells in turns:
+        for shells in turns:
+            found: list[dict[str, float]] = []
+            for measure in measures:
                 title = next(iter(measure.titles.values()))
                 progress(f"round {number + 1} of {rounds}: {title}, {', '.join(shells)}")
-                for shell in shells:
-                    ...
-    return []
+                with ExitStack() as stack:
+                    those = dict.fromkeys(shells, ends)
+                    if measure.kills:
+                        those = {s: _victim(stack, folder / s, secondary) for s in shells}
+                    options = ("--what", measure.what, "--name", number, *measure.arguments)
+                    taken = pairing_ends.ask("pairing_times.py", those, options)
+                found += ({s: taken[s][key] for s in shells} for key in measure.titles)
+            for line, times in zip(lines, found, strict=True):
+                for shell, seconds in times.items():
+                    line["shells"].setdefault(shell, []).append(seconds)
+    return lines
+
+
+def _victim(stack: ExitStack, folder: Path, secondary: ours.Ours) -> Ends:
+    """The ends of a pair whose primary may be killed."""
+    stack.callback(shutil.rmtree, folder)
+    return Ends.of(stack.enter_context(ours.broker(folder, [QUEUE])), secondary)

@@ -16,65 +16,55 @@ from pairing_load import ROWS, SUBJECTS, Row
 AIMS = {"healthy": 0.98, "diverted": 0.90}
 """The least throughput of the paired sender, to the plain one's."""
 
-Found = dict[str, Any]
-"""What pairing_load.py answers."""
-
 
 def run(
-    ask: Callable[[str, Sequence[str], Sequence[Any]], dict[str, Found]],
+    ask: Callable[[str, Sequence[str], Sequence[Any]], dict[str, Any]],
     turns: Sequence[Sequence[str]],
     *,
     rounds: int,
     seconds: float,
     size: int,
     progress: Callable[[str], None],
-) -> dict[str, list[dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """`turns`: the shells that are asked at once, one after the other."""
-    samples: dict[tuple[str, str], list[Found]] = {}
+    samples: dict[str, list[dict[str, Any]]] = {}
     for number in range(rounds):
-        for situation in AIMS:
-            for shells in turns:
-                progress(f"round {number + 1} of {rounds}: {situation}, {', '.join(shells)}")
-                options = ("--situation", situation, "--seconds", seconds, "--size", size)
-                for shell, found in ask("pairing_load.py", shells, options).items():
-                    samples.setdefault((situation, shell), []).append(found)
-    return {
-        "rows": [
-            _figures(situation, shell, row, [found["rows"][row.key] for found in each])
-            for row in ROWS
-            for (situation, shell), each in samples.items()
-        ],
-        "bare": [
-            {"situation": situation, "shell": shell, "us": _least_us(each)}
-            for (situation, shell), each in samples.items()
-        ],
-    }
-
-
-def _least_us(samples: list[Found]) -> dict[str, float]:
-    return {key: min(found["bare"][key] for found in samples) * 1e6 for key in samples[0]["bare"]}
+        for shells in turns:
+            progress(f"round {number + 1} of {rounds}: paired and plain, {', '.join(shells)}")
+            options = ("--seconds", seconds, "--size", size)
+            for shell, found in ask("pairing_load.py", shells, options).items():
+                samples.setdefault(shell, []).append(found)
+    return [
+        _figures(situation, shell, row, [found[situation][row.key] for found in each])
+        for situation in AIMS
+        for row in ROWS
+        for shell, each in samples.items()
+    ]
 
 
 def _figures(situation: str, shell: str, row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    plain = _Turns(row, SUBJECTS[0], samples)
+    turns = {s: _Turns(row, [sample["subjects"][s] for sample in samples]) for s in SUBJECTS}
+    plain = turns[SUBJECTS[0]]
+    bare = [sample["bare"] * 1e6 for sample in samples if sample["bare"] is not None]
     return {
         "situation": situation,
         "shell": shell,
         "key": row.key,
         "title": row.title,
         "turns": len(plain.seconds),
-        "figures": {subject: _Turns(row, subject, samples).figure(plain) for subject in SUBJECTS},
+        "bare_us": min(bare, default=None),
+        "figures": {subject: each.figure(plain) for subject, each in turns.items()},
     }
 
 
 class _Turns:
     """All turns of one sender in one row, those of all rounds."""
 
-    def __init__(self, row: Row, subject: str, samples: list[dict[str, Any]]) -> None:
-        turns = [turn for sample in samples for turn in sample[subject]["calls"]]
+    def __init__(self, row: Row, samples: list[dict[str, Any]]) -> None:
+        turns = [turn for sample in samples for turn in sample["calls"]]
         self._row = row
         self._calls = sorted(call for turn in turns for call in turn)
-        self._cpu = [cpu for sample in samples for cpu in sample[subject]["cpu"]]
+        self._cpu = [cpu for sample in samples for cpu in sample["cpu"]]
         self.seconds = [sum(turn) for turn in turns]
 
     def figure(self, plain: _Turns) -> dict[str, Any]:

@@ -32,9 +32,8 @@ SIZE = 500
 def main() -> None:
     parser = pairing_ends.parser(__doc__)
     parser.add_argument("--what", choices=list(MEASURES), required=True)
-    parser.add_argument("--pid", type=int, help="the primary's process, for what kills it")
     parser.add_argument("--retries", type=int, help="retry_total of the SDK; its own if not given")
-    parser.add_argument("--name", help="the primary's in backlog paths: one that is new")
+    parser.add_argument("--name", help="for backlog paths: one that is new")
     options = parser.parse_args()
     blocking, aio = MEASURES[options.what]
     if options.shell == "blocking":
@@ -51,9 +50,9 @@ PAIRINGS = {"made": "ready", "found": "ready", "lazy": "lazy"}
 
 
 def _pair(options: argparse.Namespace, ends: Ends) -> None:
-    found = {}
+    found, name = {}, f"bench-{options.name}-{options.shell}"
     for key, connections in PAIRINGS.items():
-        names = {"primary_namespace_name": options.name, "secondary_connections": connections}
+        names = {"primary_namespace_name": name, "secondary_connections": connections}
         client, settings = ends.unpaired(), ends.options(**names)
         begun = time.monotonic()
         client.pair_namespace(settings)
@@ -62,9 +61,9 @@ def _pair(options: argparse.Namespace, ends: Ends) -> None:
 
 
 async def _pair_asyncio(options: argparse.Namespace, ends: Ends) -> None:
-    found = {}
+    found, name = {}, f"bench-{options.name}-{options.shell}"
     for key, connections in PAIRINGS.items():
-        names = {"primary_namespace_name": options.name, "secondary_connections": connections}
+        names = {"primary_namespace_name": name, "secondary_connections": connections}
         client, settings = ends.aio_unpaired(), ends.aio_options(**names)
         begun = time.monotonic()
         await client.pair_namespace(settings)
@@ -115,7 +114,7 @@ def _retries(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _kill_paired(options: argparse.Namespace, ends: Ends) -> None:
-    kill, client = Kill(options.pid), ends.unpaired(**_retries(options))
+    kill, client = Kill(ends.primary_pid), ends.unpaired(**_retries(options))
     client.pair_namespace(ends.options(observers=[kill.told]))
     with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
@@ -125,7 +124,7 @@ def _kill_paired(options: argparse.Namespace, ends: Ends) -> None:
 
 
 async def _kill_paired_asyncio(options: argparse.Namespace, ends: Ends) -> None:
-    kill, client = Kill(options.pid), ends.aio_unpaired(**_retries(options))
+    kill, client = Kill(ends.primary_pid), ends.aio_unpaired(**_retries(options))
     await client.pair_namespace(ends.aio_options(observers=[kill.told]))
     async with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
@@ -135,7 +134,7 @@ async def _kill_paired_asyncio(options: argparse.Namespace, ends: Ends) -> None:
 
 
 def _kill_plain(options: argparse.Namespace, ends: Ends) -> None:
-    kill, client = Kill(options.pid), ends.plain(ends.primary, **_retries(options))
+    kill, client = Kill(ends.primary_pid), ends.plain(ends.primary, **_retries(options))
     with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
         while kill.goes_on:
@@ -147,7 +146,7 @@ def _kill_plain(options: argparse.Namespace, ends: Ends) -> None:
 
 
 async def _kill_plain_asyncio(options: argparse.Namespace, ends: Ends) -> None:
-    kill, client = Kill(options.pid), ends.aio_plain(ends.primary, **_retries(options))
+    kill, client = Kill(ends.primary_pid), ends.aio_plain(ends.primary, **_retries(options))
     async with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
         while kill.goes_on:
@@ -162,13 +161,14 @@ async def _kill_plain_asyncio(options: argparse.Namespace, ends: Ends) -> None:
 
 
 class Failback:
-    """Disables the queue, enables it when it has failed over, and sees when it is back."""
+    """Disables a queue, enables it when it has failed over, and sees when it is back. Each shell
+    has a queue of its name."""
 
     SETTINGS = pairing_ends.AT_ONCE | {"ping_primary_interval": timedelta(seconds=1)}
 
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: Ends, queue: str) -> None:
         self._administration = ends.administration()
-        self._queue = self._administration.get_queue(QUEUE)
+        self._queue = self._administration.get_queue(queue)
         self._back_at: float | None = None
         self._diverted = 0
         self._diverted_before = 0
@@ -203,9 +203,9 @@ class Failback:
 
 
 def _failback(options: argparse.Namespace, ends: Ends) -> None:
-    failback, client = Failback(ends), ends.unpaired(retry_total=0)
+    failback, client = Failback(ends, options.shell), ends.unpaired(retry_total=0)
     client.pair_namespace(ends.options(**Failback.SETTINGS, observers=[failback.told]))
-    with client.get_queue_sender(QUEUE) as sender:
+    with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():
             sender.send_messages(_message())
@@ -213,9 +213,9 @@ def _failback(options: argparse.Namespace, ends: Ends) -> None:
 
 
 async def _failback_asyncio(options: argparse.Namespace, ends: Ends) -> None:
-    failback, client = Failback(ends), ends.aio_unpaired(retry_total=0)
+    failback, client = Failback(ends, options.shell), ends.aio_unpaired(retry_total=0)
     await client.pair_namespace(ends.aio_options(**Failback.SETTINGS, observers=[failback.told]))
-    async with client.get_queue_sender(QUEUE) as sender:
+    async with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():
             await sender.send_messages(_message())

@@ -3,6 +3,8 @@
 A fence's first word says what is done with it:
 
 * `python`: run by itself; if the next fence is `text output`, it must print just that;
+* `python continued`: the same, after the page's first `python` fence;
+* `diff`: before and after, it is a program whose imports are there;
 * `sh`: each line is run; `pairbus broker` is started, waited for and stopped; the other commands
   find a broker with a queue and a topic; `make` only says what it would do, because it would run
   these tests, except `make demo`;
@@ -11,6 +13,8 @@ A fence's first word says what is done with it:
 `no-run: REASON` after the word leaves a fence out. Anything else is a mistake in the page.
 """
 
+import ast
+import inspect
 import json
 import os
 import re
@@ -18,6 +22,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +32,13 @@ from typing import NamedTuple
 import pytest
 import typer.main
 
+import pairbus
+from pairbus import events
 from pairbus.broker import Broker
 from pairbus.broker.config import load_config
 from pairbus.console.cli import app
+from pairbus.route.envelope import ALIASES, KEPT_PREFIX
+from pairbus.sender.status import EntityStatus, PairingStatus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,7 +74,7 @@ BLOCKS = [
     for path in PAGES
     for block in blocks_of(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
 ]
-RUN = [block for block in BLOCKS if not block.note]
+RUN = [block for block in BLOCKS if block.note in ("", "continued")]
 
 
 def cases(language):
@@ -113,10 +124,32 @@ def finished(process):
 
 @pytest.mark.parametrize("block", cases("python"))
 def test_an_example_runs_and_prints_what_the_page_says(block, shell):
-    printed = finished(shell([sys.executable, "-c", block.text]))
+    program = block.text
+    if block.note == "continued":
+        program = f"{first_of(block.page, 'python').text}\n{program}"
+
+    printed = finished(shell([sys.executable, "-c", program]))
 
     if block.output is not None:
         assert printed == block.output
+
+
+def first_of(page, language):
+    return next(b for b in RUN if (b.page, b.language) == (page, language))
+
+
+@pytest.mark.parametrize("block", cases("diff"))
+@pytest.mark.parametrize("side", ["-", "+"])
+def test_a_difference_is_one_of_programs_whose_imports_are_there(block, side):
+    lines = block.text.splitlines()
+    assert {line[:1] for line in lines} <= {"", " ", "-", "+"}
+
+    program = ast.parse("\n".join(line[1:] for line in lines if line[:1] in ("", " ", side)))
+
+    for node in program.body:
+        if isinstance(node, ast.ImportFrom):
+            module = import_module(node.module)
+            assert not [name.name for name in node.names if not hasattr(module, name.name)]
 
 
 @pytest.fixture
@@ -133,6 +166,7 @@ def test_a_command_runs(block, shell, local, tmp_path):
         (tmp_path / "Config.json").write_text(configs[0].text)
 
     for line in block.text.replace("\\\n", " ").splitlines():
+        line = line.replace("$PAIRBUS_SECONDARY", local)
         words = shlex.split(line, comments=True)
         if not words:
             continue
@@ -167,7 +201,8 @@ def test_a_config_is_one_that_loads(block, tmp_path):
 
 
 def test_every_fence_is_run_or_says_why_not():
-    known = {("python", ""), ("sh", ""), ("json", ""), ("text", ""), ("text", "output")}
+    known = {(language, "") for language in ("python", "diff", "sh", "json", "text")}
+    known |= {("python", "continued"), ("text", "output")}
     odd = [
         block.place
         for block in BLOCKS
@@ -188,8 +223,55 @@ def test_every_option_of_the_broker_is_on_its_page():
 
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        text = page.read_text("utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name} links to {target}"
+            if anchor:
+                assert anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(path):
+    """Of the headings of a page, as they are made where it is shown."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+# --- what the pages list is what the code has -----------------------------------------------------
+
+
+def first_columns(page):
+    """The names in the first column of the page's tables, one set for each table."""
+    text = FENCE.sub("", (ROOT / "docs" / page).read_text("utf-8"))
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+        yield set(re.findall(r"`([^`(]+)(?:\([^`]*\))?`", " ".join(cells)))
+
+
+def public(kind):
+    """The names of a value's fields, and of what it can be asked."""
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+PAIRING_TABLES = {
+    "options": set(inspect.signature(pairbus.SendAvailabilityPairedNamespaceOptions).parameters),
+    "errors": {
+        name
+        for name in pairbus.__all__
+        if inspect.isclass(kind := getattr(pairbus, name))
+        and issubclass(kind, Exception)
+        and kind is not pairbus.PairbusError
+    },
+    "events": {kind.__name__ for kind in events.Event.__subclasses__()},
+    "status": public(PairingStatus) - {"as_dict"},
+    "status of an entity": public(EntityStatus),
+    "envelope": {*ALIASES, f"{KEPT_PREFIX}NAME"},
+}
+
+
+@pytest.mark.parametrize("table", PAIRING_TABLES)
+def test_a_table_of_the_pairing_page_has_all_that_is_there(table):
+    assert PAIRING_TABLES[table] in list(first_columns("pairing.md"))
 
 
 def test_the_map_of_the_modules_is_that_of_the_code():
@@ -198,11 +280,36 @@ def test_the_map_of_the_modules_is_that_of_the_code():
     there = {path.name for path in source.rglob("*.py")}
     to_be_named = {
         path.name
-        for package in ("amqp", "broker")
+        for package in ("amqp", "broker", "route", "servicebus", "telemetry")
         for path in (source / package).glob("*.py")
-        if path.name != "__init__.py"
-    }
-    named = set(re.findall(r"`([a-z_]+\.py)`", page))
+    } | {path.name for path in (source / "sender").rglob("*.py")}
+    named = set(re.findall(r"`([a-z_*]+\.py)`", page))
+    unnamed = [each for each in to_be_named if not any(fnmatch(each, name) for name in named)]
+    gone = [name for name in named if not any(fnmatch(each, name) for each in there)]
 
-    assert not to_be_named - named, "ARCHITECTURE.md lacks these modules"
-    assert not named - there, "ARCHITECTURE.md names modules that are gone"
+    assert set(unnamed) == {"__init__.py"}, "ARCHITECTURE.md lacks these modules"
+    assert not gone, "ARCHITECTURE.md names modules that are gone"
+
+
+def test_the_shells_are_twins():
+    """So that who has read one knows his way in the other."""
+    blocking, aio = (
+        {path.name for path in (ROOT / "src" / "pairbus" / "sender" / shell).glob("*.py")}
+        for shell in ("blocking", "aio")
+    )
+
+    assert aio - blocking == {"bounds.py"}
+    assert not blocking - aio
+
+
+def test_the_layers_are_those_that_are_enforced():
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    [layers] = [
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    ]
+    names = [layer.strip("()") for layer in layers if "__main__" not in layer]
+
+    assert ", ".join(f"`{name}`" for name in names) in page.replace("\n", " ")

@@ -117,9 +117,7 @@ TINY = timedelta(microseconds=1)
             marks=pytest.mark.req("A-09"),
             id="the interval of pings, 1 second to 30 minutes",
         ),
-        pytest.param(
-            "send_timeout", timedelta(seconds=1), 60 * MINUTE, id="the bound of one send"
-        ),
+        pytest.param("send_timeout", timedelta(seconds=1), 60 * MINUTE, id="the bound of one send"),
         pytest.param(
             "throttle_wait",
             timedelta(seconds=10),

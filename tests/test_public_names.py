@@ -18,7 +18,9 @@ HEAVY = ("azure", "proton", "cproton", "cproton_ffi", "pyspark", "pandas", "open
 
 def loaded_by(statement: str) -> set[str]:
     """The top-level packages that are loaded after a statement, in a Python of its own."""
-    code = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    code = (
+        f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    )
     ran = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,14 +1,15 @@
 """Everything pairbus raises on purpose.
 
 PairbusError
-├── OptionsError          an option of a pairing is impossible: the text names it, its value and its range
+├── OptionsError          impossible option of a pairing: the text names it, its value and its range
 ├── NamespaceError        a namespace refused what was asked of it, or did not answer
 └── BrokerError           the local broker cannot do what was asked
     ├── ConfigError           impossible setting: the text names it, its value and its range
     ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
     └── StartError            the broker cannot start (port taken, folder not writable)
 
-What a paired client raises derives from the official SDK's errors as well: `pairbus.servicebus.errors`.
+What a paired client raises derives from the official SDK's errors as well:
+`pairbus.servicebus.errors`.
 """
 
 

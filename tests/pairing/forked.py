@@ -22,10 +22,7 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
-try:
-    import pairbus.aio
-except ImportError:
-    pass
+import pairbus.aio
 
 
 def in_a_child(work: Any) -> str:

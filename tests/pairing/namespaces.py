@@ -1,4 +1,4 @@
-"""A namespace in a process of its own: a broker that can be killed, started again, and told to fail.
+"""A namespace in a process of its own: a broker to be killed, started again, and told to fail.
 
 Knows nothing of the paired client. What is on it is read by the plain official SDK.
 """
@@ -27,7 +27,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.console.fault_client import FaultClient
 from pairbus.console.target import parse_target
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0
 POLICIES = {
     "RootManageSharedAccessKey": ("SAS_KEY_VALUE", "Manage,Send,Listen"),
     "sender": ("c2VuZA==", "Send"),
@@ -88,18 +88,20 @@ class Fault:
     def __init__(self, client: FaultClient, listed: dict[str, Any]) -> None:
         self.id = listed["id"]
         self._client = client
-        self._hits = 0
 
     @property
     def hits(self) -> int:
-        """How often it struck so far. One that is over keeps its last count."""
-        for listed in self._client.all():
-            if listed["id"] == self.id:
-                self._hits = listed["hits"]
-        return self._hits
+        """How often it struck so far, as long as it is active."""
+        [hits] = [listed["hits"] for listed in self._client.all() if listed["id"] == self.id]
+        return int(hits)
+
+    @property
+    def is_over(self) -> bool:
+        """Because it was cleared, or has struck as often as it should."""
+        return all(listed["id"] != self.id for listed in self._client.all())
 
     def clear(self) -> None:
-        if any(listed["id"] == self.id for listed in self._client.all()):
+        if not self.is_over:
             self._client.clear(self.id)
 
     def __enter__(self) -> Self:
@@ -110,7 +112,7 @@ class Fault:
 
 
 class NamespaceProcess:
-    """`python -m pairbus broker` with one namespace, on a port and a data folder that outlive it."""
+    """`python -m pairbus broker`, one namespace, on a port and a data folder that outlive it."""
 
     def __init__(self, name: str, folder: Path, backstage: Backstage) -> None:
         self.name = name

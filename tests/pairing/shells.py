@@ -16,10 +16,7 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
-try:
-    import pairbus.aio
-except ImportError:
-    pass
+import pairbus.aio
 from tests.interop import shells
 from tests.interop.shells import Blocking
 

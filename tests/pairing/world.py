@@ -169,12 +169,15 @@ class World:
 
     def bring_home(self, path: str) -> None:
         """As the syphon would: what is in the backlog goes to the primary under its own id."""
+        home: list[ServiceBusMessage] = []
         for index in range(QUEUES):
             queue = self.backlog_path(index)
             for message in self.secondary.take(queue, self.secondary.count(queue)):
                 assert aliases(message) == {"x-ms-path": path}
-                body = b"".join(message.body)
-                self.primary.send(path, ServiceBusMessage(body, message_id=message.message_id))
+                home.append(
+                    ServiceBusMessage(b"".join(message.body), message_id=message.message_id)
+                )
+        self.primary.send(path, *(home[at : at + 100] for at in range(0, len(home), 100)))
 
     # the state of a paired client
 

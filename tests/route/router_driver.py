@@ -112,6 +112,7 @@ class RouterDriver:
             self.wait(moment - self.now)
 
     def look(self):
+        self.listen()
         moment = self.router.next_due(now=self.now)
         chores = self.router.due(now=self.now)
         failovers = self.listen()

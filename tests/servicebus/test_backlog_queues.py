@@ -135,7 +135,7 @@ def test_all_else_is_as_the_service_has_it(preparing, manager):
 
 
 @pytest.mark.req("Q-02")
-def test_the_longest_duration_goes_out_to_its_last_digit(preparing, manager):
+def test_the_longest_duration_goes_out_to_its_last_digit():
     sent = []
 
     class Spy:

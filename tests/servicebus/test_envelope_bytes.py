@@ -72,7 +72,10 @@ bodies = st.one_of(
     st.lists(st.lists(nested, max_size=3), min_size=1, max_size=3).map(
         lambda b: {"sequence_body": b}
     ),
-    nested.map(lambda b: {"value_body": b}),
+    # The SDK knows types that are named inside of a value, and not of the value itself.
+    nested.filter(lambda b: not (isinstance(b, dict) and "TYPE" in b)).map(
+        lambda b: {"value_body": b}
+    ),
 )
 headers = st.builds(
     AmqpMessageHeader,

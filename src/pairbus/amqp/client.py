@@ -7,6 +7,7 @@ which token opens it, is `servicebus.fast`'s to know.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -98,10 +99,8 @@ class Connection:
         """Say goodbye and wait a little for the answer. Never raises."""
         if not self.is_over:
             self._core.close()
-            try:
+            with contextlib.suppress(ClientError):
                 self.wait(lambda: self._core.is_over, _now() + seconds, "the goodbye")
-            except ClientError:
-                pass
         self.drop()
 
     def drop(self, error: AmqpError | None = None) -> None:
@@ -166,10 +165,8 @@ class Connection:
     def _last_words(self, line: Line) -> None:
         if self._core.out:
             line.put(b"".join(self._core.out))
-            try:
+            with contextlib.suppress(OSError):
                 line.exchange(0.0)
-            except OSError:
-                pass
 
     def _next_duty(self, now: float, since: float) -> float:
         """When something must be done although nothing came: a heartbeat, giving up, upkeep."""

@@ -161,13 +161,11 @@ def encode_outcome(outcome: Outcome) -> bytes:
 def disposition(channel: int, first: int, last: int, *, settled: bool, state: bytes) -> bytes:
     """A receiver's word on the deliveries first..last."""
     size = len(state)
-    return (
-        _disposition(
-            32 + size, 0x0200, channel, b"\x00\x53\x15\xd0", 16 + size, 5, 0x41, 0x70, first, 0x70, last,
-            0x41 if settled else 0x42,
-        )
-        + state
+    head = _disposition(
+        32 + size, 0x0200, channel, b"\x00\x53\x15\xd0", 16 + size, 5,
+        0x41, 0x70, first, 0x70, last, 0x41 if settled else 0x42,
     )  # fmt: skip
+    return head + state
 
 
 def flow(

@@ -4,6 +4,7 @@ observers."""
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 
 from pairbus.events import Event, Observer
@@ -17,11 +18,17 @@ class Audience:
         self, namespace: str, *, primary: str, secondary: str, observers: Iterable[Observer]
     ) -> None:
         traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
+        self._lock = threading.Lock()
+        self._is_ended = False
         self._observers: tuple[Observer, ...] = (
             log.log_event,
             *([traced] if traced else []),
             *observers,
         )
+
+    def end(self) -> None:
+        """Nothing is told from here on."""
+        self._is_ended = True
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """The result ends it; calling that twice does no harm."""
@@ -32,14 +39,18 @@ class Audience:
         def told(event: Event) -> None:
             observer(event)
 
-        self._observers = (*self._observers, told)
+        with self._lock:
+            self._observers = (*self._observers, told)
 
         def end() -> None:
-            self._observers = tuple(each for each in self._observers if each is not told)
+            with self._lock:
+                self._observers = tuple(each for each in self._observers if each is not told)
 
         return end
 
     def tell(self, events: Iterable[Event]) -> None:
+        if self._is_ended:
+            return
         for event in events:
             for observer in self._observers:
                 try:

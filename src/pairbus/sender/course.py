@@ -89,11 +89,18 @@ class Course(Generic[Attempt, Result]):
             if self.time.in_backlog(now=self.pair.clock()) <= 0:
                 raise self._exhausted(self.pair.causes(self.path))
             return 0.0
-        if isinstance(error, MessageSizeExceededError) and not isinstance(error, EnvelopeTooLarge):
+        # The service says so, of what was small enough to be packed.
+        if isinstance(error, MessageSizeExceededError) and internals.condition_of(error):
             raise EnvelopeTooLarge(
                 entity=self.path, backlog_queue=way.queue, error=error
             ) from error
         raise error
+
+    def told(self, error: Exception) -> Exception:
+        """The error for the caller: if a part is in the backlog, one that tells how much."""
+        if not self._diverted_count or isinstance(error, BacklogExhausted):
+            return error
+        return self._exhausted(Nowhere(self.pair.causes(self.path).primary_error, error))
 
     def _exhausted(self, causes: Nowhere) -> BacklogExhausted:
         self.pair.undeliverable(self.path, causes)

@@ -20,6 +20,8 @@ from pairbus.servicebus.messages import UnknownSequenceNumber, id_of, messages_o
 # The least time that a backlog queue gets for a send, however little the caller gave: a message
 # that the primary did not take in time had better be safe a moment late.
 BACKLOG_SECONDS_MIN = 1.0
+# The most, where the caller gave no timeout.
+BACKLOG_SECONDS_MAX = 20.0
 # The same for opening a connection to one, which takes the SDK half a second at best.
 OPEN_SECONDS_MIN = 5.0
 
@@ -50,8 +52,8 @@ class Done(Generic[Result]):
 class Patience:
     """How much time a call has left on each of the two namespaces.
 
-    The caller's timeout holds on each of them. Without one, each attempt on the primary has the
-    bound of the options, and all attempts in the backlog together have it once more.
+    The caller's timeout holds on each of them. Without one, each attempt has the bound of the
+    options; on a backlog queue less, for there are others.
     """
 
     def __init__(self, timeout: float | None, bound: float) -> None:
@@ -72,8 +74,10 @@ class Patience:
         self._primary_until = None
 
     def in_backlog(self, *, now: float, at_least: float = 0.0) -> float:
+        if self._timeout is None:
+            return min(self._bound, BACKLOG_SECONDS_MAX)
         if self._backlog_until is None:
-            self._backlog_until = now + (self._bound if self._timeout is None else self._timeout)
+            self._backlog_until = now + self._timeout
         return max(at_least, self._backlog_until - now)
 
     def can_wait(self, seconds: float, *, is_backlog: bool, now: float) -> bool:

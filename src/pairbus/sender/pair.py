@@ -164,8 +164,7 @@ class Pair:
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
         return PairingError(
             f"the secondary {self.secondary!r} does not take a sender's link to backlog queue "
-            f"{queue!r}: {str(error).rstrip('.')}; its client needs the Send claim (or pair with "
-            "secondary_connections='lazy' to find out later)",
+            f"{queue!r}: {str(error).rstrip('.')}; its client needs the Send claim",
             namespace=self.secondary,
             queue=queue,
             error=error,
@@ -177,6 +176,7 @@ class Pair:
             events = self._router.take_events()
         if self._is_told:
             self._audience.tell(events)
+        self._audience.end()
 
     def tell_paired(self) -> None:
         self._is_told = True

@@ -10,6 +10,10 @@ from pairbus.route.router import Router
 from pairbus.servicebus import internals
 from pairbus.servicebus.errors import PairingError
 
+# How long a backlog queue that failed is left alone before a connection to it is tried, which
+# costs nothing. Short, for when all of them failed at once.
+REST_SECONDS = 5.0
+
 
 def checked(
     client: Any, options: PairedNamespaceOptions, *, is_asyncio: bool
@@ -40,7 +44,7 @@ def checked(
 
 def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
     primary, secondary = internals.host_of(client), internals.host_of(options.messaging_factory)
-    if options.messaging_factory is client or primary.lower() == secondary.lower():
+    if internals.address_of(client) == internals.address_of(options.messaging_factory):
         raise PairingError(
             f"the secondary must be another namespace than the primary, and both are {primary!r}",
             namespace=primary,
@@ -85,4 +89,5 @@ def router_for(
         failover_seconds=options.failover_interval.total_seconds(),
         ping_seconds=options.ping_primary_interval.total_seconds(),
         choose=random.choice,
+        rest_seconds=REST_SECONDS,
     )

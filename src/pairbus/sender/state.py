@@ -22,7 +22,7 @@ class ClientState(Generic[Pairing]):
         # Around what must not change between a look and what follows from it; never while waiting.
         self._lock = threading.Lock()
         self._senders: WeakSet[Any] = WeakSet()
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[object, Listener]] = []
         self._fault: tuple[str, str] | None = None
         self.pairing: Pairing | None = None
         self.is_closed = False
@@ -72,13 +72,17 @@ class ClientState(Generic[Pairing]):
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def listen(self, listener: Listener) -> Any:
+    def listen(self, who: object, listener: Listener) -> Any:
         """Have it told, with the reason, when this client closes or faults; at once if it has."""
         with self._lock:
             if not self.is_closed:
-                self._listeners.append(listener)
+                self._listeners.append((who, listener))
                 return None
         return listener("closed")
+
+    def forget(self, who: object) -> None:
+        with self._lock:
+            self._listeners = [each for each in self._listeners if each[0] is not who]
 
     def set_fault(self, reason: str) -> None:
         self._fault = ("primary" if self.pairing is not None else "secondary", reason)
@@ -88,7 +92,7 @@ class ClientState(Generic[Pairing]):
         with self._lock:
             self.is_closed = True
             listeners, self._listeners = self._listeners, []
-        return listeners
+        return [listener for _, listener in listeners]
 
     def _closed(self) -> PairingError:
         return PairingError(

@@ -72,8 +72,8 @@ class SyphonNotInstalled(PairingError):
         error: BaseException | None = None,
     ) -> None:
         message = message or (
-            "enable_syphon=True asks for the syphon, which is not installed here: "
-            f"install `pairbus[{extra}]`, or pair with enable_syphon=False and run it elsewhere"
+            "enable_syphon=True asks for the syphon, which is not here: install a version of "
+            f"`pairbus[{extra}]` that has it, or pair with enable_syphon=False and run it elsewhere"
         )
         super().__init__(message, namespace=namespace, error=error)
         self.extra = extra

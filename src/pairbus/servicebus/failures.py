@@ -33,8 +33,7 @@ class Kind(Enum):
     """A mistake of the caller, a bug, a cancellation: not ours to act on."""
 
 
-# By class, the most derived first. The SDK's classes that are missing depend on what is inside of
-# them.
+# By class, the most derived first. What an SDK's class means that is missing depends on its inside.
 BY_CLASS: Final[dict[type[BaseException], Kind]] = {
     sdk.OperationTimeoutError: Kind.OUTAGE,
     sdk.MessagingEntityDisabledError: Kind.OUTAGE,

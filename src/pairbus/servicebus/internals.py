@@ -71,7 +71,12 @@ def detach_error(sender: Any, exception: BaseException) -> BaseException:
 
 def is_not_allowed(error: BaseException) -> bool:
     """Of a backlog queue: that it requires sessions, say, which no diverted message has."""
-    return getattr(error, "_condition", None) == "amqp:not-allowed"
+    return condition_of(error) == "amqp:not-allowed"
+
+
+def condition_of(error: BaseException) -> str | None:
+    """What the service called it, where the error is the service's."""
+    return getattr(error, "_condition", None)
 
 
 def socket_of(sender: Any) -> Any:
@@ -187,6 +192,12 @@ def encoded_size(sender: Any, message: Any) -> int:
 def entity_of(client: Any) -> str | None:
     """The EntityPath of a client's connection string, where it has one."""
     return client._entity_name or None
+
+
+def address_of(client: Any) -> tuple[str, str | None]:
+    """Where a client connects to: the host, and the way around it that it was told to take."""
+    around = client._config.custom_endpoint_address
+    return host_of(client).lower(), around and str(around).lower()
 
 
 def host_of(client: Any) -> str:

@@ -178,9 +178,9 @@ def _take_session(twin: AmqpAnnotatedMessage) -> str | None:
 def _take_time_to_live(twin: AmqpAnnotatedMessage) -> int | None:
     header = twin.header
     given = None if header is None else header.time_to_live
-    if header is None or not isinstance(given, int | float) or not 0 <= given <= _TTL_MS_MAX:
+    if header is None or not isinstance(given, int | float) or not -256 < given <= _TTL_MS_MAX:
         return None  # none, or one that the SDK cannot send, and says so
-    time_to_live_ms = int(given)
+    time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
     twin.header = anew = _twin(header)
     anew.time_to_live = None
     if time_to_live_ms and twin.properties is not None:

@@ -22,7 +22,7 @@ from pairbus.route.envelope import (
     EnvelopeError,
     unwrap,
 )
-from pairbus.syphon import pieces
+from pairbus.syphon import pairs, pieces
 
 _EXPIRY_MS_MAX: Final = 253_402_243_199_000
 """As far into the year 9999 as the SDK goes."""
@@ -82,9 +82,9 @@ def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Res
 
 def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bool) -> Restored:
     header, delivery, annotations, properties, application, body = found
-    own, own_count, aliases = pieces.aliases_taken(data, application)
+    own, own_count, aliases = pairs.aliases_taken(data, application)
     path, session_id, ttl_ms, scheduled_ms = _meaning(aliases)
-    notes, note_count, enqueued_ms, sequence = pieces.stamps_taken(
+    notes, note_count, enqueued_ms, sequence = pairs.stamps_taken(
         data, annotations, schedule_too=scheduled_ms is not None
     )
     is_expired = False
@@ -94,7 +94,7 @@ def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bo
         if ttl_ms <= 0:
             ttl_ms, is_expired = 0, True
     header_section, is_stamped = _header(data, header, ttl_ms)
-    if ttl_ms or session_id is not None or is_stamped:
+    if ttl_ms or session_id is not None or (is_stamped and properties[3] > pieces.EXPIRY):
         properties_section = pieces.properties_with(
             data,
             properties,
@@ -107,11 +107,11 @@ def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bo
     restored = b"".join(
         (
             header_section,
-            pieces.annotations_with(scheduled_ms, notes, note_count),
+            pairs.annotations_with(scheduled_ms, notes, note_count),
             properties_section,
-            pieces.application_properties(own, own_count),
+            pairs.application_properties(own, own_count),
             data[body:],
-            pieces.without_lock_token(data, delivery),
+            pairs.without_lock_token(data, delivery),
         )
     )
     return Restored(

@@ -27,6 +27,17 @@ async def deliver(
     timeout: float | None,
 ) -> Result:
     course = Course(pairing, sender.entity_name, errand, timeout)
+    try:
+        return await _run(pairing, sender, course)
+    except Exception as error:
+        told = course.told(error)
+        if told is error:
+            raise
+        raise told from error
+
+
+async def _run(pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result]) -> Result:
+    errand = course.errand
     # Each lap ends the call, waits for a throttled service, or follows a change of what is planned:
     # an entity that failed over or is back, a backlog queue less.
     while True:
@@ -50,6 +61,7 @@ async def _on_primary(
             plan = pairing.plan(course.path)
             if not isinstance(plan, ToPrimary):
                 return None
+            await sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
             if course.errand.count:
                 result = await course.errand.on_primary(remaining)

@@ -34,14 +34,14 @@ class Pairing(Pair):
         self.closing = asyncio.Event()
 
     async def start(self) -> None:
-        """Raises if the secondary does not take a connection, unless it is to be made lazily."""
+        """Raises if the secondary does not take a connection. It is kept, unless connections are
+        to be made lazily."""
         self.keeper.start()
-        if self.is_ready_mode:
-            queue = random.choice(self.backlog_queues)
-            try:
-                await self._open_lane(queue)
-            except Exception as error:
-                raise self.not_connected(queue, error) from error
+        queue = random.choice(self.backlog_queues)
+        try:
+            await self._open_lane(queue, is_kept=self.is_ready_mode)
+        except Exception as error:
+            raise self.not_connected(queue, error) from error
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: what it would divert to is made ready."""
@@ -58,8 +58,7 @@ class Pairing(Pair):
 
     async def close(self) -> None:
         """Ends pings and the use of the secondary. When it returns, no task or socket is left."""
-        if self.closing.is_set():
-            return
+        # Each step can be repeated: the call before may have been interrupted.
         self.closing.set()
         self.close_router()
         await self.keeper.stop()
@@ -105,13 +104,13 @@ class Pairing(Pair):
         else:
             self.probed(queue, None)
 
-    async def _open_lane(self, queue: str) -> None:
+    async def _open_lane(self, queue: str, *, is_kept: bool = True) -> None:
         lane = await self.lanes.borrow(queue, timeout=self.chore_seconds, fresh=True)
         internals.set_retries(lane.sender, 0)
         is_open = False
         try:
             await open_link(lane.sender, self.chore_seconds)
-            is_open = True
+            is_open = is_kept
         finally:
             self.lanes.give_back(lane, is_usable=is_open)
 

@@ -42,12 +42,17 @@ class Partnership:
             backlog_queues=self._pairing.backlog_queues,
             fault=self._fault_both_from_a_thread,
         )
-        await asyncio.to_thread(self._syphon.start, context)
+        starting = asyncio.ensure_future(asyncio.to_thread(self._syphon.start, context))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])  # so that it can be stopped
+            raise
         for which, client in self._clients.items():
             # The SDK's plain client does not tell when it ends; ours does, also if it has already.
             state = getattr(client, "_state", None)
             if state is not None:
-                told = state.listen(self._listener(which))
+                told = state.listen(self, self._listener(which))
                 if inspect.isawaitable(told):
                     await told
 
@@ -83,6 +88,9 @@ class Partnership:
         fault = self._partners.due(now=max(self._pairing.clock(), deadline))
         if fault is not None:
             await self._fault(fault.which, fault.reason)
+        for client in self._clients.values():
+            if hasattr(client, "_state"):
+                client._state.forget(self)
 
     def _fault_both_from_a_thread(self, reason: str) -> None:
         async def fault_both() -> None:

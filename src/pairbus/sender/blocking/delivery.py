@@ -20,6 +20,17 @@ def deliver(
     pairing: Pairing, sender: Any, errand: Errand[Result, Result], timeout: float | None
 ) -> Result:
     course = Course(pairing, sender.entity_name, errand, timeout)
+    try:
+        return _run(pairing, sender, course)
+    except Exception as error:
+        told = course.told(error)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _run(pairing: Pairing, sender: Any, course: Course[Result, Result]) -> Result:
+    errand = course.errand
     # Each lap ends the call, waits for a throttled service, or follows a change of what is planned:
     # an entity that failed over or is back, a backlog queue less.
     while True:
@@ -43,6 +54,7 @@ def _on_primary(
             plan = pairing.plan(course.path)
             if not isinstance(plan, ToPrimary):
                 return None
+            sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
             with pairing.keeper.guard(sender, remaining):
                 result = course.errand.on_primary(remaining)

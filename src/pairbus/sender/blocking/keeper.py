@@ -71,9 +71,10 @@ class Keeper:
         """When it returns, no thread of it runs, unless one is stuck where nothing can reach it."""
         self._stopped = True
         self.wake()
+        deadline = time.monotonic() + JOIN_SECONDS_MAX
         for thread in [*self._chores, self._thread]:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(JOIN_SECONDS_MAX)
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     @contextmanager
     def guard(self, sender: Any, seconds: float) -> Iterator[None]:

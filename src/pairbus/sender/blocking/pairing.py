@@ -36,14 +36,14 @@ class Pairing(Pair):
         self.closing = threading.Event()
 
     def start(self) -> None:
-        """Raises if the secondary does not take a connection, unless it is to be made lazily."""
+        """Raises if the secondary does not take a connection. It is kept, unless connections are
+        to be made lazily."""
         self.keeper.start()
-        if self.is_ready_mode:
-            queue = random.choice(self.backlog_queues)
-            try:
-                self._open_lane(queue)
-            except Exception as error:
-                raise self.not_connected(queue, error) from error
+        queue = random.choice(self.backlog_queues)
+        try:
+            self._open_lane(queue, is_kept=self.is_ready_mode)
+        except Exception as error:
+            raise self.not_connected(queue, error) from error
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: what it would divert to is made ready."""
@@ -63,8 +63,7 @@ class Pairing(Pair):
 
     def close(self) -> None:
         """Ends pings and the use of the secondary. When it returns, no thread or socket is left."""
-        if self.closing.is_set():
-            return
+        # Each step can be repeated: the call before may have been interrupted.
         self.closing.set()
         self.close_router()
         self.keeper.stop()
@@ -111,13 +110,13 @@ class Pairing(Pair):
         else:
             self.probed(queue, None)
 
-    def _open_lane(self, queue: str) -> None:
+    def _open_lane(self, queue: str, *, is_kept: bool = True) -> None:
         lane = self.lanes.borrow(queue, timeout=self.chore_seconds, fresh=True)
         internals.set_retries(lane.sender, 0)
         is_open = False
         try:
             with self.keeper.guard(lane.sender, self.chore_seconds):
                 lane.sender.__enter__()
-            is_open = True
+            is_open = is_kept
         finally:
             self.lanes.give_back(lane, is_usable=is_open)

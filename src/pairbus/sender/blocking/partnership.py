@@ -50,7 +50,7 @@ class Partnership:
             # The SDK's plain client does not tell when it ends; ours does, also if it has already.
             state = getattr(client, "_state", None)
             if state is not None:
-                state.listen(lambda reason, which=which: self._has_ended(which, reason))
+                state.listen(self, lambda reason, which=which: self._has_ended(which, reason))
 
     def stop(self) -> None:
         """The syphon, once. Nobody's partner is faulted for it."""
@@ -75,16 +75,23 @@ class Partnership:
 
     def _watch(self) -> None:
         deadline = self._partners.deadline
-        if deadline is None or self._both_ended.wait(max(0.0, deadline - self._clock())):
-            return
-        with self._lock:
-            fault = self._partners.due(now=max(self._clock(), deadline))
-        if fault is not None:
-            self._fault(fault.which, fault.reason)
+        if deadline is not None and not self._both_ended.wait(max(0.0, deadline - self._clock())):
+            with self._lock:
+                fault = self._partners.due(now=max(self._clock(), deadline))
+            if fault is not None:
+                self._fault(fault.which, fault.reason)
+        for client in self._clients.values():
+            if hasattr(client, "_state"):
+                client._state.forget(self)
 
     def _fault_both(self, reason: str) -> None:
-        for which in self._clients:
-            self._fault(which, reason)
+        """In a thread of its own: it is the syphon's that asks, and the syphon is stopped here."""
+
+        def fault_both() -> None:
+            for which in self._clients:
+                self._fault(which, reason)
+
+        threading.Thread(target=fault_both, name="pairbus-fault", daemon=True).start()
 
     def _fault(self, which: Which, reason: str) -> None:
         logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,6 +44,7 @@ class PairedSender(QuickToFail):
     def belong_to(self, state: Any) -> None:
         self._client_state = state
         self._turn = Turn(self.entity_name)
+        self._epoch = 0
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -158,6 +159,14 @@ class PairedSender(QuickToFail):
             yield
         finally:
             self._turn.release()
+
+    def renew(self, epoch: int) -> None:
+        """Before the first use after a way back to the primary: a link from before the outage may
+        be dead without having told, and its failure would fail the entity over again."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            with suppress(Exception):  # it is gone, one way or another
+                self._close_handler()
 
     # --- for the SDK ------------------------------------------------------------------------------
 

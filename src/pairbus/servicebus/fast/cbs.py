@@ -1,0 +1,176 @@
+"""Tokens: made of whatever credential the SDK takes, shown on `$cbs`, and renewed in time.
+
+The service wants one for each entity and connection, and ends the links whose token has run out.
+A token is renewed when a tenth of its life is left, as the SDK does. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.core.exceptions import AzureError
+
+from pairbus.amqp.client import Connection
+from pairbus.amqp.client_requests import Requests
+from pairbus.amqp.types import Timestamp
+from pairbus.servicebus.fast.errors import of_token
+
+SAS: Final = "servicebus.windows.net:sastoken"
+JWT: Final = "jwt"
+_SCOPE: Final = "https://servicebus.azure.net//.default"
+_LIFE_SECONDS: Final = 3600
+_RETRY_SECONDS: Final = 30.0
+_CBS: Final = "$cbs"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    text: str
+    expires: float
+    """Seconds since the epoch."""
+    kind: str
+
+
+TokenSource = Callable[[str, float], Token]
+"""An audience and the time -> a token for it."""
+
+
+def sign(audience: str, name: str, key: str, *, expires: int) -> str:
+    """A shared access signature."""
+    resource = quote_plus(audience)
+    digest = hmac.new(key.encode(), f"{resource}\n{expires}".encode(), hashlib.sha256).digest()
+    signature = quote_plus(base64.b64encode(digest))
+    return (
+        f"SharedAccessSignature sr={resource}&sig={signature}&se={expires}&skn={quote_plus(name)}"
+    )
+
+
+def source_of(credential: Any) -> TokenSource:
+    """By the SDK's rules: a named key, a signature, or an object with `get_token`."""
+    if isinstance(credential, AzureNamedKeyCredential):
+
+        def by_key(audience: str, now: float) -> Token:
+            name, key = credential.named_key
+            expires = int(now) + _LIFE_SECONDS
+            return Token(sign(audience, name, key, expires=expires), expires, SAS)
+
+        return by_key
+    if isinstance(credential, AzureSasCredential):
+
+        def by_signature(audience: str, now: float) -> Token:
+            text = credential.signature
+            return Token(text, _expiry(text), SAS)
+
+        return by_signature
+    if not callable(getattr(credential, "get_token", None)):
+        raise TypeError(
+            f"a credential of {type(credential).__name__}: AzureNamedKeyCredential, "
+            "AzureSasCredential or an object with get_token() is expected"
+        )
+    kind = getattr(credential, "token_type", JWT)
+    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+
+    def by_asking(audience: str, now: float) -> Token:
+        token = credential.get_token(audience if kind == SAS else _SCOPE)
+        text = token.token.decode() if isinstance(token.token, bytes) else token.token
+        return Token(text, float(token.expires_on), kind)
+
+    return by_asking
+
+
+def _expiry(signature: str) -> float:
+    for item in signature.partition(" ")[2].split("&"):
+        key, _, value = item.partition("=")
+        if key == "se":
+            try:
+                return float(value)
+            except ValueError:
+                break
+    return math.inf
+
+
+class _Shown:
+    """A token on this connection."""
+
+    __slots__ = ("expires", "renew_at")
+
+    def __init__(self, token: Token, now: float) -> None:
+        self.expires = token.expires
+        life = token.expires - now
+        self.renew_at = token.expires - 0.1 * life if math.isfinite(life) else math.inf
+
+
+class Cbs:
+    """The tokens of one connection."""
+
+    def __init__(
+        self, connection: Connection, source: TokenSource, *, clock: Callable[[], float]
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._clock = clock
+        self._requests: Requests | None = None
+        self._shown: dict[str, _Shown] = {}
+        self._is_busy = False
+
+    def authorize(self, audience: str, *, until: float) -> None:
+        """The service has accepted a token for this audience, and it holds for a while."""
+        shown = self._shown.get(audience)
+        if shown is None or self._clock() >= shown.renew_at:
+            self._show(audience, until=until)
+
+    def forget(self, audience: str) -> None:
+        """Nobody needs it any more: it is not renewed."""
+        self._shown.pop(audience, None)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next renewal."""
+        if not self._shown or self._is_busy:
+            return math.inf
+        return min(shown.renew_at for shown in self._shown.values()) - self._clock()
+
+    def renew(self, *, until: float) -> None:
+        """Those whose time has come. What fails is tried again as long as the old token holds."""
+        for audience, shown in list(self._shown.items()):
+            now = self._clock()
+            if now < shown.renew_at:
+                continue
+            try:
+                self._show(audience, until=until)
+            except AzureError:
+                left = shown.expires - now
+                if left <= 1:
+                    raise
+                shown.renew_at = now + min(_RETRY_SECONDS, left / 2)
+
+    def _show(self, audience: str, *, until: float) -> None:
+        now = self._clock()
+        self._is_busy = True
+        try:
+            token = self._source(audience, now)
+            if self._requests is None or not self._requests.alive:
+                self._requests = Requests(self._connection, _CBS, until=until)
+            properties: dict[str, Any] = {
+                "operation": "put-token",
+                "type": token.kind,
+                "name": audience,
+            }
+            if math.isfinite(token.expires):
+                properties["expiration"] = Timestamp(int(token.expires * 1000))
+            answer = self._requests.ask(properties, token.text, until=until, reply_to=False)
+        finally:
+            self._is_busy = False
+        status = answer.properties.get("status-code")
+        if not isinstance(status, int) or not 200 <= status < 300:
+            description = str(answer.properties.get("status-description", ""))
+            raise of_token(status, description, f"for {audience!r}")
+        self._shown[audience] = _Shown(token, now)

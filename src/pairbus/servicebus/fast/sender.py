@@ -1,0 +1,223 @@
+"""Sending encoded messages to one entity, in as few batches as its limits allow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Self
+
+from azure.core.exceptions import AzureError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+
+from pairbus.amqp.batches import BATCH_FORMAT, build_batch
+from pairbus.amqp.client import ClientError, Connection, PeerSilent, SenderLink, Ticket
+from pairbus.amqp.outcomes import AmqpError, OutcomeKind
+from pairbus.amqp.sections import MalformedMessage, read_annotations, read_property, slice_message
+from pairbus.servicebus.fast.errors import SendFailed, of_message
+
+if TYPE_CHECKING:
+    from pairbus.servicebus.fast.client import FastClient
+
+_MIB: Final = 1024 * 1024
+_SMALL_BATCH: Final = 256 * 1024
+_ENVELOPE_SIZE: Final = 1024  # of the sections before the messages, generously
+_WINDOW: Final = 4
+
+
+class Sender:
+    def __init__(self, client: FastClient, path: str) -> None:
+        self.path = path
+        self._client = client
+        self._connection: Connection | None = None
+        self._link: SenderLink | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Sender {self.path!r} of {self._client.namespace}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one encoded message, as the service says when the link is attached."""
+        return self._told().size_max or _MIB
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return _batch_limit(self._told())
+
+    def _told(self) -> SenderLink:
+        with self._client.telling(f"opening a link to {self.path!r}"):
+            return self._attached()
+
+    def _attached(self) -> SenderLink:
+        if self._closed:
+            raise ValueError(f"the sender to {self.path!r} is closed")
+        link = self._link
+        if link is not None and link.alive and not (self._connection and self._connection.is_over):
+            return link
+        self._link = None
+        client = self._client
+        self._connection = connection = client.authorized(self.path)
+        self._link = link = connection.attach_sender(
+            client.address(self.path), until=client.until()
+        )
+        return link
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def send_one(self, message: bytes) -> None:
+        """One message, as itself and not in a batch. Raises what the SDK would."""
+        try:
+            self.send([message])
+        except SendFailed as failed:
+            raise failed.error from failed
+
+    def send(self, messages: Sequence[bytes], *, window: int = _WINDOW) -> None:
+        """All of them, in order; returns when all are accepted.
+
+        `window`: how many batches may be without an answer. With more than one, a batch behind a
+        refused one may still be taken. Raises SendFailed, which tells what became of which.
+        """
+        if not messages:
+            return
+        flight = _Flight()
+        error: AzureError | None = None
+        try:
+            with self._client.telling(f"sending to {self.path!r}"):
+                self._fly(messages, flight, window)
+        except AzureError as failure:
+            error = failure
+        error = error or flight.error
+        if error is not None:
+            flight.refused.append(range(flight.sent, len(messages)))
+            raise SendFailed(
+                self.path,
+                error=error,
+                accepted=flight.accepted,
+                refused=[indexes for indexes in flight.refused if indexes],
+                doubtful=[indexes for indexes, _ in flight.waiting],
+            ) from error
+
+    def _fly(self, messages: Sequence[bytes], flight: _Flight, window: int) -> None:
+        link, connection = self._attached(), self._connection
+        assert connection is not None
+        for indexes in _groups(messages, _batch_limit(link)):
+            while len(flight.waiting) >= window:
+                self._land(connection, link, flight)
+            if flight.error is not None:
+                break
+            self._await(connection, link, lambda: link.credit > 0, "credit")
+            first = messages[indexes.start]
+            if len(indexes) > 1:
+                ticket = link.send(_batch(messages, indexes), message_format=BATCH_FORMAT)
+            elif len(first) <= (link.size_max or len(first)):
+                ticket = link.send(first)
+            else:
+                flight.error = MessageSizeExceededError(
+                    message=f"message {indexes.start} for {self.path!r} has {len(first)} bytes; "
+                    f"{link.size_max} are the most"
+                )
+                break
+            flight.waiting.append((indexes, ticket))
+            flight.sent = indexes.stop
+            connection.turn(0.0)
+        while flight.waiting:
+            self._land(connection, link, flight)
+
+    def _land(self, connection: Connection, link: SenderLink, flight: _Flight) -> None:
+        """Wait for the oldest answer."""
+        indexes, ticket = flight.waiting[0]
+        self._await(connection, link, lambda: ticket.outcome is not None, "an acknowledgement")
+        outcome = ticket.outcome
+        assert outcome is not None
+        flight.waiting.popleft()
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            flight.accepted.append(indexes)
+            return
+        flight.refused.append(indexes)
+        if flight.error is None:
+            said = outcome.error or AmqpError(
+                "amqp:internal-error", f"it was answered with {outcome.kind.name.lower()}"
+            )
+            flight.error = of_message(said, f"sending to {self.path!r}")
+
+    def _await(
+        self, connection: Connection, link: SenderLink, done: Callable[[], bool], what: str
+    ) -> None:
+        if not done():
+            try:
+                connection.wait(lambda: done() or link.is_over, self._client.until(), what)
+            except PeerSilent:
+                link.detach()  # its next answer would be taken for another's
+                raise
+            if not done():
+                connection.check(link)
+
+    def close(self) -> None:
+        """Never raises."""
+        link, self._link = self._link, None
+        if not self._closed and link is not None and self._connection is not None:
+            with contextlib.suppress(ClientError):
+                self._connection.detach(link, self._client.until())
+        self._closed = True
+
+
+class _Flight:
+    """What became of the messages of one call, as far as it is known."""
+
+    __slots__ = ("accepted", "error", "refused", "sent", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[range, Ticket]] = deque()
+        self.accepted: list[range] = []
+        self.refused: list[range] = []
+        self.sent = 0
+        self.error: ServiceBusError | None = None
+
+
+def _batch_limit(link: SenderLink) -> int:
+    """As the service says, or else as the SDK takes it to be."""
+    told = link.properties.get("com.microsoft:max-message-batch-size")
+    if isinstance(told, int) and told > 0:
+        return int(told)
+    return _MIB if (link.size_max or _MIB) >= _MIB else _SMALL_BATCH
+
+
+def _groups(messages: Sequence[bytes], limit: int) -> Iterator[range]:
+    """Which messages go together: as many as fit, in order."""
+    start, room = 0, limit - _ENVELOPE_SIZE
+    size = 0
+    for index, message in enumerate(messages):
+        length = len(message)
+        length += 5 if length < 256 else 8
+        size += length
+        if size > room and index > start:
+            yield range(start, index)
+            start, size = index, length
+    yield range(start, len(messages))
+
+
+def _batch(messages: Sequence[bytes], indexes: range) -> bytes:
+    """The envelope bears the ids of the first message, as the SDKs do it."""
+    chosen = messages[indexes.start : indexes.stop]
+    message_id = group_id = partition_key = None
+    try:
+        parts = slice_message(chosen[0])
+        message_id = read_property(parts.bare, parts.properties, 0)
+        group_id = read_property(parts.bare, parts.properties, 10)
+        if parts.annotations:
+            partition_key = read_annotations(parts.annotations).get("x-opt-partition-key")
+    except MalformedMessage:
+        pass  # the service will say so
+    return build_batch(
+        chosen,
+        message_id=message_id if type(message_id) is str else None,
+        group_id=group_id if type(group_id) is str else None,
+        partition_key=partition_key if type(partition_key) is str else None,
+    )

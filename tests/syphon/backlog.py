@@ -1,0 +1,86 @@
+"""Messages on their way through a backlog queue, without a queue: encoded by Azure's SDK, diverted
+as a paired sender does it, and given out as the broker does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from pairbus.amqp.sections import read_property, slice_message
+from pairbus.amqp.values import Symbol, encode
+from pairbus.broker.delivery import stamped
+from pairbus.broker.entities import QueueDescription
+from pairbus.broker.incoming import Checked, Incoming, check, to_message
+from pairbus.broker.lifecycle import times_at_enqueue
+from pairbus.broker.mailbox import Lock, Tokens
+from pairbus.servicebus.messages import diverted
+
+ENQUEUED_MS = 1_800_000_000_000
+NOW_MS = ENQUEUED_MS + 5_000
+SEQUENCE = 4711
+CREATION = 9
+QUEUE = QueueDescription(name="contoso/x-servicebus-transfer/0")
+
+
+def encoded(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
+    """As the SDK would send it."""
+    annotated = getattr(message, "raw_amqp_message", message)
+    outgoing = PyamqpTransport.to_outgoing_amqp_message(annotated)
+    return bytes(encode_payload(bytearray(), outgoing))
+
+
+def delivered(
+    data: bytes,
+    *,
+    queue: QueueDescription = QUEUE,
+    delivery_count: int = 0,
+    is_locked: bool = True,
+    partition_id: int | None = None,
+) -> bytes:
+    """As a receiver would get what was sent to a queue."""
+    one = check(Incoming(slice_message(data), len(data)), queue, Tokens())
+    assert isinstance(one, Checked), one
+    times = times_at_enqueue(queue, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=ENQUEUED_MS)
+    message = to_message(
+        one, SEQUENCE, times, enqueued_sequence=SEQUENCE - 1, partition_id=partition_id
+    )
+    message.delivery_count = delivery_count
+    lock = Lock(bytes(range(16)), message, ENQUEUED_MS + 60_000, None, None)
+    return stamped(message, lock if is_locked else None)
+
+
+def backlogged(
+    message: ServiceBusMessage | AmqpAnnotatedMessage, path: str = "orders", **delivery: Any
+) -> bytes:
+    """A message as the syphon receives it."""
+    return delivered(encoded(diverted(message, path)), **delivery)
+
+
+def creation_ms(data: bytes) -> int | None:
+    """When the SDK wrote it, where it says so."""
+    parts = slice_message(data)
+    found = read_property(parts.bare, parts.properties, CREATION)
+    return None if found is None else int(found)
+
+
+def by_hand(
+    properties: dict[Any, Any] | None,
+    *,
+    annotations: dict[str, Any] | None = None,
+    fields: list[Any] | None = None,
+    body: bytes = b"\x00\x53\x75\xa0\x01x",
+) -> bytes:
+    """A message in a backlog queue that none of our senders has put there."""
+    pieces = []
+    if annotations is not None:
+        notes = {Symbol(name): value for name, value in annotations.items()}
+        pieces.append(b"\x00\x53\x72" + encode(notes))
+    if fields is not None:
+        pieces.append(b"\x00\x53\x73" + encode(fields))
+    if properties is not None:
+        pieces.append(b"\x00\x53\x74" + encode(properties))
+    return b"".join((*pieces, body))
