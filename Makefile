@@ -8,7 +8,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench bench-broker bench-topics lock clean
+.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing lock clean
 .NOTPARALLEL:
 
 setup:
@@ -35,14 +35,17 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # `make bench ARGS=--quick` takes seconds; `make bench-broker ARGS=--help` says what else there is.
-bench: bench-broker bench-topics
+bench: bench-broker bench-topics bench-pairing
 
 bench-broker: setup
 	$(BIN)/python benchmarks/broker.py $(ARGS)
 
-# Without what only the other one knows, so that `make bench` takes the arguments of both.
+# Without what only the first one knows, so that `make bench` takes the arguments of all.
 bench-topics: setup
 	$(BIN)/python benchmarks/topics.py $(filter-out --deep --only-deep --alone,$(ARGS))
+
+bench-pairing: setup
+	$(BIN)/python benchmarks/pairing.py $(filter-out --deep --only-deep --alone,$(ARGS))
 
 # No index is written into the lock, so it says what to install and not where from.
 lock: setup

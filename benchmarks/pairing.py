@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
             size=SIZE,
             progress=progress,
         )
-        entities = 50 if options.quick else ENTITIES
+        entities = 200 if options.quick else ENTITIES
         progress(f"memory of {entities:,} entities")
         found = ask("pairing_memory.py", SHELLS, ("--entities", entities))
         result["memory"] = {"entities": entities, "shells": found}

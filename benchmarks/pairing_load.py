@@ -26,7 +26,7 @@ from loop import LoadError
 from pairing_ends import DISABLED, QUEUE, Ends
 
 SUBJECTS = ("plain", "paired", "plain again")
-TURNS_MIN = 2
+TURNS_MIN = 1
 BARE_TURNS = 20
 
 

@@ -25,6 +25,7 @@ from pairbus.events import Diverted, Event, FailedBack, FailedOver
 from pairing_ends import QUEUE, Ends
 
 BEFORE_KILL_SECONDS = 0.2
+PAUSE_SECONDS = 0.001  # while a queue is failed over for a second, which is many messages
 OVER_SECONDS_MAX = 60.0
 SIZE = 500
 
@@ -208,6 +209,7 @@ def _failback(options: argparse.Namespace, ends: Ends) -> None:
     with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():
+            time.sleep(PAUSE_SECONDS)
             sender.send_messages(_message())
         failback.answer()
 
@@ -218,6 +220,7 @@ async def _failback_asyncio(options: argparse.Namespace, ends: Ends) -> None:
     async with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():
+            await asyncio.sleep(PAUSE_SECONDS)
             await sender.send_messages(_message())
         failback.answer()
 

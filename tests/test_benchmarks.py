@@ -1,6 +1,7 @@
 """The benchmark runs, and what it runs on can be trusted. Its figures are not tested here."""
 
 import importlib
+import itertools
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pairbus.amqp.engine import BATCH_FORMAT, Attached, Engine, Transferred
 ROOT = Path(__file__).resolve().parent.parent
 BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
 TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
+PAIRING = [sys.executable, str(ROOT / "benchmarks" / "pairing.py"), "--quick"]
 ROWS = {"single", "batch", "receive", "both"}
 
 
@@ -81,8 +83,60 @@ def test_a_quick_run_measures_topics_next_to_a_queue_and_filters_and_lists(
     assert "subscriptions of a topic" in text
 
 
+def test_a_quick_run_measures_a_paired_sender_next_to_a_plain_one_and_an_outage(
+    tmp_path, benchmark_module
+):
+    result = quick(tmp_path, command=PAIRING)
+    rows = {(row["situation"], row["key"], row["shell"]): row for row in result["speed"]}
+    keys = {"single", "list-10", "list-100", "batch-100"}
+    shells = {"blocking", "asyncio"}
+    assert rows.keys() == set(itertools.product(("healthy", "diverted"), keys, shells))
+    for row in rows.values():
+        assert row["figures"]["plain"]["ratio"] == row["figures"]["plain"]["p99_ratio"] == 1
+        assert row["figures"]["paired"]["ratio"] > 0
+        assert row["figures"]["plain again"]["ratio"] > 0
+    assert all(line["shells"].keys() == shells for line in result["times"])
+    assert all(0 < time < 60 for line in result["times"] for [time] in line["shells"].values())
+    for held in result["memory"]["shells"].values():
+        assert 0 < held["state"] < held["paired_sender"]
+    text = benchmark_module("report").markdown(result, benchmark_module("pairing").tables)
+    assert "kill -9 of the primary to the first diverted message, retry_total=0" in text
+    assert "an entity whose senders are gone" in text
+
+
+def test_a_turn_is_compared_with_the_plain_turn_beside_it(benchmark_module):
+    speed, load = benchmark_module("pairing_speed"), benchmark_module("pairing_load")
+    row = load.Row("single", "one message a call", per_call=1, calls=2, bare_calls=0)
+    # The machine is ten times as slow in the second turn; the third has a call that hung.
+    plain = {"calls": [[1.0, 1.0], [10.0, 10.0], [1.0, 1.0]], "cpu": [1.0, 1.0, 1.0]}
+    paired = {"calls": [[1.25, 1.25], [12.5, 12.5], [1.25, 61.25]], "cpu": [1.5, 1.5, 1.5]}
+    subjects = {"plain": plain, "paired": paired, "plain again": plain}
+
+    found = speed._figures("healthy", "blocking", row, [{"subjects": subjects, "bare": None}])
+
+    assert found["turns"] == 3
+    assert found["figures"]["paired"]["ratio"] == 0.8
+    assert found["figures"]["paired"]["extra_cpu_us"] == 250_000
+    assert found["figures"]["paired"]["p99_ratio"] == 6.125
+    assert found["figures"]["plain again"]["ratio"] == 1
+
+
+def test_quantiles_and_the_interval_of_a_median_are_taken_from_the_values_themselves(
+    benchmark_module,
+):
+    speed = benchmark_module("pairing_speed")
+    values = [float(number) for number in range(1, 101)]
+    assert speed.quantile(values, 0.99) == 99
+    assert speed.quantile(values, 0.5) == 50
+    assert speed.quantile([7.0], 0.99) == 7
+    assert speed.interval(values) == (41, 61)
+    assert speed.interval([7.0]) == (7, 7)
+
+
 @pytest.mark.parametrize(
-    "command", [[*BROKER, "--alone"], TOPICS], ids=["benchmark-of-queues", "benchmark-of-topics"]
+    "command",
+    [[*BROKER, "--alone"], TOPICS, PAIRING],
+    ids=["benchmark-of-queues", "benchmark-of-topics", "benchmark-of-pairing"],
 )
 def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path, command):
     process = subprocess.Popen(

@@ -38,6 +38,9 @@ from pairbus.broker import Broker
 from pairbus.broker.config import load_config
 from pairbus.console.cli import app
 from pairbus.route.envelope import ALIASES, KEPT_PREFIX
+from pairbus.sender import pair, setup, shelves
+from pairbus.sender.aio import keeper as aio_keeper
+from pairbus.sender.blocking import keeper as blocking_keeper
 from pairbus.sender.status import EntityStatus, PairingStatus
 
 ROOT = Path(__file__).parent.parent
@@ -267,6 +270,35 @@ PAIRING_TABLES = {
     "status of an entity": public(EntityStatus),
     "envelope": {*ALIASES, f"{KEPT_PREFIX}NAME"},
 }
+
+
+@pytest.mark.req("R-02")
+@pytest.mark.parametrize("page", ["README.md", "docs/pairing.md"])
+@pytest.mark.parametrize("words", ["order is not kept", "session state exists on the primary only"])
+def test_what_a_failover_does_not_keep_is_said_where_people_look(page, words):
+    text = re.sub(r"[\s*]+", " ", (ROOT / page).read_text("utf-8")).lower()
+
+    assert words in text
+
+
+BOUNDS = {
+    "one backlog queue": shelves.LANES_PER_QUEUE_MAX,
+    "are closed after": shelves.IDLE_SECONDS_MAX,
+    "one of them may take": pair.CHORE_SECONDS_MAX,
+    "take a backlog queue back": setup.REST_SECONDS,
+    "ready again": pair.READY_AGAIN_SECONDS,
+    " threads, or": blocking_keeper.CHORES_AT_ONCE_MAX,
+    " tasks;": aio_keeper.CHORES_AT_ONCE_MAX,
+}
+
+
+@pytest.mark.parametrize("words", BOUNDS)
+def test_a_bound_of_a_paired_client_is_the_one_in_the_code(words):
+    page = (ROOT / "docs" / "failover.md").read_text("utf-8")
+    _, bounds = page.split("## Bounds")
+    [row] = [row for row in bounds.splitlines() if words in row]
+
+    assert re.search(rf"\b{BOUNDS[words]:g}\b", row)
 
 
 @pytest.mark.parametrize("table", PAIRING_TABLES)

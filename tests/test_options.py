@@ -244,7 +244,7 @@ def test_what_is_no_client_is_refused_by_name() -> None:
 def test_the_two_clients_of_the_secondary_are_of_one_kind() -> None:
     assert SendAvailabilityPairedNamespaceOptions(AsyncManager(), AsyncFactory()).is_asyncio
 
-    with pytest.raises(OptionsError, match="take .* from azure.servicebus.aio.management$"):
+    with pytest.raises(OptionsError, match=r"take .* from azure.servicebus.aio.management$"):
         SendAvailabilityPairedNamespaceOptions(Manager(), AsyncFactory())
     with pytest.raises(OptionsError, match=r"take .* from azure.servicebus.management$"):
         SendAvailabilityPairedNamespaceOptions(AsyncManager(), Factory())

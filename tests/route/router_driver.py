@@ -52,12 +52,14 @@ class RouterDriver:
             assert plan.backlog_error is not None
             self.router.undeliverable(path, plan, now=self.now)
             entity.counts["refused"] += 1
+            self.listen()
             return
         else:
             assert isinstance(plan, ToBacklog)
             assert plan.turn == self.model.turns[plan.queue]
             self.check_queue(entity, plan.queue)
         self.sends.append((path, plan))
+        self.listen()
 
     def succeed(self, index, number):
         path, plan = self.sends.pop(index)
@@ -68,6 +70,7 @@ class RouterDriver:
         else:
             counts["sent"] += number
             self.model.sent_to_primary(path)
+        self.listen()
 
     def fail(self, index):
         """And begin anew where the router says so."""
@@ -79,6 +82,7 @@ class RouterDriver:
         else:
             self.model.entity(path).counts["failures"] += 1
             assert again is self.model.primary_failed(path, plan.epoch)
+        self.listen()
         if again:
             self.begin(path)
 
@@ -87,6 +91,7 @@ class RouterDriver:
         path, plan = self.sends[index]
         self.router.throttled(path, plan, wait_seconds=10.0, now=self.now)
         self.model.entity(path).counts["throttled"] += 1
+        self.listen()
 
     def register(self, path):
         entity = self.meet(path)
@@ -100,6 +105,7 @@ class RouterDriver:
         entity = self.model.entity(path)
         assert self.router.mark_healthy(path, now=self.now) is (entity.state != HEALTHY)
         entity.back()
+        self.listen()
 
     # time and chores
 
@@ -112,7 +118,6 @@ class RouterDriver:
             self.wait(moment - self.now)
 
     def look(self):
-        self.listen()
         moment = self.router.next_due(now=self.now)
         chores = self.router.due(now=self.now)
         failovers = self.listen()
@@ -138,6 +143,7 @@ class RouterDriver:
                 self.router.probe_answered(chore.queue, now=self.now)
             else:
                 self.router.probe_failed(chore.queue, error, now=self.now)
+            self.listen()
             return
         counts = self.model.entity(chore.path).counts
         counts["pings_sent"] += 1
@@ -147,10 +153,12 @@ class RouterDriver:
             assert self.router.ping_answered(chore, now=self.now) is is_back
         else:
             self.router.ping_failed(chore, error, now=self.now)
+        self.listen()
 
     def close(self):
         self.router.close(now=self.now)
         self.model.is_closed = True
+        self.listen()
 
     # what must hold
 
@@ -171,7 +179,6 @@ class RouterDriver:
         return heard
 
     def look_at_everything(self):
-        self.listen()
         self.the_events_tell_what_the_status_says()
         self.every_entity_is_as_the_model_says()
         self.the_rotation_is_as_the_model_says()

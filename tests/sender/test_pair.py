@@ -201,13 +201,13 @@ def test_marking_a_path_healthy_brings_it_back_and_says_whether_it_was_away(
 @pytest.mark.req("A-11")
 def test_a_path_that_no_sender_uses_is_refused_with_those_that_are(clock: Clock) -> None:
     pair, _ = pair_of(clock)
-    with pytest.raises(PairingError, match="sends to 'payments'; the entities it knows: none$"):
+    with pytest.raises(PairingError, match=r"sends to 'payments'; the entities it knows: none$"):
         pair.mark_path_healthy("payments")
 
     pair.plan("orders")
     pair.plan("invoices")
 
-    with pytest.raises(PairingError, match="it knows: 'orders', 'invoices'$") as caught:
+    with pytest.raises(PairingError, match=r"it knows: 'orders', 'invoices'$") as caught:
         pair.mark_path_healthy("payments")
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__

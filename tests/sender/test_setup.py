@@ -37,7 +37,7 @@ def test_another_kind_of_pairing_is_refused() -> None:
     class Another(PairedNamespaceOptions):
         pass
 
-    with pytest.raises(TypeError, match="not Another$"):
+    with pytest.raises(TypeError, match=r"not Another$"):
         setup.checked(plain_client(), Another(), is_asyncio=False)
 
 
@@ -70,7 +70,7 @@ def test_a_refusal_does_not_use_the_options_up() -> None:
 
 
 def test_clients_of_the_other_shell_are_refused_and_told_where_to_get_the_right_ones() -> None:
-    with pytest.raises(PairingError, match="this client is asyncio, .* are blocking; take them"):
+    with pytest.raises(PairingError, match=r"this client is asyncio, .* are blocking; take them"):
         setup.checked(plain_client(), options(), is_asyncio=True)
 
     async def refused() -> None:
@@ -106,7 +106,7 @@ def test_a_client_is_not_its_own_secondary() -> None:
 def test_a_secondary_that_is_bound_to_one_entity_is_refused() -> None:
     bound = f"{SECONDARY};EntityPath=invoices"
 
-    with pytest.raises(PairingError, match="bound to the entity 'invoices' .EntityPath") as caught:
+    with pytest.raises(PairingError, match="bound to the entity 'invoices'") as caught:
         setup.checked(plain_client(), options(bound), is_asyncio=False)
     assert caught.value.namespace == "backup.servicebus.windows.net"
 

@@ -100,7 +100,7 @@ def test_a_client_pairs_once() -> None:
     client.check_unpaired()
     client.install(Pairing())
 
-    with pytest.raises(PairingError, match="paired already, with 'backup.* a client pairs once"):
+    with pytest.raises(PairingError, match=r"paired already, with 'backup.* a client pairs once"):
         client.check_unpaired()
 
 

@@ -36,6 +36,7 @@ from tests.syphon.backlog import (
     creation_ms,
     encoded,
 )
+from tests.syphon.originals import DELIVERIES, messages
 
 HOUR = timedelta(hours=1)
 HOUR_MS = 3_600_000

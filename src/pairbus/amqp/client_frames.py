@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pairbus.amqp.frames import FLOW, FrameError, encode_error, encode_frame
+from pairbus.amqp.frames import ERROR, FLOW, FrameError, encode_frame
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, OutcomeKind
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.amqp.values import encode
@@ -24,8 +24,8 @@ WINDOW: Final = 0x7FFFFFFF
 
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
-Transfer = tuple[int, int | None, bytes | None, bool, bool, bool, int]
-"""Handle, delivery-id, delivery-tag, settled, more, aborted, and where the payload begins."""
+Transfer = tuple[int, int | None, bytes | None, bool, bool, int]
+"""Handle, delivery-id, delivery-tag, more, aborted, and where the payload begins."""
 
 
 def _uint(data: bytes, at: int) -> tuple[int | None, int]:
@@ -64,7 +64,7 @@ def read_transfer(data: bytes, at: int) -> Transfer:
         raise FrameError("amqp:invalid-field", "a transfer without a handle")
     delivery_id: int | None = None
     tag: bytes | None = None
-    settled = more = aborted = False
+    more = aborted = False
     if count > 1:
         delivery_id, at = _uint(data, at)
     if count > 2:
@@ -76,16 +76,14 @@ def read_transfer(data: bytes, at: int) -> Transfer:
             at += 1
         else:
             raise FrameError("amqp:decode-error", f"0x{code:02x} where a delivery-tag is expected")
-    if count > 4:
-        at = skip(data, at)  # message-format
-        settled, at = _flag(data, at)
     if count > 5:
+        at = skip(data, skip(data, at))  # message-format, settled
         more, at = _flag(data, at)
     if count > 9:
         for _ in range(3):  # rcv-settle-mode, state, resume
             at = skip(data, at)
         aborted, at = _flag(data, at)
-    return handle, delivery_id, tag, settled, more, aborted, payload
+    return handle, delivery_id, tag, more, aborted, payload
 
 
 def transfer_frames(
@@ -147,7 +145,13 @@ def encode_outcome(outcome: Outcome) -> bytes:
         return state
     value: list[Any]
     if outcome.kind is OutcomeKind.REJECTED:
-        value = [encode_error(outcome.error)] if outcome.error else []
+        error = outcome.error
+        value = []
+        if error is not None:
+            # Without a tracking id of ours: of a dead letter, the service keeps what is in here.
+            info = {Symbol(key): item for key, item in error.info.items()}
+            fields = [Symbol(error.condition), error.description, info]
+            value = [Described(ULong(ERROR), fields)]
     elif outcome.kind is OutcomeKind.MODIFIED:
         notes = outcome.annotations
         value = [outcome.failed, outcome.undeliverable]

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 from pairbus.amqp.client import Connection
 from pairbus.amqp.client_errors import ClientError
-from pairbus.amqp.client_session import ReceiverLink
+from pairbus.amqp.client_links import ReceiverLink
 from pairbus.amqp.outcomes import OutcomeKind
 from pairbus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE
 from pairbus.amqp.types import Described, ULong

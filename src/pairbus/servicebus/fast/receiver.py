@@ -174,7 +174,7 @@ class Receiver:
             if link.credit:
                 link.drain()
                 until = time.monotonic() + min(_DRAIN_SECONDS, self._client.timeout_seconds)
-                connection.wait_quietly(lambda: link.drained or link.is_over, until)
+                connection.wait_quietly(lambda: not link.credit or link.is_over, until)
             inbox, link.inbox = link.inbox, []
             if self._deletes:
                 return left + inbox
