@@ -121,6 +121,17 @@ def test_an_observer_may_bring_another_while_it_is_told() -> None:
     assert told == [TWO]
 
 
+def test_nothing_is_told_after_the_end() -> None:
+    told: list[Event] = []
+    watched = audience(told.append)
+    watched.tell([ONE])
+
+    watched.end()
+    watched.tell([TWO])
+
+    assert told == [ONE]
+
+
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(TypeError, match="must be callable with one event, not 'log'"):
         audience().observe("log")  # type: ignore[arg-type]

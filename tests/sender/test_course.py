@@ -447,6 +447,30 @@ def test_a_fault_of_the_message_in_the_backlog_is_its_callers(
     assert to_backlog(course).queue == way.queue
 
 
+@pytest.mark.req("F-07")
+@pytest.mark.parametrize(
+    "error", [busy(), AllBusy("q", 1.0), ValueError("the paired client has been closed")]
+)
+def test_whatever_ends_a_call_of_which_a_part_is_diverted_its_caller_is_told_how_much(
+    clock: Clock, error: Exception
+) -> None:
+    pair, told = pair_of(clock)
+    course = course_of(pair, messages=MESSAGES)
+    way = failed_over(course)
+    assert course.told(error) is error
+    first = course.pack(lane(2_000), way)[0].count
+    course.diverted(way, seconds=0.1)
+
+    exhausted = course.told(error)
+
+    assert isinstance(exhausted, BacklogExhausted)
+    assert exhausted.diverted_count == first
+    assert exhausted.backlog_error is error
+    assert isinstance(exhausted.primary_error, ServiceBusError)
+    assert isinstance(told[-1], SendFailed)
+    assert course.told(exhausted) is exhausted
+
+
 # --- opening a link
 
 

@@ -129,8 +129,8 @@ def test_a_client_that_was_closed_while_it_was_paired_stays_unpaired() -> None:
 def test_the_end_is_told_once_to_each_who_listens() -> None:
     client = state()
     told: list[str] = []
-    client.listen(told.append)
-    client.listen(told.append)
+    client.listen("one", told.append)
+    client.listen("another", told.append)
 
     for listener in [*client.end(), *client.end()]:
         listener("closed")
@@ -144,9 +144,22 @@ def test_who_listens_to_what_has_ended_is_told_at_once() -> None:
     client.end()
     told: list[str] = []
 
-    client.listen(told.append)
+    client.listen("one", told.append)
 
     assert told == ["closed"]
+
+
+def test_who_is_forgotten_is_not_told() -> None:
+    client = state()
+    told: list[str] = []
+    client.listen("one", told.append)
+    client.listen("another", told.append)
+    client.listen("one", told.append)
+
+    client.forget("one")
+    client.forget("nobody")
+
+    assert len(client.end()) == 1
 
 
 @pytest.mark.req("C-01")

@@ -85,8 +85,6 @@ class Connection:
             line = Line(self.host, self.port, tls=self._tls, server_name=self.host, seconds=seconds)
         except OSError as error:
             said = f"no connection to {self.host}:{self.port}: {error}"
-            if isinstance(error, TimeoutError):
-                raise PeerSilent(said) from error
             raise ConnectionLost(said) from error
         self._line = line
         self._heard = self._spoke = _now()

@@ -10,6 +10,7 @@ import contextlib
 import select
 import socket
 import ssl
+import time
 from typing import Final
 
 READ_SIZE: Final = 256 * 1024
@@ -34,11 +35,13 @@ class Line:
         seconds: float,
     ) -> None:
         """Connects, with TLS if a context is given. Raises OSError, TimeoutError among them."""
-        sock = socket.create_connection((host, port), max(seconds, 0.001))
+        until = time.monotonic() + seconds
+        sock = _connect(host, port, until)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
+                sock.settimeout(_left(until))
                 sock = tls.wrap_socket(sock, server_hostname=server_name or host)
             sock.setblocking(False)
         except BaseException:
@@ -99,3 +102,27 @@ class Line:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.close()
+
+
+def _connect(host: str, port: int, until: float) -> socket.socket:
+    """By the first of its addresses that answers; all of them share the time."""
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(_left(until))
+            sock.connect(address)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    raise failure or OSError(f"{host} has no address")
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left

@@ -20,8 +20,9 @@ from pairbus.servicebus.messages import UnknownSequenceNumber, id_of, messages_o
 # The least time that a backlog queue gets for a send, however little the caller gave: a message
 # that the primary did not take in time had better be safe a moment late.
 BACKLOG_SECONDS_MIN = 1.0
-# The most, where the caller gave no timeout.
-BACKLOG_SECONDS_MAX = 20.0
+# The most for one of them, and the least for all together, where the caller gave no timeout.
+BACKLOG_SECONDS_EACH = 20.0
+BACKLOG_SECONDS_ALL = 60.0
 # The same for opening a connection to one, which takes the SDK half a second at best.
 OPEN_SECONDS_MIN = 5.0
 
@@ -74,11 +75,15 @@ class Patience:
         self._primary_until = None
 
     def in_backlog(self, *, now: float, at_least: float = 0.0) -> float:
-        if self._timeout is None:
-            return min(self._bound, BACKLOG_SECONDS_MAX)
+        limit = self._timeout
+        if limit is None:
+            limit = max(self._bound, BACKLOG_SECONDS_ALL)
         if self._backlog_until is None:
-            self._backlog_until = now + self._timeout
-        return max(at_least, self._backlog_until - now)
+            self._backlog_until = now + limit
+        left = self._backlog_until - now
+        if self._timeout is None:
+            left = min(left, self._bound, BACKLOG_SECONDS_EACH)
+        return max(at_least, left)
 
     def can_wait(self, seconds: float, *, is_backlog: bool, now: float) -> bool:
         """Whether a throttled call may wait so long: always, unless its caller set a limit."""

@@ -92,6 +92,20 @@ def close_socket(sock: Any) -> None:
             close()
 
 
+async def close_writer(writer: Any) -> None:
+    """The same for the asyncio shell."""
+    if writer is None or not hasattr(writer, "wait_closed"):
+        return
+    writer.close()
+    with suppress(Exception):  # of a connection that is lost: that it is
+        await writer.wait_closed()
+
+
+def writer_of(sender: Any) -> Any:
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    return getattr(getattr(connection, "_transport", None), "writer", None)
+
+
 def is_running(sender: Any) -> bool:
     """Whether the SDK believes that the link is open. If not, its next call opens it."""
     return bool(sender._running)
@@ -146,8 +160,12 @@ class PatientTls(ssl.SSLContext):
     seconds: float = 60.0
 
     def wrap_socket(self, sock: Any, *args: Any, **kwargs: Any) -> Any:
-        sock.settimeout(self.seconds)  # the SDK sets its own again after the handshake
-        return super().wrap_socket(sock, *args, **kwargs)
+        if sock.gettimeout() is not None:  # of a WebSocket, which has an end
+            return super().wrap_socket(sock, *args, **kwargs)
+        sock.settimeout(self.seconds)
+        wrapped = super().wrap_socket(sock, *args, **kwargs)
+        wrapped.settimeout(None)
+        return wrapped
 
 
 def tls_for(client: Any, seconds: float) -> PatientTls | None:

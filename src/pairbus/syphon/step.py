@@ -1,103 +1,17 @@
-"""What to do with a backlog message, given what is known of its destination, and when to try again.
+"""What to do with a backlog message, given what is known of its destination.
 
-Pure: it is handed messages, failures and `now`, and neither sends nor settles nor sleeps. `now` is
-UTC in seconds, because what one task has learned of a destination is told to the next one, on
-whatever machine that runs. Which error of which library is which `Failure`, the caller knows.
+Pure: it is handed a message, a destination and `now` (UTC, in seconds), and neither sends nor
+settles nor sleeps. `destinations.py` has the policy; here is what follows from it for a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.route.envelope import EnvelopeError
+from pairbus.syphon.destinations import POLICY, Condition, Destination, Failure, Reaction
 from pairbus.syphon.restore import Restored
-
-
-class Condition(Enum):
-    """What is known of a destination."""
-
-    UNKNOWN = "unknown"
-    UP = "up"
-    DOWN = "down"
-    THROTTLED = "throttled"
-    FULL = "full"
-    DISABLED = "disabled"
-    GONE = "gone"  # the primary has no such entity
-    FORBIDDEN = "forbidden"
-
-
-class Failure(Enum):
-    """What the primary said to a send, or its silence."""
-
-    UNREACHABLE = "unreachable"  # no answer: a time-out, a connection lost or refused
-    ERROR = "error"  # an answer that blames neither the message nor the entity; it may pass
-    THROTTLED = "throttled"
-    QUOTA_EXCEEDED = "quota exceeded"
-    DISABLED = "disabled"
-    NOT_FOUND = "not found"
-    UNAUTHORIZED = "unauthorized"
-    REFUSED = "refused"  # the message's own fault: any attempt would end like this
-
-
-class Reaction(Enum):
-    """What becomes of the messages of a send that failed."""
-
-    WAIT = "wait"  # release them; the destination says when to try again
-    SPLIT = "split"  # send them in smaller parts: one of them may be at fault
-    BURY = "bury"  # dead-letter them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    condition: Condition | None
-    """What the failure says of the destination; None if it says nothing."""
-    first_seconds: float = 0.0
-    """How long to leave the destination alone after a first failure; twice as long after each
-    further one in a row."""
-    seconds_max: float = 0.0
-    strikes: int = 1
-    """How many single messages must fail like this, with no success in between, until the
-    destination is blamed: below that it may be the messages."""
-    is_firm: bool = False
-    """The wait holds even if another send to the same destination succeeds meanwhile."""
-    of_many: Reaction = Reaction.WAIT
-    of_one: Reaction = Reaction.WAIT
-
-
-# The whole policy. An unlisted failure is a bug in the caller.
-POLICY: Final[dict[Failure, Rule]] = {
-    Failure.UNREACHABLE: Rule(condition=Condition.DOWN, first_seconds=1, seconds_max=60),
-    # Taken apart, so that a message which upsets the primary holds up nobody but itself.
-    Failure.ERROR: Rule(
-        condition=Condition.DOWN,
-        first_seconds=1,
-        seconds_max=60,
-        strikes=3,
-        of_many=Reaction.SPLIT,
-    ),
-    # At least 10 seconds: the service says so.
-    Failure.THROTTLED: Rule(
-        condition=Condition.THROTTLED, first_seconds=10, seconds_max=60, is_firm=True
-    ),
-    # These end when somebody receives, or enables it: there is no hurry, and nothing is lost.
-    Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=300),
-    Failure.DISABLED: Rule(condition=Condition.DISABLED, first_seconds=5, seconds_max=300),
-    # Believed for a minute, in which what else is meant for it is buried as well. Then it is asked
-    # again: somebody may have created it.
-    Failure.NOT_FOUND: Rule(
-        condition=Condition.GONE,
-        first_seconds=60,
-        seconds_max=60,
-        of_many=Reaction.BURY,
-        of_one=Reaction.BURY,
-    ),
-    # Wrong credentials are the operator's to mend; no message is buried for them.
-    Failure.UNAUTHORIZED: Rule(condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300),
-    Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.BURY),
-}
 
 UNREADABLE: Final = "EnvelopeUnreadable"
 NOT_FOUND: Final = "DestinationNotFound"
@@ -105,127 +19,6 @@ REFUSED: Final = "RefusedByDestination"
 """Reasons of dead letters."""
 DESCRIPTION_MAX: Final = 4096
 """Characters that Service Bus takes for a reason or a description."""
-
-
-def reaction(failure: Failure, *, count: int) -> Reaction:
-    """What becomes of the `count` messages of one send that failed."""
-    rule = POLICY[failure]
-    return rule.of_many if count > 1 else rule.of_one
-
-
-# -- destinations -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Destination:
-    """What is known of one queue or topic of the primary."""
-
-    path: str
-    """As it was first spelled."""
-    condition: Condition = Condition.UNKNOWN
-    until: float = 0.0
-    """Nothing is sent there before."""
-    failures: int = 0
-    """Of this condition, in a row."""
-    detail: str = ""
-    """What was said about it last; empty when it is up or unknown."""
-    since: float = 0.0
-    """When this condition began."""
-    heard: float = 0.0
-    """When there was last a word of it."""
-    strikes: int = 0
-    """Single messages in a row that failed without proving it down."""
-
-    def is_open(self, *, now: float) -> bool:
-        return now >= self.until
-
-    def sent(self, *, now: float) -> None:
-        """It has acknowledged messages."""
-        self.heard, self.strikes = now, 0
-        if not self.is_open(now=now) and _RULES[self.condition].is_firm:
-            return
-        self._become(Condition.UP, now=now)
-        self.until, self.failures, self.detail = 0.0, 0, ""
-
-    def failed(self, failure: Failure, *, now: float, detail: str = "") -> None:
-        """A send has failed, of one message if there was a choice."""
-        self.heard = now
-        rule = POLICY[failure]
-        if rule.condition is None:
-            return
-        if rule.strikes > 1 and self.condition is not rule.condition:
-            self.strikes += 1
-            if self.strikes < rule.strikes:
-                return
-        if self._become(rule.condition, now=now):
-            self.failures = 1
-        elif self.is_open(now=now):
-            # While it is closed, what fails was under way already: one trouble, counted once.
-            self.failures += 1
-        self.strikes, self.detail = 0, detail
-        doublings = min(self.failures - 1, _DOUBLINGS_MAX)
-        wait = min(rule.first_seconds * 2**doublings, rule.seconds_max)
-        self.until = max(self.until, now + wait)
-
-    def _become(self, condition: Condition, *, now: float) -> bool:
-        if self.condition is condition:
-            return False
-        self.condition, self.since = condition, now
-        return True
-
-
-_DOUBLINGS_MAX: Final = 32  # far beyond every `seconds_max`
-_RULES: Final = {rule.condition: rule for rule in POLICY.values()} | dict.fromkeys(
-    (Condition.UNKNOWN, Condition.UP), Rule(condition=None)
-)
-
-
-class Destinations:
-    """Those of one task. Paths that differ in case only are one, as they are to the service."""
-
-    def __init__(self, known: Iterable[Destination] = ()) -> None:
-        self._by_path: dict[str, Destination] = {}
-        self._spelled: dict[str, Destination] = {}
-        for destination in known:
-            self.learn(destination)
-
-    def __getitem__(self, path: str) -> Destination:
-        """One that was never heard of is made."""
-        found = self._spelled.get(path)
-        if found is None:
-            found = self._by_path.setdefault(path.lower(), Destination(path))
-            self._spelled[path] = found
-        return found
-
-    def __iter__(self) -> Iterator[Destination]:
-        return iter(self._by_path.values())
-
-    def learn(self, other: Destination) -> None:
-        """What another task has found out; the later word holds."""
-        known = self._by_path.get(other.path.lower())
-        if known is None or known.heard < other.heard:
-            spelled = other.path if known is None else known.path
-            self._by_path[other.path.lower()] = replace(other, path=spelled)
-            self._spelled.clear()
-
-    def opens_next(self, *, now: float) -> float | None:
-        """When the first of those that are left alone may be tried again; None if there is none."""
-        return min((one.until for one in self if not one.is_open(now=now)), default=None)
-
-    @property
-    def stopper(self) -> Destination | None:
-        """The destination for which the run must end: forbidden, while none is known to be up.
-
-        Then the credentials are wrong, and going on would only hide it. Where others are up, the
-        one that is forbidden waits like one that is down.
-        """
-        forbidden = [one for one in self if one.condition is Condition.FORBIDDEN]
-        if not forbidden or any(one.condition is Condition.UP for one in self):
-            return None
-        return forbidden[0]
-
-
-# -- steps ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +51,13 @@ class Drop:
     """Complete it without sending: its time to live has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Send them again in smaller parts: one of them may be at fault."""
+
+
 Step = Send | Wait | Bury | Drop
-_SEND, _DROP = Send(), Drop()
+_SEND, _DROP, _SPLIT = Send(), Drop(), Split()
 
 
 def next_step(
@@ -271,14 +69,14 @@ def next_step(
     has expired is dropped: waiting helps neither.
     """
     if isinstance(message, EnvelopeError):
-        return buried(UNREADABLE, str(message))
+        return _buried(UNREADABLE, str(message))
     assert destination is not None, "a restored message has a destination"
     if message.is_expired:
         return _DROP
     if destination.is_open(now=now):
         return _SEND
     if destination.condition is Condition.GONE:
-        return not_found(destination)
+        return _not_found(destination)
     return Wait(
         destination.until,
         f"{destination.path!r} is {destination.condition.value}: {destination.detail}",
@@ -286,32 +84,32 @@ def next_step(
 
 
 def after_failure(
-    destination: Destination, failure: Failure, *, count: int, detail: str
-) -> Wait | Bury | None:
-    """What to do with each of `count` messages whose send has failed; None: send smaller parts.
+    destination: Destination, failure: Failure, *, count: int, now: float, detail: str = ""
+) -> Wait | Bury | Split:
+    """Tell the destination that a send of `count` messages has failed; what to do with each."""
+    rule = POLICY[failure]
+    what = rule.of_many if count > 1 else rule.of_one
+    if what is Reaction.SPLIT:
+        return _SPLIT  # of the destination this says nothing yet
+    destination.failed(failure, now=now, detail=detail)
+    if what is Reaction.WAIT:
+        # Not at once, even if the destination is not to blame.
+        until = max(destination.until, now + rule.first_seconds)
+        return Wait(until, f"{destination.path!r} did not take it: {detail}")
+    if failure is Failure.NOT_FOUND:
+        return _not_found(destination)
+    return _buried(REFUSED, f"{destination.path!r} refuses the message: {detail}")
 
-    To be asked after `destination.failed`.
-    """
-    match reaction(failure, count=count):
-        case Reaction.SPLIT:
-            return None
-        case Reaction.BURY:
-            if failure is Failure.NOT_FOUND:
-                return not_found(destination)
-            return buried(REFUSED, f"{destination.path!r} refuses the message: {detail}")
-        case Reaction.WAIT:
-            return Wait(destination.until, f"{destination.path!r}: {detail}")
 
-
-def not_found(destination: Destination) -> Bury:
-    return buried(
+def _not_found(destination: Destination) -> Bury:
+    return _buried(
         NOT_FOUND,
         f"the primary has no queue or topic {destination.path!r} (any more): "
         f"{destination.detail}. Create it and send the message again, or delete it",
     )
 
 
-def buried(reason: str, description: str) -> Bury:
+def _buried(reason: str, description: str) -> Bury:
     if len(description) > DESCRIPTION_MAX:
         description = description[: DESCRIPTION_MAX - 1] + "…"
     return Bury(reason, description)

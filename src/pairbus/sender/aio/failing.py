@@ -19,7 +19,7 @@ class QuickToFail(ServiceBusSender):
         return await super()._handle_exception(told)  # type: ignore[no-untyped-call]
 
     async def _close_handler(self) -> None:
-        task = internals.release_keep_alive(self)
+        task, writer = internals.release_keep_alive(self), internals.writer_of(self)
         if task is not None:
             task.cancel()
         try:
@@ -27,3 +27,4 @@ class QuickToFail(ServiceBusSender):
         finally:
             if task is not None:
                 await asyncio.wait([task])
+            await internals.close_writer(writer)

@@ -80,11 +80,12 @@ class Keeper:
     def guard(self, sender: Any, seconds: float) -> Iterator[None]:
         """Within it, the sender's socket is shut down when the time is over, and again if it goes
         on."""
-        if self._stopped:
-            raise ValueError(CLOSED)
         key = id(sender)
         guarded = _Guarded(sender, self._clock() + seconds + GRACE_SECONDS)
         self._guards[key] = guarded
+        if self._stopped:  # looked at after entering: the last look at the guards may be over
+            del self._guards[key]
+            raise ValueError(CLOSED)
         if not internals.is_running(sender):
             self._woken.set()  # it opens a connection, where the SDK may wait for ever
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ from typing import Any, Final
 from urllib.parse import quote_plus
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-from azure.core.exceptions import AzureError
 
-from pairbus.amqp.client import Connection
+from pairbus.amqp.client import Connection, ConnectionLost
 from pairbus.amqp.client_requests import Requests
 from pairbus.amqp.types import Timestamp
 from pairbus.servicebus.fast.errors import of_token
@@ -28,7 +28,10 @@ JWT: Final = "jwt"
 _SCOPE: Final = "https://servicebus.azure.net//.default"
 _LIFE_SECONDS: Final = 3600
 _RETRY_SECONDS: Final = 30.0
+_LAST_PART: Final = 0.1  # of its life, in which a token is renewed
 _CBS: Final = "$cbs"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +100,6 @@ def _expiry(signature: str) -> float:
     return math.inf
 
 
-class _Shown:
-    """A token on this connection."""
-
-    __slots__ = ("expires", "renew_at")
-
-    def __init__(self, token: Token, now: float) -> None:
-        self.expires = token.expires
-        life = token.expires - now
-        self.renew_at = token.expires - 0.1 * life if math.isfinite(life) else math.inf
-
-
 class Cbs:
     """The tokens of one connection."""
 
@@ -119,58 +111,69 @@ class Cbs:
         self._clock = clock
         self._requests: Requests | None = None
         self._shown: dict[str, _Shown] = {}
-        self._is_busy = False
+        self.renew_at = math.inf
+        """When, by the clock, the first of them is to be renewed."""
 
     def authorize(self, audience: str, *, until: float) -> None:
-        """The service has accepted a token for this audience, and it holds for a while."""
+        """The service has accepted a token for this audience. Raises if it has not."""
         shown = self._shown.get(audience)
-        if shown is None or self._clock() >= shown.renew_at:
-            self._show(audience, until=until)
-
-    def forget(self, audience: str) -> None:
-        """Nobody needs it any more: it is not renewed."""
-        self._shown.pop(audience, None)
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the next renewal."""
-        if not self._shown or self._is_busy:
-            return math.inf
-        return min(shown.renew_at for shown in self._shown.values()) - self._clock()
+        if shown is None or self._clock() >= shown.expires:
+            self._show(audience, until)
+            self._plan()
 
     def renew(self, *, until: float) -> None:
-        """Those whose time has come. What fails is tried again as long as the old token holds."""
+        """All whose time has come. What fails is tried again as long as the old token holds.
+
+        Then it is forgotten: the service ends what stood on it, and says so to who needs it.
+        """
+        self.renew_at = math.inf  # while waiting for the answer, nobody is to begin again
         for audience, shown in list(self._shown.items()):
             now = self._clock()
             if now < shown.renew_at:
                 continue
             try:
-                self._show(audience, until=until)
-            except AzureError:
+                self._show(audience, until)
+            except ConnectionLost:
+                raise
+            except Exception as error:  # a credential may raise anything
+                logger.warning("the token for %s cannot be renewed: %s", audience, error)
                 left = shown.expires - now
-                if left <= 1:
-                    raise
-                shown.renew_at = now + min(_RETRY_SECONDS, left / 2)
+                if left > 0:
+                    shown.renew_at = now + min(_RETRY_SECONDS, max(left / 2, 1.0))
+                else:
+                    del self._shown[audience]
+        self._plan()
 
-    def _show(self, audience: str, *, until: float) -> None:
+    def _plan(self) -> None:
+        self.renew_at = min((one.renew_at for one in self._shown.values()), default=math.inf)
+
+    def _show(self, audience: str, until: float) -> None:
         now = self._clock()
-        self._is_busy = True
-        try:
-            token = self._source(audience, now)
-            if self._requests is None or not self._requests.alive:
-                self._requests = Requests(self._connection, _CBS, until=until)
-            properties: dict[str, Any] = {
-                "operation": "put-token",
-                "type": token.kind,
-                "name": audience,
-            }
-            if math.isfinite(token.expires):
-                properties["expiration"] = Timestamp(int(token.expires * 1000))
-            answer = self._requests.ask(properties, token.text, until=until, reply_to=False)
-        finally:
-            self._is_busy = False
+        token = self._source(audience, now)
+        if self._requests is None or not self._requests.alive:
+            self._requests = Requests(self._connection, _CBS, until=until)
+        properties: dict[str, Any] = {
+            "operation": "put-token",
+            "type": token.kind,
+            "name": audience,
+        }
+        if math.isfinite(token.expires):
+            properties["expiration"] = Timestamp(int(token.expires * 1000))
+        answer = self._requests.ask(properties, token.text, until=until, reply_to=False)
         status = answer.properties.get("status-code")
         if not isinstance(status, int) or not 200 <= status < 300:
             description = str(answer.properties.get("status-description", ""))
-            raise of_token(status, description, f"for {audience!r}")
+            raise of_token(status if isinstance(status, int) else None, description, audience)
         self._shown[audience] = _Shown(token, now)
+
+
+class _Shown:
+    """A token that the service has accepted on this connection."""
+
+    __slots__ = ("expires", "renew_at")
+
+    def __init__(self, token: Token, now: float) -> None:
+        self.expires = token.expires
+        self.renew_at = token.expires - _LAST_PART * max(token.expires - now, 0.0)
+        if not math.isfinite(token.expires):
+            self.renew_at = math.inf

@@ -139,8 +139,8 @@ def of_answer(
     return _made(error, what, MessageException, status_code=status)
 
 
-def of_token(status: int | None, description: str, what: str) -> sdk.ServiceBusError:
-    said = f"{what}: the token was refused with status {status}: {description}"
+def of_token(status: int | None, description: str, audience: str) -> sdk.ServiceBusError:
+    said = f"the token for {audience!r} was refused with status {status}: {description}"
     inner = TokenAuthFailure(status, description)
     return sdk.ServiceBusAuthenticationError(message=said, error=inner)
 

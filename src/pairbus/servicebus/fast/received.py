@@ -11,15 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from pairbus.amqp.sections import HEADER, MESSAGE_ANNOTATIONS
+from pairbus.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, section_values
 from pairbus.amqp.values import decode
 from pairbus.amqp.walk import MalformedMessage, skip
 
 if TYPE_CHECKING:
     from pairbus.amqp.client import ReceiverLink
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DELIVERY_COUNT: Final = 4
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DELIVERY_COUNT: Final = 4  # its place in the header
+_i64 = struct.Struct(">q").unpack_from
 
 
 class Received:
@@ -29,7 +30,7 @@ class Received:
         self.data = data
         """The encoded message, with the service's annotations."""
         self.tag = tag
-        """The lock token's bytes, in .NET's order."""
+        """The bytes of the lock token, in .NET's order."""
         self.delivery_id = delivery_id
         self.link = link
         """Where it came from, and can be settled as long as that link lives."""
@@ -48,11 +49,12 @@ class Received:
 
     @property
     def enqueued_time(self) -> datetime | None:
-        return _moment(self.facts.get("x-opt-enqueued-time"))
+        return moment(self.facts.get("x-opt-enqueued-time"))
 
     @property
     def locked_until(self) -> datetime | None:
-        return _moment(self.facts.get("x-opt-locked-until"))
+        """As it was when the message was sent: a renewed lock is not seen here."""
+        return moment(self.facts.get("x-opt-locked-until"))
 
     @property
     def delivery_count(self) -> int | None:
@@ -63,10 +65,7 @@ class Received:
     def facts(self) -> dict[str, Any]:
         """The annotations by name, and the header's delivery-count."""
         if self._facts is None:
-            try:
-                self._facts = read_facts(self.data)
-            except (MalformedMessage, IndexError, struct.error):
-                self._facts = {}
+            self._facts = read_facts(self.data)
         return self._facts
 
 
@@ -74,32 +73,51 @@ def _integer(value: object) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def _moment(value: object) -> datetime | None:
+def moment(value: object) -> datetime | None:
+    """Of milliseconds since 1970."""
     if not isinstance(value, int):
         return None
     try:
-        return _EPOCH + timedelta(milliseconds=value)
+        return EPOCH + timedelta(milliseconds=value)
     except OverflowError:
         return None
 
 
 def read_facts(data: bytes) -> dict[str, Any]:
+    """What is said of a message in front of it; as much as can be read."""
     facts: dict[str, Any] = {}
-    at = 0
-    while at < len(data):
-        if data[at] or data[at + 1] != 0x53:
-            break  # a descriptor in long form, which neither Azure nor the broker writes
-        section = data[at + 2]
-        if section == HEADER:
-            fields, at = decode(data, at + 3)
-            if len(fields) > _DELIVERY_COUNT:
-                facts["delivery-count"] = fields[_DELIVERY_COUNT]
-        elif section == MESSAGE_ANNOTATIONS:
-            annotations, at = decode(data, at + 3)
-            facts |= {str(key): value for key, value in annotations.items()}
-            break
-        elif section > MESSAGE_ANNOTATIONS:
-            break
-        else:
-            at = skip(data, at + 3)
+    at, end = 0, len(data)
+    try:
+        # A descriptor in long form is not read: neither Azure nor the broker writes one.
+        while at < end and data[at] == 0x00 and data[at + 1] == 0x53:
+            section = data[at + 2]
+            if section > MESSAGE_ANNOTATIONS:
+                break
+            after = skip(data, at + 3)
+            first, count = section_values(data, at, after)
+            if section == HEADER and count > _DELIVERY_COUNT:
+                for _ in range(_DELIVERY_COUNT):
+                    first = skip(data, first)
+                facts["delivery-count"] = decode(data, first)[0]
+            elif section == MESSAGE_ANNOTATIONS:
+                _read_pairs(data, first, after, facts)
+                break
+            at = after
+    except (MalformedMessage, IndexError, struct.error):
+        pass
     return facts
+
+
+def _read_pairs(data: bytes, at: int, end: int, facts: dict[str, Any]) -> None:
+    """A map's pairs. Short symbols and eight-byte numbers, as nearly all are, the short way."""
+    while at < end:
+        if data[at] == 0xA3:
+            after = at + 2 + data[at + 1]
+            key, at = data[at + 2 : after].decode("utf-8", "replace"), after
+        else:
+            name, at = decode(data, at)
+            key = str(name)
+        if data[at] in (0x81, 0x83):
+            facts[key], at = _i64(data, at + 1)[0], at + 9
+        else:
+            facts[key], at = decode(data, at)

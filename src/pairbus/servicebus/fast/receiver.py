@@ -2,62 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 from uuid import uuid4
 
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.client import ClientError, Connection, ReceiverLink
+from pairbus.amqp.client import ClientError, Connection, PeerSilent, ReceiverLink
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
+from pairbus.servicebus.fast.access import Access
+from pairbus.servicebus.fast.attachment import FAREWELL_SECONDS, Attachment
 from pairbus.servicebus.fast.errors import SettleFailed, of_message
-from pairbus.servicebus.fast.management import Disposition
+from pairbus.servicebus.fast.management import Disposition, Management
 from pairbus.servicebus.fast.received import Received
 
-if TYPE_CHECKING:
-    from pairbus.servicebus.fast.client import FastClient
-
 _ABANDONED: Final = modified(failed=True)
-_DRAIN_SECONDS: Final = 5.0
+_MODES: Final = ("peekLock", "receiveAndDelete")
 
 
-class Receiver:
-    def __init__(self, client: FastClient, path: str, *, credit: int, mode: str) -> None:
+class Receiver(Attachment[ReceiverLink]):
+    def __init__(
+        self, access: Access, path: str, management: Management, *, credit: int, mode: str
+    ) -> None:
+        super().__init__(access, path)
         if credit < 1:
             raise ValueError(f"a credit of {credit} for {path!r}: at least 1 is needed")
-        if mode not in ("peekLock", "receiveAndDelete"):
-            raise ValueError(f"mode {mode!r}: peekLock or receiveAndDelete is expected")
-        self.path = path
-        self._client = client
+        if mode not in _MODES:
+            raise ValueError(f"mode {mode!r} for {path!r}: {' or '.join(_MODES)} is expected")
+        self._management = management
         self._credit = credit
         self._deletes = mode == "receiveAndDelete"
-        self._connection: Connection | None = None
-        self._link: ReceiverLink | None = None
         self._left: list[Received] = []  # of a link that was lost: locked, and still ours
-        self._closed = False
 
-    def __repr__(self) -> str:
-        return f"<Receiver {self.path!r} of {self._client.namespace}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     # -- receiving --------------------------------------------------------------------------
 
     def receive(self, max_count: int, *, max_wait_seconds: float) -> list[Received]:
-        """Wait for the first, then take what is there; nothing, if none came in time."""
-        if self._left:
-            taken, self._left = self._left[:max_count], self._left[max_count:]
-            return taken
+        """Wait for the first, then take what is there; nothing, if none came in time.
+
+        What waited here when a link was lost comes first: its locks outlive the link.
+        """
+        if max_count < 1:
+            raise ValueError(f"max_count is {max_count}, but must be at least 1")
         until = time.monotonic() + max_wait_seconds
-        with self._client.telling(f"receiving from {self.path!r}"):
-            link = self._attached()
-            connection = self._connection
-            assert connection is not None
+        with self._access.telling(f"receiving from {self.path!r}"):
+            if not self._left:
+                connection, link = self._ready()
+            if self._left:
+                taken, self._left = self._left[:max_count], self._left[max_count:]
+                return taken
             self._top_up(link)
             if len(link.inbox) < max_count:
                 connection.turn(0.0)
@@ -66,81 +64,74 @@ class Receiver:
                 if not link.inbox:
                     connection.check(link)
                     return []
-            inbox = link.inbox
-            if len(inbox) <= max_count:
+            taken = link.inbox
+            if len(taken) <= max_count:
                 link.inbox = []
-                taken = inbox
             else:
-                taken = inbox[:max_count]
-                del inbox[:max_count]
+                taken, link.inbox = taken[:max_count], taken[max_count:]
             self._top_up(link)
             return taken
 
     def _top_up(self, link: ReceiverLink) -> None:
         """In bulk: a flow for each message would be a cost of its own."""
-        if not link.is_over:
-            room = self._credit - len(link.inbox)
-            if room - link.credit >= max(1, self._credit // 4):
-                link.grant(room)
+        room = self._credit - len(link.inbox)
+        if room - link.credit >= max(1, self._credit // 4):
+            link.grant(room)
 
-    def _attached(self) -> ReceiverLink:
-        if self._closed:
-            raise ValueError(f"the receiver of {self.path!r} is closed")
-        link = self._link
-        if link is not None and link.alive and not (self._connection and self._connection.is_over):
-            return link
-        if link is not None and link.inbox:
-            self._left, link.inbox = link.inbox, []
-        self._link = None
-        client = self._client
-        self._connection = connection = client.authorized(self.path)
-        self._link = link = connection.attach_receiver(
-            client.address(self.path),
+    def _attach(self, connection: Connection) -> ReceiverLink:
+        return connection.attach_receiver(
+            self._access.address(self.path),
             Received,
-            until=client.until(),
+            until=self._access.until(),
             snd_settle_mode=1 if self._deletes else 0,
             rcv_settle_mode=0 if self._deletes else 1,
             properties={"com.microsoft:receiver-name": f"pairbus-{uuid4()}"},
         )
-        return link
+
+    def _lost(self, link: ReceiverLink) -> None:
+        self._left += link.inbox
+        link.inbox = []
 
     # -- settling ---------------------------------------------------------------------------
 
     def complete(self, received: Sequence[Received]) -> None:
+        """Returns when all are; SettleFailed tells which could not be.
+
+        Of a call that raised anything else nobody knows: call it again, and it goes by lock token.
+        The more consecutive the messages, the cheaper.
+        """
         self._settle(received, ACCEPTED, "completed")
 
     def abandon(self, received: Sequence[Received]) -> None:
+        """They can be had again at once, with one delivery more on their count. See `complete`."""
         self._settle(received, _ABANDONED, "abandoned")
 
     def dead_letter(
         self, received: Sequence[Received], *, reason: str, description: str = ""
     ) -> None:
+        """All with the same reason. See `complete`."""
         info = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         outcome = rejected(AmqpError("com.microsoft:dead-letter", description, info))
-        self._settle(received, outcome, "suspended", reason=reason, description=description)
+        self._settle(received, outcome, "suspended", reason, description)
 
     def _settle(
         self,
         received: Sequence[Received],
         outcome: Outcome,
         status: Disposition,
-        *,
         reason: str = "",
         description: str = "",
     ) -> None:
-        """On the link that they came by, in one go; by their tokens, if that is gone."""
+        """On the link that they came by; by their tokens, if that is gone."""
         if self._deletes:
-            raise ValueError(f"{self.path!r} is received with receiveAndDelete: nothing to settle")
-        link, failed = self._link, []
-        if link is not None and not link.alive:
-            link = None
-        here = [one.delivery_id for one in received if one.link is link] if link else []
-        if here and link is not None:
+            raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
+        alive = self._alive()
+        link = alive[1] if alive is not None else None
+        here = [one.delivery_id for one in received if one.link is link]
+        failed: list[tuple[Received, ServiceBusError]] = []
+        if here and alive is not None:
             here.sort()
-            connection = self._connection
-            assert connection is not None
-            with self._client.telling(f"settling messages of {self.path!r}"):
-                refused = connection.settle(link, here, outcome, until=self._client.until())
+            refused = self._settle_here(*alive, here, outcome)
             if refused:
                 failed = [
                     (one, of_message(refused[one.delivery_id], f"settling of {self.path!r}"))
@@ -148,60 +139,63 @@ class Receiver:
                     if one.link is link and one.delivery_id in refused
                 ]
         if len(here) < len(received):
-            elsewhere = [one for one in received if link is None or one.link is not link]
-            failed += self._client.management(self.path).settle_each(
-                elsewhere, status, reason=reason, description=description
-            )
+            elsewhere = [one for one in received if one.link is not link]
+            failed += self._management.settle_each(elsewhere, status, reason, description)
         if failed:
             raise SettleFailed(self.path, failed)
+
+    def _settle_here(
+        self, connection: Connection, link: ReceiverLink, ids: Sequence[int], outcome: Outcome
+    ) -> dict[int, AmqpError]:
+        with self._access.telling(f"settling {len(ids)} messages of {self.path!r}"):
+            self._access.connection()  # which looks after its tokens
+            try:
+                return connection.settle(link, ids, outcome, until=self._access.until())
+            except PeerSilent:
+                link.detach()  # what was not answered here is to be settled by token
+                raise
 
     # -- its end ----------------------------------------------------------------------------
 
     def stop(self) -> list[Received]:
         """Take nothing more: credit is called back, and what waits here is released at once.
 
-        With receiveAndDelete it cannot be given back: it is what this returns. The receiver can be
-        used again; its next `receive` grants credit again.
+        Its delivery count stays as it is. With receiveAndDelete it cannot be given back: it is what
+        this returns. The next `receive` begins again.
         """
         left, self._left = self._left, []
-        link, connection = self._link, self._connection
-        if link is None or connection is None or not link.alive or connection.is_over:
-            if link is not None:
-                left += link.inbox
-                link.inbox = []
-            return self._gone(left)
-        with self._client.telling(f"stopping to receive from {self.path!r}"):
-            if link.credit:
-                link.drain()
-                until = time.monotonic() + min(_DRAIN_SECONDS, self._client.timeout_seconds)
-                connection.wait_quietly(lambda: not link.credit or link.is_over, until)
-            inbox, link.inbox = link.inbox, []
+        alive = self._alive()
+        if alive is None:
+            if self._link is not None:
+                left, self._link.inbox = left + self._link.inbox, []
+        else:
+            with self._access.telling(f"stopping to receive from {self.path!r}"):
+                inbox = self._drained(*alive)
             if self._deletes:
-                return left + inbox
-            if inbox and not link.is_over:
-                ids = sorted(one.delivery_id for one in inbox)
-                link.settle(ids, RELEASED, two_phase=False)
-                connection.turn(0.0)
-        return self._gone(left)
-
-    def _gone(self, left: list[Received]) -> list[Received]:
-        """Of links that are lost: no word can be said there any more, so by token."""
-        if self._deletes or not left:
+                left += inbox
+        if self._deletes:
             return left
-        self._client.management(self.path).settle_each(left, "abandoned")
+        if left and self._access.is_open:
+            # Of links that are lost: nothing can be said there any more, so by token.
+            self._management.settle_each(left, "abandoned")
         return []
 
+    def _drained(self, connection: Connection, link: ReceiverLink) -> list[Received]:
+        """What was on its way and what was here, all of it released."""
+        link.drain()
+        until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
+        connection.wait_quietly(lambda: not link.credit or link.is_over, until)
+        inbox, link.inbox = link.inbox, []
+        if inbox and not self._deletes and not link.is_over:
+            link.settle(sorted(one.delivery_id for one in inbox), RELEASED, two_phase=False)
+            connection.turn(0.0)
+        return inbox
+
     def close(self) -> list[Received]:
-        """`stop`, and detach. Never raises: whatever is lost then, its locks will run out."""
-        if self._closed:
-            return []
+        """`stop`, and detach. Never raises: if that fails, the locks will run out by themselves."""
         left: list[Received] = []
-        try:
-            left = self.stop()
-            if self._link is not None and self._connection is not None:
-                self._connection.detach(self._link, self._client.until())
-        except (ClientError, ServiceBusError):
-            pass
-        self._closed = True
-        self._link = None
+        if not self._is_closed:
+            with contextlib.suppress(ServiceBusError, ClientError):
+                left = self.stop()
+        super().close()
         return left

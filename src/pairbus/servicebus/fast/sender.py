@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from pairbus.amqp.batches import BATCH_FORMAT, build_batch
-from pairbus.amqp.client import ClientError, Connection, PeerSilent, SenderLink, Ticket
+from pairbus.amqp.client import Connection, PeerSilent, SenderLink, Ticket
 from pairbus.amqp.outcomes import AmqpError, OutcomeKind
 from pairbus.amqp.sections import MalformedMessage, read_annotations, read_property, slice_message
+from pairbus.servicebus.fast.attachment import Attachment
 from pairbus.servicebus.fast.errors import SendFailed, of_message
-
-if TYPE_CHECKING:
-    from pairbus.servicebus.fast.client import FastClient
 
 _MIB: Final = 1024 * 1024
 _SMALL_BATCH: Final = 256 * 1024
@@ -25,23 +22,7 @@ _ENVELOPE_SIZE: Final = 1024  # of the sections before the messages, generously
 _WINDOW: Final = 4
 
 
-class Sender:
-    def __init__(self, client: FastClient, path: str) -> None:
-        self.path = path
-        self._client = client
-        self._connection: Connection | None = None
-        self._link: SenderLink | None = None
-        self._closed = False
-
-    def __repr__(self) -> str:
-        return f"<Sender {self.path!r} of {self._client.namespace}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
+class Sender(Attachment[SenderLink]):
     @property
     def max_message_bytes(self) -> int:
         """Of one encoded message, as the service says when the link is attached."""
@@ -52,22 +33,11 @@ class Sender:
         return _batch_limit(self._told())
 
     def _told(self) -> SenderLink:
-        with self._client.telling(f"opening a link to {self.path!r}"):
-            return self._attached()
+        with self._access.telling(f"opening a link to {self.path!r}"):
+            return self._ready()[1]
 
-    def _attached(self) -> SenderLink:
-        if self._closed:
-            raise ValueError(f"the sender to {self.path!r} is closed")
-        link = self._link
-        if link is not None and link.alive and not (self._connection and self._connection.is_over):
-            return link
-        self._link = None
-        client = self._client
-        self._connection = connection = client.authorized(self.path)
-        self._link = link = connection.attach_sender(
-            client.address(self.path), until=client.until()
-        )
-        return link
+    def _attach(self, connection: Connection) -> SenderLink:
+        return connection.attach_sender(self._access.address(self.path), until=self._access.until())
 
     # -- sending ----------------------------------------------------------------------------
 
@@ -89,7 +59,7 @@ class Sender:
         flight = _Flight()
         error: AzureError | None = None
         try:
-            with self._client.telling(f"sending to {self.path!r}"):
+            with self._access.telling(f"sending to {self.path!r}"):
                 self._fly(messages, flight, window)
         except AzureError as failure:
             error = failure
@@ -105,8 +75,7 @@ class Sender:
             ) from error
 
     def _fly(self, messages: Sequence[bytes], flight: _Flight, window: int) -> None:
-        link, connection = self._attached(), self._connection
-        assert connection is not None
+        connection, link = self._ready()
         for indexes in _groups(messages, _batch_limit(link)):
             while len(flight.waiting) >= window:
                 self._land(connection, link, flight)
@@ -152,20 +121,12 @@ class Sender:
     ) -> None:
         if not done():
             try:
-                connection.wait(lambda: done() or link.is_over, self._client.until(), what)
+                connection.wait(lambda: done() or link.is_over, self._access.until(), what)
             except PeerSilent:
                 link.detach()  # its next answer would be taken for another's
                 raise
             if not done():
                 connection.check(link)
-
-    def close(self) -> None:
-        """Never raises."""
-        link, self._link = self._link, None
-        if not self._closed and link is not None and self._connection is not None:
-            with contextlib.suppress(ClientError):
-                self._connection.detach(link, self._client.until())
-        self._closed = True
 
 
 class _Flight:

@@ -1,0 +1,73 @@
+"""What receivers and senders have in common: a link to one entity, attached when it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Final, Generic, Self, TypeVar
+
+from pairbus.amqp.client import ClientError, Connection, ReceiverLink, SenderLink
+from pairbus.servicebus.fast.access import Access
+
+FAREWELL_SECONDS: Final = 5.0
+"""How long an ending may take. It is a courtesy, and the other side may be gone."""
+
+L = TypeVar("L", ReceiverLink, SenderLink)
+
+
+class Attachment(Generic[L]):
+    def __init__(self, access: Access, path: str) -> None:
+        self.path = path
+        self._access = access
+        self._connection: Connection | None = None
+        self._link: L | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r} of {self._access.namespace}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ready(self) -> tuple[Connection, L]:
+        """The link, attached anew if it was lost. Raises ClientError."""
+        if self._is_closed:
+            raise ValueError(f"{self!r} is closed")
+        link = self._link
+        connection = self._access.connection()
+        if link is not None and link.alive and connection is self._connection:
+            return connection, link
+        if link is not None:
+            self._lost(link)
+        self._link = None
+        self._connection = connection = self._access.authorized(self.path)
+        self._link = link = self._attach(connection)
+        return connection, link
+
+    def _attach(self, connection: Connection) -> L:
+        raise NotImplementedError
+
+    def _lost(self, link: L) -> None:
+        """What was on it, while it still is known."""
+
+    def _alive(self) -> tuple[Connection, L] | None:
+        """The link as it is; nothing is attached for this."""
+        link, connection = self._link, self._connection
+        if link is None or connection is None or connection.is_over or not link.alive:
+            return None
+        return connection, link
+
+    def close(self) -> object:
+        """Detach. Never raises."""
+        alive = self._alive()
+        if alive is not None and not self._is_closed:
+            connection, link = alive
+            until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
+            with contextlib.suppress(ClientError):
+                connection.detach(link, until)
+        self._is_closed = True
+        self._link = None
+        return None
