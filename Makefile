@@ -1,8 +1,8 @@
 # Every target sets up what it needs by itself, once: see scripts/setup.
 
-# Extras of pyproject.toml that the lock, and so the development environment, holds: add a word
-# (say `spark`), run `make lock`.
-EXTRAS := otel prometheus
+# Extras of pyproject.toml that the lock, and so the development environment, holds: add a word, run
+# `make lock`.
+EXTRAS := otel prometheus spark
 # `make lock UPGRADE=--upgrade` moves every pinned version on, `make lock` only what must move.
 UPGRADE :=
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.pairing.namespaces import Backstage, NamespaceProcess
 from tests.pairing.shells import AsyncioShell, Shell, SyncShell
-from tests.pairing.world import World
+from tests.pairing.world import World, together
 
 _numbers = itertools.count()
 
@@ -40,8 +40,7 @@ def namespaces(
 ) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
     folder = tmp_path_factory.mktemp("pair")
     pair = tuple(NamespaceProcess(name, folder, backstage) for name in ("primary", "secondary"))
-    for namespace in pair:
-        namespace.start()
+    together(NamespaceProcess.start, pair)
     yield pair
     for namespace in pair:
         namespace.stop()

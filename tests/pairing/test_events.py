@@ -36,17 +36,10 @@ def test_an_outage_is_told_in_order(world):
     client.close()
     fault.clear()
     kinds = [type(event) for event in world.events]
-    unanswered = kinds.count(PingSent) - 1
-    assert kinds == [
-        Paired,
-        FailedOver,
-        BacklogWithdrawn,
-        Diverted,
-        *[PingSent] * unanswered,
-        PingSent,
-        FailedBack,
-        Closed,
-    ]
+    assert kinds.index(PingSent) > kinds.index(FailedOver)
+    assert kinds[-3:] == [PingSent, FailedBack, Closed]
+    told = [Paired, FailedOver, BacklogWithdrawn, Diverted, FailedBack, Closed]
+    assert [kind for kind in kinds if kind is not PingSent] == told
     assert {event.namespace for event in world.events} == {world.name}
     failed_over, diverted = world.told(FailedOver)[0], world.told(Diverted)[0]
     assert failed_over.backlog_queue == broken
@@ -137,7 +130,7 @@ def test_the_status_is_a_snapshot_of_everything(world):
     failed, healthy = world.queue("failed"), world.queue("healthy")
     client = world.pair(ping_primary_interval=SECOND)
     began = datetime.now(UTC)
-    to_failed, to_healthy = world.sender(client, failed), world.sender(client, healthy)
+    to_failed, to_healthy = world.senders(client, failed, healthy)
     world.primary.fault("cannot_send", failed)
     world.send(to_failed, "1", "2")
     world.send(to_healthy, "3")

@@ -73,14 +73,13 @@ def test_making_a_batch_is_redirected_as_a_send_is(world):
     queue = world.queue()
     client = world.pair()
     sender = client.get_queue_sender(queue)
-    world.primary.kill()
+    world.primary.fault("unreachable", queue)
     batch = sender.create_message_batch()
     assert batch.max_size_in_bytes > 200_000
     batch.add_message(ServiceBusMessage("x", message_id="x"))
     sender.send_messages(batch)
     sender.close()
     world.acknowledge(queue, "x")
-    world.primary.start()
     world.check(queue, backlog=["x"])
 
 
@@ -95,9 +94,8 @@ def test_a_primary_that_hangs_is_failed_over_in_bounded_time(world, scope):
         began = time.monotonic()
         world.send(sender, "during")
         assert 0.9 < time.monotonic() - began < 6
-        began = time.monotonic()
         world.send(sender, "later")
-        assert time.monotonic() - began < 0.9, "no attempt on the primary"
+        assert world.entity(client, queue).failures == 1, "no second attempt on the primary"
     # What was said into the silence is done when it ends, unless the client had hung up by then.
     found = wait_until(lambda: ids(world.primary.peek(queue)), "an answer")
     world.check(queue, primary=found, backlog=["during", "later"])
@@ -132,13 +130,12 @@ def test_a_primary_that_loses_what_it_is_sent_is_failed_over(world):
 def test_a_disabled_entity_is_failed_over_and_others_are_not(world):
     disabled, other = world.queue("disabled"), world.queue("other")
     client = world.pair()
-    to_disabled, to_other = world.sender(client, disabled), world.sender(client, other)
+    to_disabled, to_other = world.senders(client, disabled, other)
     world.send(to_disabled, "1")
     world.primary.set_status(disabled, "SendDisabled")
     world.send(to_disabled, "2")
     world.send(to_other, "3")
-    world.check(disabled, primary=["1"], backlog=["2"])
-    world.check(other, primary=["3"])
+    world.check_all({disabled: (["1"], ["2"]), other: (["3"], [])})
     assert [each.path for each in world.told(FailedOver)] == [disabled]
 
 
@@ -161,14 +158,13 @@ def test_a_disabled_entity_is_failed_over_and_others_are_not(world):
 def test_what_an_entity_answers_that_no_retry_cures_is_failed_over(world, fault):
     queue, other = world.queue(), world.queue("other")
     client = world.pair()
-    sender, unhindered = world.sender(client, queue), world.sender(client, other)
+    sender, unhindered = world.senders(client, queue, other)
     world.send(sender, "before")
     with world.primary.fault(entity=queue, **fault):
         world.send(sender, "during")
         world.send(unhindered, "unhindered")
     world.send(sender, "still")
-    world.check(queue, primary=["before"], backlog=["during", "still"])
-    world.check(other, primary=["unhindered"])
+    world.check_all({queue: (["before"], ["during", "still"]), other: (["unhindered"], [])})
 
 
 @pytest.mark.req("F-01")
@@ -240,10 +236,9 @@ def test_a_sender_that_is_older_than_the_pairing_is_paired(world, is_used):
     if is_used:
         world.send(sender, "before")
     world.pair(client)
-    world.primary.kill()
+    world.primary.fault("unreachable", queue)
     world.send(sender, "during")
     sender.close()
-    world.primary.start()
     world.check(queue, primary=["before"] if is_used else [], backlog=["during"])
 
 
@@ -270,8 +265,7 @@ def test_messages_for_many_entities_share_the_backlog_queues(world):
             world.send(sender, queue)
     fault.clear()
     assert len(world.secondary.peek(world.backlog_path(0))) == 5
-    for queue in queues:
-        world.check(queue, backlog=[queue])
+    world.check_all({queue: ([], [queue]) for queue in queues})
 
 
 @pytest.mark.req("R-01")

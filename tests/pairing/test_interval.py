@@ -109,7 +109,7 @@ def test_before_the_interval_is_over_the_caller_gets_the_sdks_own_error(world, c
 def test_before_the_interval_is_over_opening_a_link_raises_as_the_sdk_does(world):
     queue = world.queue()
     client = world.pair(failover_interval=LONG)
-    world.primary.kill()
+    fault = world.primary.fault("unreachable", queue)
     with pytest.raises(ServiceBusError), client.get_queue_sender(queue):
         pass
     sender = client.get_queue_sender(queue)
@@ -118,7 +118,7 @@ def test_before_the_interval_is_over_opening_a_link_raises_as_the_sdk_does(world
     with pytest.raises(ServiceBusError):
         sender.send_messages(ServiceBusMessage("x"))
     assert len(world.told(PrimaryFailed, queue)) == 3
-    world.primary.start()
+    fault.clear()
     world.send(sender, "after")
     sender.close()
     world.check(queue, primary=["after"])
@@ -132,11 +132,11 @@ def test_a_suspect_entity_fails_over_although_nobody_sends_to_it(world):
     client = world.pair(failover_interval=timedelta(seconds=1))
     sender = world.sender(client, queue)
     world.send(sender, "before")
-    world.primary.kill()
+    fault = world.primary.fault("unreachable", queue)
     with pytest.raises(ServiceBusError):
         world.send(sender, "refused")
     world.wait_for(FailedOver, queue)
     with client.get_queue_sender(queue) as another:
         world.send(another, "diverted")
-    world.primary.start()
+    fault.clear()
     world.check(queue, primary=["before"], backlog=["diverted"])

@@ -61,7 +61,7 @@ def test_a_backlog_queue_that_fails_is_replaced_and_every_sender_learns_of_it(wo
     queue, other = world.queue(), world.queue("other")
     client = world.pair(backlog_queue_count=2)
     world.primary.fault("cannot_send")
-    sender, another = world.sender(client, queue), world.sender(client, other)
+    sender, another = world.senders(client, queue, other)
     world.send(sender, "1")
     broken = world.queue_in_use(client, queue)
     [spare] = {world.backlog_path(0), world.backlog_path(1)} - {broken}

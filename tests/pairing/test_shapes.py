@@ -67,10 +67,9 @@ def test_a_batch_that_was_filled_before_the_outage(world):
     batch = sender.create_message_batch()
     for number in range(3):
         batch.add_message(ServiceBusMessage(text(number), message_id=text(number)))
-    world.primary.kill()
+    world.primary.fault("unreachable", queue)
     sender.send_messages(batch)
     world.acknowledge(queue, "0", "1", "2")
-    world.primary.start()
     world.check(queue, backlog=["0", "1", "2"])
 
 
@@ -225,13 +224,13 @@ def test_scheduling_fails_over_as_sending_does(world):
     client = world.pair()
     sender = world.sender(client, queue)
     world.send(sender, "before")
-    world.primary.kill()
+    world.primary.fault("unreachable", queue)
     [number] = sender.schedule_messages(
         ServiceBusMessage("later", message_id="later"), datetime.now(UTC) + HOUR
     )
     assert int(number) == -1
     world.send(sender, "now")
-    world.primary.start()
+    world.primary.faults.clear_all()
     assert ids(world.primary.peek(queue)) == ["before"]
     assert ids(world.backlog(queue)) == ["later", "now"]
 

@@ -166,6 +166,7 @@ class RouterDriver:
         """One that is in the rotation, and the same as before where nothing took that away."""
         if not self.model.in_rotation:
             assert queue is None
+            entity.queue = None
             return
         assert queue in self.model.in_rotation
         if entity.queue in self.model.in_rotation:

@@ -77,7 +77,7 @@ def test_pings_that_take_longer_than_the_interval_follow_one_another_without_ove
 
 
 @pytest.mark.req("G-01")
-@pytest.mark.parametrize("woken", [130.0, 189.0, 100_000.0])
+@pytest.mark.parametrize("woken", [130.0, 189.0, 100_000.0, 1e12])
 def test_after_a_long_sleep_there_is_one_ping_and_not_all_that_were_missed(woken):
     client = Client()
     client.fail_over()
@@ -109,6 +109,17 @@ def test_a_failover_that_is_noticed_late_is_pinged_as_if_it_had_been_noticed_in_
     assert client.next_due() is None
     client.refuse(Ping("orders", 0))
     assert client.next_due() == 130.0
+
+
+@pytest.mark.req("G-01")
+def test_the_pings_of_a_second_outage_start_anew():
+    client = Client()
+    client.fail_over()
+    pings_between(client, 10, 1000)
+    client.mark()
+    client.at(1000).fail_over()
+
+    assert pings_between(client, 1010, 1200) == [1070.0, 1130.0, 1190.0]
 
 
 @pytest.mark.req("G-01")

@@ -44,9 +44,17 @@ def message(*, is_expired=False):
     return Restored("orders", b"", 0, "id", None, None, None, is_expired, None, None)
 
 
-def failed(failure, *, count=1, now=T0, destination=None):
+def tell(destination, failure, *, count=1, now=T0, detail="said the primary"):
+    """As a task does; what becomes of the messages."""
+    rule_ = POLICY[failure]
+    if (rule_.of_many if count > 1 else rule_.of_one) is not Reaction.SPLIT:
+        destination.failed(failure, now=now, detail=detail)
+    return after_failure(destination, failure, count=count, now=now, detail=detail)
+
+
+def failed(failure, *, now=T0, destination=None):
     destination = destination or Destination("orders")
-    after_failure(destination, failure, count=count, now=now, detail="said the primary")
+    tell(destination, failure, now=now)
     return destination
 
 
@@ -129,7 +137,7 @@ def test_what_has_expired_is_dropped_whatever_its_destination_does(failure):
 @pytest.mark.parametrize("failure", Failure)
 def test_messages_of_a_failed_send_become_what_the_policy_says(failure, count):
     destination = Destination("orders")
-    what = after_failure(destination, failure, count=count, now=T0, detail="no")
+    what = tell(destination, failure, count=count, now=T0, detail="no")
     expected = POLICY[failure].of_many if count > 1 else POLICY[failure].of_one
     assert type(what) is {Reaction.WAIT: Wait, Reaction.SPLIT: Split, Reaction.BURY: Bury}[expected]
 
@@ -137,8 +145,8 @@ def test_messages_of_a_failed_send_become_what_the_policy_says(failure, count):
 @pytest.mark.req("S-05")
 def test_a_refused_batch_is_taken_apart_and_the_one_at_fault_buried_alone():
     destination = Destination("orders")
-    assert after_failure(destination, Failure.REFUSED, count=8, now=T0) == Split()
-    what = after_failure(destination, Failure.REFUSED, count=1, now=T0, detail="too large")
+    assert tell(destination, Failure.REFUSED, count=8, now=T0) == Split()
+    what = tell(destination, Failure.REFUSED, count=1, now=T0, detail="too large")
     assert what == Bury("RefusedByDestination", "'orders' refuses the message: too large")
     assert destination.condition is Condition.UNKNOWN
     assert next_step(message(), destination, now=T0) == Send()
@@ -148,7 +156,7 @@ def test_a_refused_batch_is_taken_apart_and_the_one_at_fault_buried_alone():
 @pytest.mark.parametrize("failure", WAITING)
 def test_nothing_is_buried_because_a_destination_is_in_trouble(failure):
     for count in (1, 10):
-        what = after_failure(Destination("orders"), failure, count=count, now=T0, detail="no")
+        what = tell(Destination("orders"), failure, count=count, now=T0, detail="no")
         assert what == Wait(T0 + POLICY[failure].first_seconds, "'orders' did not take it: no")
 
 
@@ -156,9 +164,9 @@ def test_nothing_is_buried_because_a_destination_is_in_trouble(failure):
 def test_a_message_that_upsets_the_primary_holds_up_nobody_but_itself():
     destination = Destination("orders")
     for _ in range(5):
-        assert after_failure(destination, Failure.ERROR, count=10, now=T0) == Split()
+        assert tell(destination, Failure.ERROR, count=10, now=T0) == Split()
         for _ in range(2):
-            what = after_failure(destination, Failure.ERROR, count=1, now=T0)
+            what = tell(destination, Failure.ERROR, count=1, now=T0)
             assert isinstance(what, Wait)
             assert what.until == T0 + 1, "it is not tried again at once"
             assert destination.is_open(now=T0), "the others are"
@@ -247,6 +255,14 @@ def test_after_throttling_no_success_of_another_send_shortens_the_ten_seconds():
 
 
 @pytest.mark.req("R-03")
+def test_nor_does_another_failure_and_its_end():
+    destination = failed(Failure.THROTTLED)
+    failed(Failure.UNREACHABLE, destination=destination, now=T0 + 1)
+    destination.sent(now=T0 + 2)
+    assert (destination.condition, destination.until) == (Condition.THROTTLED, T0 + 10)
+
+
+@pytest.mark.req("R-03")
 def test_throttling_while_the_destination_waits_for_something_else_still_counts_ten_seconds():
     destination = failed(Failure.UNREACHABLE)
     failed(Failure.THROTTLED, destination=destination, now=T0 + 0.5)
@@ -326,7 +342,7 @@ class Syphoning(RuleBasedStateMachine):
     def a_send_fails(self, path, failure, count):
         destination = self.destinations[path]
         before = destination.until
-        what = after_failure(destination, failure, count=count, now=self.now, detail="d")
+        what = tell(destination, failure, count=count, now=self.now, detail="d")
         if isinstance(what, Bury):
             assert failure in (Failure.NOT_FOUND, Failure.REFUSED)
             assert count == 1 or failure is Failure.NOT_FOUND
@@ -345,7 +361,7 @@ class Syphoning(RuleBasedStateMachine):
             when, what = self.said.get(path, (T0, None))
             if self.now - self.throttled.get(path, T0 - 10) < 10:
                 assert not isinstance(step, Send)
-            elif what is None:
+            elif what is None and self.destinations[path].condition is not Condition.THROTTLED:
                 assert step == Send()
             if isinstance(step, Bury):
                 assert self.destinations[path].condition is Condition.GONE

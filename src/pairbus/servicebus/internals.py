@@ -8,9 +8,11 @@ this module fail.
 
 from __future__ import annotations
 
+import copy
 import ssl
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import certifi
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
@@ -37,6 +39,14 @@ def raise_if_busy(error: Any) -> None:
     after 1.6 seconds, where Service Bus asks for ten."""
     if isinstance(error, ServiceBusServerBusyError):
         raise error
+
+
+def twin_of(client: Any) -> Any:
+    """The same client with a list of senders of its own: the SDK's walks its list when it closes,
+    and fails if another thread makes a sender meanwhile."""
+    twin = copy.copy(client)
+    twin._handlers = WeakSet()
+    return twin
 
 
 def set_retries(sender: Any, retries: int) -> None:
@@ -96,7 +106,8 @@ async def close_writer(writer: Any) -> None:
     """The same for the asyncio shell."""
     if writer is None or not hasattr(writer, "wait_closed"):
         return
-    writer.close()
+    # Not `close`, which for TLS waits for the peer's last word; the SDK has said its own.
+    writer.transport.abort()
     with suppress(Exception):  # of a connection that is lost: that it is
         await writer.wait_closed()
 

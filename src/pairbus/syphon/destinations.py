@@ -58,8 +58,6 @@ class Rule:
     strikes: int = 1
     """How many single messages must fail like this, with no success in between, until the
     destination is blamed: below that it may be the messages."""
-    is_firm: bool = False
-    """The wait holds even if another send to the same destination succeeds meanwhile."""
     of_many: Reaction = Reaction.WAIT
     of_one: Reaction = Reaction.WAIT
 
@@ -76,9 +74,7 @@ POLICY: Final[dict[Failure, Rule]] = {
         of_many=Reaction.SPLIT,
     ),
     # At least 10 seconds: the service says so.
-    Failure.THROTTLED: Rule(
-        condition=Condition.THROTTLED, first_seconds=10, seconds_max=60, is_firm=True
-    ),
+    Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=60),
     # These end when somebody receives, or enables it: there is no hurry, and nothing is lost.
     Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=300),
     Failure.DISABLED: Rule(condition=Condition.DISABLED, first_seconds=5, seconds_max=300),
@@ -96,7 +92,6 @@ POLICY: Final[dict[Failure, Rule]] = {
     Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.BURY),
 }
 
-_FIRM: Final = frozenset(rule.condition for rule in POLICY.values() if rule.is_firm)
 _DOUBLINGS_MAX: Final = 32  # far beyond every `seconds_max`
 
 
@@ -117,6 +112,8 @@ class Destination:
     """When this condition began."""
     heard: float = 0.0
     """When there was last a word of it."""
+    throttled_until: float = 0.0
+    """What it asked for when it throttled: no success of another send shortens that."""
     strikes: int = 0
     """Single messages in a row that failed without proving it down."""
 
@@ -126,7 +123,9 @@ class Destination:
     def sent(self, *, now: float) -> None:
         """It has acknowledged messages."""
         self.heard, self.strikes = now, 0
-        if not self.is_open(now=now) and self.condition in _FIRM:
+        if now < self.throttled_until:
+            self.until = self.throttled_until
+            self._become(Condition.THROTTLED, now=now)
             return
         self._become(Condition.UP, now=now)
         self.until, self.failures, self.detail = 0.0, 0, ""
@@ -150,6 +149,8 @@ class Destination:
         doublings = min(self.failures - 1, _DOUBLINGS_MAX)
         wait = min(rule.first_seconds * 2**doublings, rule.seconds_max)
         self.until = max(self.until, now + wait)
+        if rule.condition is Condition.THROTTLED:
+            self.throttled_until = max(self.throttled_until, now + wait)
 
     def _become(self, condition: Condition, *, now: float) -> bool:
         if self.condition is condition:

@@ -86,12 +86,14 @@ def next_step(
 def after_failure(
     destination: Destination, failure: Failure, *, count: int, now: float, detail: str = ""
 ) -> Wait | Bury | Split:
-    """Tell the destination that a send of `count` messages has failed; what to do with each."""
+    """What to do with each of the `count` messages of a send that has failed.
+
+    Unless they are split, `destination.failed` is to be told first.
+    """
     rule = POLICY[failure]
     what = rule.of_many if count > 1 else rule.of_one
     if what is Reaction.SPLIT:
         return _SPLIT  # of the destination this says nothing yet
-    destination.failed(failure, now=now, detail=detail)
     if what is Reaction.WAIT:
         # Not at once, even if the destination is not to blame.
         until = max(destination.until, now + rule.first_seconds)

@@ -29,7 +29,7 @@ Lane = shelves.Lane[BacklogSender]
 
 class Lanes:
     def __init__(self, client: Any, *, clock: Callable[[], float]) -> None:
-        self._client = client
+        self._client = internals.twin_of(client)
         self._clock = clock
         self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -42,6 +42,7 @@ class Lanes:
 
     async def borrow(self, queue: str, *, timeout: float, fresh: bool = False) -> Lane:
         """An idle lane, or a new one that is not open yet. `fresh`: a new one at any rate."""
+        internals.check_client_open(self._client)
         if fresh:
             for old in self._shelves.clear(queue):
                 self._end(old)
@@ -72,15 +73,19 @@ class Lanes:
         for lane in self._shelves.trim(keep=keep, now=self._clock()):
             self._end(lane)
 
-    async def close(self) -> None:
+    async def drop(self) -> None:
         """Ends all lanes, those that are lent too: what is sent on them fails."""
-        self._is_closed = True
         idle, lent = self._shelves.empty()
         self._wake()
         for lane in [*idle, *lent]:
             self._end(lane)
         if self._endings:
             await asyncio.wait(list(self._endings))
+
+    async def close(self) -> None:
+        """For good."""
+        self._is_closed = True
+        await self.drop()
 
     def _wake(self) -> None:
         # Which queue each of them waits for does not matter: who finds nothing waits again. So all
@@ -96,7 +101,6 @@ class Lanes:
         ending.add_done_callback(self._endings.discard)
 
     def _new_sender(self, queue: str) -> BacklogSender:
-        internals.check_client_open(self._client)
         # Not the client's own method: a secondary that is itself paired would divert the diverted.
         made = ServiceBusClient.get_queue_sender(self._client, queue)
         return internals.adopt(made, BacklogSender)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ from pairbus.sender.blocking.failing import QuickToFail
 from pairbus.servicebus import internals
 
 logger = logging.getLogger("pairbus.sender")
+
+CLOSE_SECONDS_MAX = 10.0
 
 
 class BacklogSender(QuickToFail):
@@ -33,12 +36,13 @@ class Lanes:
     def __init__(
         self, client: Any, *, handshake_seconds: float, clock: Callable[[], float]
     ) -> None:
-        self._client = client
+        self._client = internals.twin_of(client)
         self._clock = clock
         self._tls = internals.tls_for(client, handshake_seconds)
         self._changed = threading.Condition()
         self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
         self._is_closed = False
+        self._closers: set[threading.Thread] = set()
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -46,6 +50,7 @@ class Lanes:
 
     def borrow(self, queue: str, *, timeout: float, fresh: bool = False) -> Lane:
         """An idle lane, or a new one that is not open yet. `fresh`: a new one at any rate."""
+        internals.check_client_open(self._client)
         deadline = self._clock() + timeout
         with self._changed:
             discarded = self._shelves.clear(queue) if fresh else []
@@ -54,7 +59,7 @@ class Lanes:
                     raise ValueError("the paired client has been closed")
                 if not self._changed.wait(max(0.0, deadline - self._clock())):
                     raise shelves.AllBusy(queue, timeout)
-        _close_all(discarded)
+        self._end(discarded)
         return lane
 
     def give_back(self, lane: Lane, *, is_usable: bool) -> None:
@@ -63,7 +68,7 @@ class Lanes:
             self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
             self._changed.notify_all()  # one alone might wait for another queue's
         if not is_usable:
-            _close_all([lane])
+            self._end([lane])
 
     def has_ready(self, queue: str) -> bool:
         with self._changed:
@@ -72,35 +77,43 @@ class Lanes:
     def trim(self, *, keep: frozenset[str]) -> None:
         with self._changed:
             gone = self._shelves.trim(keep=keep, now=self._clock())
-        _close_all(gone)
+        self._end(gone)
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """Ends all lanes, those that are lent too: what is sent on them fails."""
         with self._changed:
-            self._is_closed = True
             idle, lent = self._shelves.empty()
             self._changed.notify_all()
         for lane in lent:
             internals.cut(lane.sender)
-        # The SDK takes half a second to close each.
-        threads = [threading.Thread(target=_close_all, args=([lane],)) for lane in idle]
-        for thread in threads:
+        self._end(idle)
+
+    def close(self) -> None:
+        """For good. When it returns, they are closed."""
+        self._is_closed = True
+        self.drop()
+        deadline = time.monotonic() + CLOSE_SECONDS_MAX
+        for thread in list(self._closers):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _end(self, lanes: Iterable[Lane]) -> None:
+        """In threads of their own: the SDK takes a second to close one, and a send would wait."""
+        for lane in lanes:
+            thread = threading.Thread(target=self._close_one, args=(lane,), daemon=True)
+            self._closers.add(thread)
             thread.start()
-        for thread in threads:
-            thread.join()
+
+    def _close_one(self, lane: Lane) -> None:
+        try:
+            lane.sender.close()
+        except Exception as error:  # its connection is gone already; nothing is lost with it
+            logger.debug("closing a connection to %s: %r", lane.queue, error)
+        finally:
+            self._closers.discard(threading.current_thread())
 
     def _new_sender(self, queue: str) -> BacklogSender:
-        internals.check_client_open(self._client)
         # Not the client's own method: a secondary that is itself paired would divert the diverted.
         made = ServiceBusClient.get_queue_sender(self._client, queue)
         sender = internals.adopt(made, BacklogSender)
         internals.use_tls(sender, self._tls)
         return sender
-
-
-def _close_all(lanes: Iterable[Lane]) -> None:
-    for lane in lanes:
-        try:
-            lane.sender.close()
-        except Exception as error:  # its connection is gone already; nothing is lost with it
-            logger.debug("closing a connection to %s: %r", lane.queue, error)

@@ -28,7 +28,7 @@ class Pairing(Pair):
         found: Found,
     ) -> None:
         super().__init__(client, options, found)
-        self._client = client
+        self._client = internals.twin_of(client)
         self._tls = internals.tls_for(client, self.send_seconds)
         secondary = options.messaging_factory
         self.lanes = Lanes(secondary, handshake_seconds=self.send_seconds, clock=self.clock)
@@ -44,6 +44,12 @@ class Pairing(Pair):
             self._open_lane(queue, is_kept=self.is_ready_mode)
         except Exception as error:
             raise self.not_connected(queue, error) from error
+
+    def follow_secondary(self) -> None:
+        """If the secondary's client is one of ours: when it ends, so do the lanes on it."""
+        state = getattr(self.options.messaging_factory, "_state", None)
+        if state is not None:
+            state.listen(self, lambda reason: self.lanes.drop())
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: what it would divert to is made ready."""
@@ -66,6 +72,9 @@ class Pairing(Pair):
         # Each step can be repeated: the call before may have been interrupted.
         self.closing.set()
         self.close_router()
+        state = getattr(self.options.messaging_factory, "_state", None)
+        if state is not None:
+            state.forget(self)
         self.keeper.stop()
         self.lanes.close()
 

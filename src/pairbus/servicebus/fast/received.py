@@ -32,8 +32,8 @@ class Received:
         self.tag = tag
         """The bytes of the lock token, in .NET's order."""
         self.delivery_id = delivery_id
-        self.link = link
-        """Where it came from, and can be settled as long as that link lives."""
+        self.link: ReceiverLink | None = link
+        """Where it came from, and can be settled as long as that link lives. None: it was."""
         self._facts: dict[str, Any] | None = None
 
     def __repr__(self) -> str:

@@ -125,28 +125,34 @@ class Receiver(Attachment[ReceiverLink]):
         """On the link that they came by; by their tokens, if that is gone."""
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
+        here, elsewhere = received, list[Received]()
         alive = self._alive()
-        link = alive[1] if alive is not None else None
-        here = [one.delivery_id for one in received if one.link is link]
+        if alive is None:
+            here, elsewhere = [], list(received)
+        elif any(one.link is not alive[1] for one in received):
+            elsewhere = [one for one in received if one.link is not alive[1]]
+            here = [one for one in received if one.link is alive[1]]
         failed: list[tuple[Received, ServiceBusError]] = []
         if here and alive is not None:
-            here.sort()
             refused = self._settle_here(*alive, here, outcome)
-            if refused:
-                failed = [
-                    (one, of_message(refused[one.delivery_id], f"settling of {self.path!r}"))
-                    for one in received
-                    if one.link is link and one.delivery_id in refused
-                ]
-        if len(here) < len(received):
-            elsewhere = [one for one in received if one.link is not link]
+            for one in here:
+                one.link = None
+                if refused and one.delivery_id in refused:
+                    said = of_message(refused[one.delivery_id], f"settling of {self.path!r}")
+                    failed.append((one, said))
+        if elsewhere:
             failed += self._management.settle_each(elsewhere, status, reason, description)
         if failed:
             raise SettleFailed(self.path, failed)
 
     def _settle_here(
-        self, connection: Connection, link: ReceiverLink, ids: Sequence[int], outcome: Outcome
+        self,
+        connection: Connection,
+        link: ReceiverLink,
+        received: Sequence[Received],
+        outcome: Outcome,
     ) -> dict[int, AmqpError]:
+        ids = sorted([one.delivery_id for one in received])
         with self._access.telling(f"settling {len(ids)} messages of {self.path!r}"):
             self._access.connection()  # which looks after its tokens
             try:

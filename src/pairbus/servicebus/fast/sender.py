@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.batches import BATCH_FORMAT, build_batch
 from pairbus.amqp.client import Connection, PeerSilent, SenderLink, Ticket
@@ -54,25 +54,18 @@ class Sender(Attachment[SenderLink]):
         `window`: how many batches may be without an answer. With more than one, a batch behind a
         refused one may still be taken. Raises SendFailed, which tells what became of which.
         """
+        if window < 1:
+            raise ValueError(f"window is {window}, but must be at least 1")
         if not messages:
             return
-        flight = _Flight()
-        error: AzureError | None = None
+        flight = _Flight(self.path)
         try:
             with self._access.telling(f"sending to {self.path!r}"):
                 self._fly(messages, flight, window)
-        except AzureError as failure:
-            error = failure
-        error = error or flight.error
-        if error is not None:
-            flight.refused.append(range(flight.sent, len(messages)))
-            raise SendFailed(
-                self.path,
-                error=error,
-                accepted=flight.accepted,
-                refused=[indexes for indexes in flight.refused if indexes],
-                doubtful=[indexes for indexes, _ in flight.waiting],
-            ) from error
+        except AzureError as error:
+            flight.error = flight.error or error
+        if flight.error is not None:
+            raise flight.failure(len(messages)) from flight.error
 
     def _fly(self, messages: Sequence[bytes], flight: _Flight, window: int) -> None:
         connection, link = self._ready()
@@ -103,18 +96,8 @@ class Sender(Attachment[SenderLink]):
         """Wait for the oldest answer."""
         indexes, ticket = flight.waiting[0]
         self._await(connection, link, lambda: ticket.outcome is not None, "an acknowledgement")
-        outcome = ticket.outcome
-        assert outcome is not None
         flight.waiting.popleft()
-        if outcome.kind is OutcomeKind.ACCEPTED:
-            flight.accepted.append(indexes)
-            return
-        flight.refused.append(indexes)
-        if flight.error is None:
-            said = outcome.error or AmqpError(
-                "amqp:internal-error", f"it was answered with {outcome.kind.name.lower()}"
-            )
-            flight.error = of_message(said, f"sending to {self.path!r}")
+        flight.landed(indexes, ticket)
 
     def _await(
         self, connection: Connection, link: SenderLink, done: Callable[[], bool], what: str
@@ -132,14 +115,46 @@ class Sender(Attachment[SenderLink]):
 class _Flight:
     """What became of the messages of one call, as far as it is known."""
 
-    __slots__ = ("accepted", "error", "refused", "sent", "waiting")
+    __slots__ = ("accepted", "error", "path", "refused", "sent", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.waiting: deque[tuple[range, Ticket]] = deque()
         self.accepted: list[range] = []
         self.refused: list[range] = []
         self.sent = 0
-        self.error: ServiceBusError | None = None
+        self.error: AzureError | None = None
+        """The first one."""
+
+    def landed(self, indexes: range, ticket: Ticket) -> None:
+        outcome = ticket.outcome
+        assert outcome is not None
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            self.accepted.append(indexes)
+            return
+        self.refused.append(indexes)
+        if self.error is None:
+            said = outcome.error or AmqpError(
+                "amqp:internal-error", f"it was answered with {outcome.kind.name.lower()}"
+            )
+            self.error = of_message(said, f"sending to {self.path!r}")
+
+    def failure(self, count: int) -> SendFailed:
+        assert self.error is not None
+        doubtful = []
+        for indexes, ticket in self.waiting:
+            if ticket.outcome is None:
+                doubtful.append(indexes)
+            else:
+                self.landed(indexes, ticket)
+        never_sent = range(self.sent, count)
+        return SendFailed(
+            self.path,
+            error=self.error,
+            accepted=self.accepted,
+            refused=[*self.refused, never_sent] if never_sent else self.refused,
+            doubtful=doubtful,
+        )
 
 
 def _batch_limit(link: SenderLink) -> int:
