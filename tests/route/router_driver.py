@@ -61,6 +61,18 @@ class RouterDriver:
         self.sends.append((path, plan))
         self.listen()
 
+    def begin_rest(self, path):
+        """The rest of a call of which a part is in the backlog."""
+        entity = self.meet(path)
+        plan = self.router.plan_backlog(path, now=self.now)
+        if self.model.in_rotation:
+            self.check_queue(entity, plan.queue)
+            self.sends.append((path, plan))
+        else:
+            assert isinstance(plan, Nowhere)
+            entity.queue = None
+        self.listen()
+
     def succeed(self, index, number):
         path, plan = self.sends.pop(index)
         counts = self.model.entity(path).counts

@@ -37,6 +37,7 @@ from pairbus.amqp.types import Symbol, UInt, UShort
 
 FRAME_SIZE_MAX: Final = 1024 * 1024
 _CHANNEL_MAX: Final = 65535
+_BROKEN: Final = "amqp:connection:framing-error"
 _head = struct.Struct(">IHHHB").unpack_from
 _plain = struct.Struct(">IHH4sB3sI2s16s").unpack_from
 _PLAIN_SIZE: Final = 38
@@ -162,9 +163,10 @@ class Core:
             self._fail(AmqpError("amqp:decode-error", f"an unreadable frame: {error}"))
 
     def _fail(self, error: AmqpError) -> None:
+        """The peer broke a rule. It is told which; to ourselves, it is the peer that is broken."""
         if self._handshake is None and not self.closing:
             self.write(encode_frame(CLOSE, [encode_error(error)]))
-        self.end(error)
+        self.end(AmqpError(_BROKEN, f"the peer broke a rule: {error}"))
 
     def _shake_hands(self, data: bytes) -> bytes:
         handshake = self._handshake
@@ -172,7 +174,10 @@ class Core:
         data = handshake.receive(data)
         self._greet()
         if handshake.failure is not None:
-            self.end(handshake.failure)
+            if handshake.failure.condition == "amqp:unauthorized-access":
+                self.end(handshake.failure)
+            else:
+                self._fail(handshake.failure)
         elif handshake.done:
             self._handshake = None
         return data

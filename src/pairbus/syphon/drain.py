@@ -66,17 +66,17 @@ class Drained:
     """Queue, and why it could not be received from or settled in."""
 
 
+Pair = tuple[Received, Restored]
+
+
 @dataclass(slots=True, eq=False)
 class _Source:
     queue: str
     receiver: Receiver
-    held: list[Received] = field(default_factory=list)
-    waiting_paths: set[str] = field(default_factory=set)
-    """Destinations of what is held: later messages for them must not overtake."""
+    held: dict[str, list[Pair]] = field(default_factory=dict)
+    """By destination: later messages for the same must not overtake them."""
+    held_count: int = 0
     empty_since: float | None = None
-
-
-Pair = tuple[Received, Restored]
 
 
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
@@ -143,7 +143,7 @@ class _Drain:
             return False
         source.empty_since = None
         self._move(backlog, source, chunk)
-        if len(source.held) >= self._task.held_max:
+        if source.held_count >= self._task.held_max:
             return False
         return source.queue not in self._troubles
 
@@ -186,7 +186,7 @@ class _Drain:
         """In order: what follows a message that has to wait waits as well."""
         now = self._clock()
         destination = self._destinations[pairs[0][1].path]
-        if path in source.waiting_paths:
+        if path in source.held:
             self._hold(source, path, pairs)
             return
         parts = [pairs]
@@ -249,7 +249,7 @@ class _Drain:
             self._tell(source, destination.path, Outcome.MOVED, accepted, now_ms)
         doubtful = [part[i] for indexes in failed.doubtful_ranges for i in indexes]
         if doubtful:
-            self._collector.doubt(source.queue, destination.path, len(doubtful))
+            self._collector.doubt(source.queue, destination.path, len(doubtful), now_ms=now_ms)
         left = doubtful + [part[i] for indexes in failed.refused_ranges for i in indexes]
         left.sort(key=lambda pair: pair[0].delivery_id)
         failure = failure_of(failed.error)
@@ -277,8 +277,8 @@ class _Drain:
     # --- what becomes of them in the backlog ------------------------------------------------------
 
     def _hold(self, source: _Source, path: str, pairs: Sequence[Pair]) -> None:
-        source.waiting_paths.add(path)
-        source.held.extend(received for received, _ in pairs)
+        source.held.setdefault(path, []).extend(pairs)
+        source.held_count += len(pairs)
 
     def _bury(
         self,
@@ -313,11 +313,11 @@ class _Drain:
                 return
             except SettleFailed as error:
                 # Their locks have run out: they are delivered again, and so they arrive twice.
-                self._collector.doubt(source.queue, "", len(error.failed))
+                self._doubt(source, len(error.failed))
                 return
             except AzureError as error:
                 if is_last:
-                    self._collector.doubt(source.queue, "", count)
+                    self._doubt(source, count)
                     self._trouble(source, error)
 
     def _renew(self, backlog: FastClient, source: _Source, received: list[Received]) -> float:
@@ -330,16 +330,32 @@ class _Drain:
     def _let_go(self, sources: Iterable[_Source]) -> None:
         """Nothing stays locked: not what was held, nor what has come and was not looked at."""
         for source in sources:
+            held = [received for pairs in source.held.values() for received, _ in pairs]
+            held.sort(key=lambda received: received.delivery_id)
             try:
-                if source.held:
-                    source.receiver.abandon(source.held)
+                if held:
+                    source.receiver.abandon(held)
             except AzureError as error:
                 logger.info("messages of %s were not released: %s", source.queue, error)
+            for pairs in source.held.values():
+                destination = self._destinations[pairs[0][1].path]
+                self._tell(
+                    source,
+                    destination.path,
+                    Outcome.WAITING,
+                    pairs,
+                    int(self._clock() * 1000),
+                    destination.condition.value,
+                )
             source.receiver.close()
         for sender in self._senders.values():
             sender.close()
 
     # --- telling ----------------------------------------------------------------------------------
+
+    def _doubt(self, source: _Source, count: int) -> None:
+        now_ms = int(self._clock() * 1000)
+        self._collector.doubt(source.queue, "", count, now_ms=now_ms)
 
     def _trouble(self, source: _Source, error: BaseException) -> None:
         self._troubles[source.queue] = f"{type(error).__name__}: {error}"
@@ -353,11 +369,4 @@ class _Drain:
         now_ms: int,
         reason: str = "",
     ) -> None:
-        self._collector.add(
-            queue=source.queue,
-            path=path,
-            outcome=outcome,
-            pairs=pairs,
-            now_ms=now_ms,
-            reason=reason,
-        )
+        self._collector.add(source.queue, path, outcome, pairs, now_ms=now_ms, reason=reason)

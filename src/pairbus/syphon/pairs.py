@@ -14,7 +14,7 @@ from pairbus.amqp.splice import STAMPED_KEYS, without_annotations
 from pairbus.amqp.values import decode, encode, encode_map
 from pairbus.amqp.walk import STEP, VAR8, MalformedMessage, u32
 from pairbus.route.envelope import ALIASES, KEPT_PREFIX
-from pairbus.syphon.pieces import LONG, STRING, SYMBOL, TIMESTAMP, WIDE_STRING, Piece, past
+from pairbus.syphon.pieces import INT, LONG, STRING, SYMBOL, TIMESTAMP, WIDE_STRING, Piece, past
 
 _KEPT: Final = KEPT_PREFIX.encode()
 _ALIASES: Final = {alias.encode(): alias for alias in ALIASES}
@@ -28,6 +28,18 @@ _STAMPS: Final = dict.fromkeys(STAMPED_KEYS, _ELSE) | {
 _STAMPS_AND_SCHEDULE: Final = _STAMPS | {_SCHEDULE_KEY: _ELSE}
 _SCHEDULE: Final = bytes((SYMBOL, len(_SCHEDULE_KEY), *_SCHEDULE_KEY, TIMESTAMP))
 _LOCK_TOKEN: Final = b"\xa3\x10x-opt-lock-token\x98"
+
+# What one broker stamps comes in one order: that of the local broker is read in a single go.
+_USUAL: Final = (
+    (b"x-opt-sequence-number", LONG, "q"),
+    (b"x-opt-enqueued-time", TIMESTAMP, "q"),
+    (b"x-opt-enqueue-sequence-number", LONG, "q"),
+    (b"x-opt-message-state", INT, "i"),
+    (b"x-opt-locked-until", TIMESTAMP, "q"),
+)
+_USUAL_HEADS: Final = tuple(bytes((SYMBOL, len(key), *key, code)) for key, code, _ in _USUAL)
+_usual = struct.Struct(">" + "".join(f"{len(key) + 3}s{layout}" for key, _, layout in _USUAL))
+_unpack_usual, _USUAL_SIZE = _usual.unpack_from, _usual.size
 
 _i64 = struct.Struct(">q").unpack_from
 _pack_i64 = struct.Struct(">q").pack
@@ -45,6 +57,12 @@ def stamps_taken(
     kept: list[bytes] = []
     kept_from, count = pos, 0
     enqueued_ms = sequence = None
+    if after - pos >= _USUAL_SIZE:
+        usual = _unpack_usual(data, pos)
+        if usual[::2] == _USUAL_HEADS:
+            sequence, enqueued_ms = usual[1], usual[3]
+            kept_from = pos = pos + _USUAL_SIZE
+            left -= 2 * len(_USUAL)
     while pos < after:
         if data[pos] != SYMBOL:
             return _odd_stamps_taken(data[piece[1] : after], frozenset(stamps))

@@ -49,7 +49,7 @@ What is not listed here may still be a section: see `in_order`."""
 _DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _OTHER_BODY: Final = frozenset((b"\x00\x53\x76", b"\x00\x53\x77", b"\x00\x53\x78"))
 
-STRING, WIDE_STRING, SYMBOL, LONG, TIMESTAMP = 0xA1, 0xB1, 0xA3, 0x81, 0x83
+STRING, WIDE_STRING, SYMBOL, INT, LONG, TIMESTAMP = 0xA1, 0xB1, 0xA3, 0x71, 0x81, 0x83
 
 _pack_times = struct.Struct(">BqBq").pack
 _pack_two_u32 = struct.Struct(">II").pack

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 import pairbus
 import pairbus.aio
 import pairbus.sender.aio.delivery as aio_delivery
+import pairbus.sender.aio.keeper as aio_keeper
 import pairbus.sender.aio.lanes as aio_lanes
 import pairbus.sender.aio.pairing as aio_pairing
 import pairbus.sender.aio.sender as aio_sender
 import pairbus.sender.blocking.delivery as blocking_delivery
+import pairbus.sender.blocking.keeper as blocking_keeper
 import pairbus.sender.blocking.lanes as blocking_lanes
 import pairbus.sender.blocking.pairing as blocking_pairing
 import pairbus.sender.blocking.sender as blocking_sender
@@ -91,6 +93,34 @@ def _play(script: list[Any]) -> None:
         step()
 
 
+class Work:
+    """What a keeper is given to do: chores that take until the gate is open."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+        self.begun: list[Any] = []
+        self.ended: list[Any] = []
+        self.errors: list[Exception] = []
+        """What the next chores raise."""
+        self.most = 0
+        """How many there were at once."""
+        self._lock = threading.Lock()
+
+    def begin(self, chore: Any) -> None:
+        with self._lock:
+            self.begun.append(chore)
+            self.most = max(self.most, len(self.begun) - len(self.ended))
+            if self.errors:
+                self.ended.append(chore)
+                raise self.errors.pop(0)
+
+    def end(self, chore: Any) -> None:
+        with self._lock:
+            self.ended.append(chore)
+
+
 class Side(Protocol):
     """A shell's parts, under the blocking names."""
 
@@ -108,6 +138,8 @@ class Side(Protocol):
         """One of ours, that is never connected."""
 
     def turn(self, path: str) -> Any: ...
+
+    def keeper(self, due: Callable[[], Any], work: Work) -> Any: ...
 
     def pairing(self, **settings: Any) -> Any: ...
 
@@ -134,6 +166,14 @@ class SyncSide:
 
     def turn(self, path: str) -> Any:
         return blocking_sender.Turn(path)
+
+    def keeper(self, due: Callable[[], Any], work: Work) -> Any:
+        def do(chore: Any) -> None:
+            work.begin(chore)
+            assert work.gate.wait(HANG_SECONDS)
+            work.end(chore)
+
+        return blocking_keeper.Keeper("test", clock=time.monotonic, due=due, do=do)
 
     def pairing(self, *, queues: int = 3, retry_total: int = 3, **settings: Any) -> Any:
         client = fakes.plain_client(retry_total=retry_total)
@@ -183,6 +223,16 @@ class AsyncioSide:
 
     def turn(self, path: str) -> Any:
         return Bound(self.call(aio_sender.Turn, path), self)
+
+    def keeper(self, due: Callable[[], Any], work: Work) -> Any:
+        async def do(chore: Any) -> None:
+            work.begin(chore)
+            while not work.gate.is_set():
+                await asyncio.sleep(0.005)
+            work.end(chore)
+
+        made = self.call(aio_keeper.Keeper, "test", clock=time.monotonic, due=due, do=do)
+        return Bound(made, self)
 
     def pairing(self, *, queues: int = 3, retry_total: int = 3, **settings: Any) -> Any:
         async def made() -> Any:

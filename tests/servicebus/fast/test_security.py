@@ -213,8 +213,8 @@ def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(beare
         sender = client.sender("q")
         sender.send_one(message("a"))
         issuer.is_down = True
-        for _ in range(3):
-            clock.advance(920 if len(issuer.scopes) == 1 else 20)
+        for seconds in (920, 20):
+            clock.advance(seconds)
             sender.send_one(message("b"))
         assert len(issuer.scopes) == 1
         issuer.is_down = False

@@ -1,0 +1,384 @@
+"""A message as a row, and a row as a message: bytes on one side, plain values on the other.
+
+`COLUMNS` is the rule: what each column is called, what it holds, and whether a row that is written
+may say it. Bodies of one data section are their bytes; all others stay the encoded sections that
+they are. Pure: knows nothing of Spark, Arrow or a broker.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from pairbus.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    Parts,
+    section_values,
+    slice_message,
+)
+from pairbus.amqp.types import Symbol, Timestamp, UInt, ULong
+from pairbus.amqp.values import decode, encode, encode_list, encode_map
+from pairbus.amqp.walk import PAST_THE_END, MalformedMessage, skip, u32
+from pairbus.errors import PairbusError
+from pairbus.spark.typed import EPOCH, Typed, from_typed, to_typed
+
+Row = Sequence[Any]
+
+
+class RowError(PairbusError, ValueError):
+    """A row cannot be made into a message. The text names the column and what would be right."""
+
+
+class UnreadableMessage(PairbusError, ValueError):
+    """A message cannot be made into a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: str
+    """binary, string, int, long, timestamp (microseconds since 1970), or properties."""
+    writable: bool = True
+    """False: the service says it, and a row that is written may have it but is not asked."""
+
+
+COLUMNS: Final = (
+    Column("body", "binary"),
+    Column("bodyType", "string"),
+    Column("messageId", "string"),
+    Column("correlationId", "string"),
+    Column("subject", "string"),
+    Column("contentType", "string"),
+    Column("contentEncoding", "string"),
+    Column("to", "string"),
+    Column("replyTo", "string"),
+    Column("replyToSessionId", "string"),
+    Column("sessionId", "string"),
+    Column("userId", "binary"),
+    Column("partitionKey", "string"),
+    Column("timeToLive", "long"),
+    Column("scheduledEnqueueTime", "timestamp"),
+    Column("applicationProperties", "properties"),
+    Column("annotations", "properties"),
+    Column("enqueuedTime", "timestamp", writable=False),
+    Column("sequenceNumber", "long", writable=False),
+    Column("enqueuedSequenceNumber", "long", writable=False),
+    Column("state", "string", writable=False),
+    Column("deliveryCount", "long", writable=False),
+    Column("deadLetterReason", "string", writable=False),
+    Column("deadLetterErrorDescription", "string", writable=False),
+    Column("deadLetterSource", "string", writable=False),
+    Column("lockToken", "string", writable=False),
+    Column("lockedUntil", "timestamp", writable=False),
+    Column("entity", "string", writable=False),
+)
+NAMES: Final = tuple(column.name for column in COLUMNS)
+DESTINATION: Final = "destination"
+"""Only for writing: the queue or topic that a row is for."""
+
+DATA_BODY, MANY_DATA, SEQUENCE_BODY, VALUE_BODY = "data", "dataSections", "sequence", "value"
+BODY_TYPES: Final = (DATA_BODY, MANY_DATA, SEQUENCE_BODY, VALUE_BODY)
+_SECTION_OF: Final = {MANY_DATA: DATA, SEQUENCE_BODY: SEQUENCE, VALUE_BODY: VALUE}
+
+STATES: Final = ("active", "deferred", "scheduled")
+_HEADER_TTL_MAX: Final = 2**32 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+# The fields of the properties section.
+_MESSAGE_ID, _USER_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = range(6)
+_CONTENT_TYPE, _CONTENT_ENCODING, _EXPIRY, _CREATION, _GROUP_ID = range(6, 11)
+_REPLY_TO_GROUP_ID = 12
+
+_PARTITION_KEY: Final = "x-opt-partition-key"
+_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+# What columns of their own tell, and the rest of what a service says of a message.
+_TOLD: Final = frozenset(
+    {
+        _PARTITION_KEY,
+        _SCHEDULED,
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-partition-id",
+        "x-opt-deadletter-source",
+        "x-opt-lock-token",
+    }
+)
+
+
+# -- a message as a row -----------------------------------------------------------------------
+
+
+class Read:
+    """One message as it was delivered or peeked, taken apart when a column asks for it."""
+
+    __slots__ = ("_application", "_fields", "_notes", "data", "entity", "lock_token", "parts")
+
+    def __init__(self, data: bytes, *, entity: str = "", lock_token: UUID | None = None) -> None:
+        self.data = data
+        self.parts: Parts = slice_message(data)
+        self.entity = entity
+        self.lock_token = lock_token
+        self._fields: list[Any] | None = None
+        self._notes: dict[str, tuple[bytes, Any]] | None = None
+        self._application: dict[str, tuple[bytes, Any]] | None = None
+
+    def field(self, index: int) -> Any:
+        """Of the properties section."""
+        fields = self._fields
+        if fields is None:
+            fields = self._fields = _fields(self.parts.bare, self.parts.properties)
+        return fields[index] if index < len(fields) else None
+
+    @property
+    def notes(self) -> dict[str, tuple[bytes, Any]]:
+        """The annotations by name: encoded, and decoded."""
+        if self._notes is None:
+            raw = self.parts.annotations
+            self._notes = _pairs(raw, 0, len(raw))
+        return self._notes
+
+    def note(self, name: str) -> Any:
+        found = self.notes.get(name)
+        return None if found is None else found[1]
+
+    @property
+    def application(self) -> dict[str, tuple[bytes, Any]]:
+        if self._application is None:
+            span = self.parts.application_properties
+            bare = self.parts.bare
+            self._application = (
+                {} if span is None else _pairs(bare, section_values(bare, *span)[0], span[1])
+            )
+        return self._application
+
+
+def _fields(data: bytes, span: tuple[int, int] | None) -> list[Any]:
+    if span is None:
+        return []
+    pos, count = section_values(data, *span)
+    fields = []
+    for _ in range(count):
+        value, pos = decode(data, pos)
+        fields.append(value)
+    return fields
+
+
+def _pairs(data: bytes, pos: int, end: int) -> dict[str, tuple[bytes, Any]]:
+    found = {}
+    while pos < end:
+        key, start = decode(data, pos)
+        value, pos = decode(data, start)
+        if isinstance(key, str):
+            found[str(key)] = (data[start:pos], value)
+    return found
+
+
+def reader_of(names: Iterable[str]) -> Callable[[Read], list[Any]]:
+    """What makes a row of these columns, in this order, of a message."""
+    getters = [_GETTERS[name] for name in names]
+
+    def values(message: Read) -> list[Any]:
+        try:
+            return [getter(message) for getter in getters]
+        except (MalformedMessage, *PAST_THE_END) as error:
+            raise unreadable(message.entity, error) from error
+
+    return values
+
+
+def unreadable(entity: str, error: Exception) -> UnreadableMessage:
+    return UnreadableMessage(
+        f"a message of {entity!r} cannot be read: {error}. It should be an AMQP message as a queue "
+        "delivers it"
+    )
+
+
+def sequence_number(message: Read) -> int:
+    number = message.note("x-opt-sequence-number")
+    if not isinstance(number, int):
+        raise unreadable(message.entity, ValueError("it has no sequence number"))
+    return int(number)
+
+
+def state(message: Read) -> str:
+    number = message.note("x-opt-message-state")
+    return STATES[number] if isinstance(number, int) and 0 <= number < 3 else STATES[0]
+
+
+def _body(message: Read) -> tuple[bytes | None, str | None]:
+    """The bytes of a single data section; of anything else the sections, encoded as they are."""
+    bare = message.parts.bare
+    spans = (message.parts.properties, message.parts.application_properties)
+    pos = start = max((span[1] for span in spans if span), default=0)
+    count, end, kind = 0, pos, 0
+    while pos < len(bare):
+        section = bare[pos + 2]
+        after = skip(bare, pos)
+        if DATA <= section <= VALUE:
+            if not count:
+                start, kind = pos, section
+            count, end = count + 1, after
+        elif section != FOOTER and count:
+            raise MalformedMessage(f"offset {pos}: section 0x{section:02x} behind the body")
+        pos = after
+    if not count:
+        return None, None
+    if kind == DATA and count == 1:
+        wide = bare[start + 3] == 0xB0
+        return bare[start + (8 if wide else 5) : end], DATA_BODY
+    name = {DATA: MANY_DATA, SEQUENCE: SEQUENCE_BODY, VALUE: VALUE_BODY}[kind]
+    return bare[start:end], name
+
+
+def _text(index: int) -> Callable[[Read], str | None]:
+    def get(message: Read) -> str | None:
+        value = message.field(index)
+        return None if value is None else str(value)
+
+    return get
+
+
+def _identifier(index: int) -> Callable[[Read], str | None]:
+    def get(message: Read) -> str | None:
+        return identifier_text(message.field(index))
+
+    return get
+
+
+def identifier_text(value: Any) -> str | None:
+    """As the AMQP JMS mapping writes it (3.2.1.1), so that no two ids look alike."""
+    if type(value) is str:
+        return f"AMQP_STRING:{value}" if value.startswith("AMQP_") else value
+    match value:
+        case None:
+            return None
+        case UUID():
+            return f"AMQP_UUID:{value}"
+        case ULong():
+            return f"AMQP_ULONG:{int(value)}"
+        case bytes():
+            return f"AMQP_BINARY:{value.hex().upper()}"
+    raise MalformedMessage(f"an id must be a string, ulong, uuid or binary, not {value!r}")
+
+
+def _integer(name: str) -> Callable[[Read], int | None]:
+    def get(message: Read) -> int | None:
+        value = message.note(name)
+        return int(value) if isinstance(value, int) and abs(value) <= _LONG_MAX else None
+
+    return get
+
+
+def _moment(name: str) -> Callable[[Read], int | None]:
+    """In microseconds, as Spark counts them; None for what is beyond its calendar."""
+
+    def get(message: Read) -> int | None:
+        value = message.note(name)
+        if not isinstance(value, int) or abs(value) > _LONG_MAX // 1000:
+            return None
+        return int(value) * 1000
+
+    return get
+
+
+def _annotation(name: str) -> Callable[[Read], str | None]:
+    def get(message: Read) -> str | None:
+        value = message.note(name)
+        return str(value) if isinstance(value, str) else None
+
+    return get
+
+
+def _property(name: str) -> Callable[[Read], str | None]:
+    def get(message: Read) -> str | None:
+        found = message.application.get(name)
+        return str(found[1]) if found is not None and isinstance(found[1], str) else None
+
+    return get
+
+
+def _time_to_live(message: Read) -> int | None:
+    """A life that is too long for the header is told by two times."""
+    ttl_ms = message.parts.ttl_ms
+    if ttl_ms is None or ttl_ms < _HEADER_TTL_MAX:
+        return ttl_ms
+    expiry, creation = message.field(_EXPIRY), message.field(_CREATION)
+    if isinstance(expiry, int) and isinstance(creation, int) and expiry - creation > ttl_ms:
+        return int(expiry) - int(creation)
+    return ttl_ms
+
+
+def _delivery_count(message: Read) -> int | None:
+    """Of the header, which slicing has checked and not kept."""
+    data, pos = message.data, 0
+    while pos < len(data):
+        if data[pos + 2] == HEADER and data[pos + 1] == 0x53:
+            fields, _ = decode(data, pos + 3)
+            return int(fields[4]) if len(fields) > 4 and fields[4] is not None else None
+        pos = skip(data, pos)
+    return None
+
+
+def _application_properties(message: Read) -> list[tuple[str, Typed]]:
+    return [
+        (name, to_typed(raw, value)) for name, (raw, value) in message.application.items()
+    ]
+
+
+def _annotations(message: Read) -> list[tuple[str, Typed]]:
+    return [
+        (name, to_typed(raw, value))
+        for name, (raw, value) in message.notes.items()
+        if name not in _TOLD
+    ]
+
+
+def _lock_token(message: Read) -> str | None:
+    return None if message.lock_token is None else str(message.lock_token)
+
+
+_GETTERS: Final[dict[str, Callable[[Read], Any]]] = {
+    "body": lambda message: _body(message)[0],
+    "bodyType": lambda message: _body(message)[1],
+    "messageId": _identifier(_MESSAGE_ID),
+    "correlationId": _identifier(_CORRELATION_ID),
+    "subject": _text(_SUBJECT),
+    "contentType": _text(_CONTENT_TYPE),
+    "contentEncoding": _text(_CONTENT_ENCODING),
+    "to": _text(_TO),
+    "replyTo": _text(_REPLY_TO),
+    "replyToSessionId": _text(_REPLY_TO_GROUP_ID),
+    "sessionId": _text(_GROUP_ID),
+    "userId": lambda message: message.field(_USER_ID),
+    "partitionKey": _annotation(_PARTITION_KEY),
+    "timeToLive": _time_to_live,
+    "scheduledEnqueueTime": _moment(_SCHEDULED),
+    "applicationProperties": _application_properties,
+    "annotations": _annotations,
+    "enqueuedTime": _moment("x-opt-enqueued-time"),
+    "sequenceNumber": _integer("x-opt-sequence-number"),
+    "enqueuedSequenceNumber": _integer("x-opt-enqueue-sequence-number"),
+    "state": state,
+    "deliveryCount": _delivery_count,
+    "deadLetterReason": _property("DeadLetterReason"),
+    "deadLetterErrorDescription": _property("DeadLetterErrorDescription"),
+    "deadLetterSource": _annotation("x-opt-deadletter-source"),
+    "lockToken": _lock_token,
+    "lockedUntil": _moment("x-opt-locked-until"),
+    "entity": lambda message: message.entity,
+}
+assert tuple(_GETTERS) == NAMES

@@ -1,0 +1,142 @@
+"""Many that share one sender take turns, in both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from pairbus.sender.aio.sender import Turn
+from pairbus.sender.errand import TurnTaken
+from tests.sender.shells.both import AsyncioSide, Others, Side, is_waiting
+
+
+@pytest.fixture
+def turn(side: Side) -> Any:
+    return side.turn("orders")
+
+
+def test_one_at_a_time(turn: Any, others: Others) -> None:
+    turn.take(1.0)
+    second = others.begin(turn.take, 10.0)
+    assert is_waiting(second)
+
+    turn.release()
+
+    second.result(5)
+    turn.release()
+
+
+def test_who_waits_too_long_is_told_that_one_call_is_stuck(turn: Any) -> None:
+    turn.take(1.0)
+
+    with pytest.raises(TurnTaken, match=r"'orders' for 0\.05 seconds") as caught:
+        turn.take(0.05)
+    assert caught.value.is_stuck
+
+
+def test_who_waits_too_long_among_many_is_told_that_they_are_many(
+    turn: Any, others: Others
+) -> None:
+    turn.take(1.0)
+    last = others.begin(turn.take, 0.4)
+    assert is_waiting(last)
+
+    # Calls that are quick, one after the other: no one of them is stuck.
+    deadline = time.monotonic() + 5
+    while not last.done() and time.monotonic() < deadline:
+        turn.release()
+        if not others.begin(turn.take, 0).exception(5):
+            continue
+        break
+
+    error = last.exception(5)
+    assert error is None or (isinstance(error, TurnTaken) and not error.is_stuck)
+
+
+def test_without_a_limit_one_waits(turn: Any, others: Others) -> None:
+    turn.take(None)
+    second = others.begin(turn.take, None)
+    assert is_waiting(second)
+    turn.release()
+    second.result(5)
+
+
+def test_a_turn_is_known_to_who_has_it(side: Side, turn: Any) -> None:
+    async def mine_within_a_task() -> list[bool]:
+        own = Turn("orders")
+        seen = [own.is_mine()]
+        await own.take(1.0)
+        seen.append(own.is_mine())
+        seen.append(await asyncio.create_task(_asked(own)))
+        own.release()
+        return [*seen, own.is_mine()]
+
+    if side.name == "asyncio":
+        assert side.call(mine_within_a_task) == [False, True, False, False]
+        return
+    seen = [turn.is_mine()]
+    turn.take(1.0)
+    seen.append(turn.is_mine())
+    turn.release()
+    assert [*seen, turn.is_mine()] == [False, True, False]
+
+
+async def _asked(turn: Turn) -> bool:
+    return turn.is_mine()
+
+
+def test_a_turn_of_another_thread_is_not_mine(others: Others) -> None:
+    from tests.sender.shells.both import SyncSide
+
+    turn = SyncSide().turn("orders")
+    others.begin(turn.take, 1.0).result(5)
+
+    assert not turn.is_mine()
+
+
+# --- asyncio
+
+
+def test_a_time_limit_holds_also_for_who_comes_just_when_the_turn_is_passed_on(
+    asyncio_side: AsyncioSide,
+) -> None:
+    async def run() -> None:
+        turn = Turn("orders")
+        await turn.take(1.0)
+        second = asyncio.create_task(turn.take(5.0))
+        await asyncio.sleep(0)
+        turn.release()  # to the second, which has not run yet
+
+        began = time.monotonic()
+        with pytest.raises(TurnTaken):
+            await turn.take(0.1)
+        assert time.monotonic() - began < 2
+        await second
+        turn.release()
+
+    asyncio_side.call(run)
+
+
+def test_who_is_cancelled_while_it_waits_leaves_the_turn_to_the_next(
+    asyncio_side: AsyncioSide,
+) -> None:
+    async def run() -> None:
+        turn = Turn("orders")
+        await turn.take(1.0)
+        cancelled = asyncio.create_task(turn.take(5.0))
+        patient = asyncio.create_task(turn.take(5.0))
+        await asyncio.sleep(0)
+        turn.release()
+        cancelled.cancel()  # in the very moment in which it would have been its turn
+
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await asyncio.wait_for(patient, 2)
+        turn.release()
+        await asyncio.wait_for(turn.take(1.0), 2)
+        turn.release()
+
+    asyncio_side.call(run)
