@@ -374,6 +374,18 @@ def test_the_story_of_an_outage_is_told_in_order():
     assert client.told() == []
 
 
+def test_who_asks_first_need_not_take_events_that_are_not_there():
+    client = Client()
+    client.ok()
+    assert not client.router.has_events
+
+    client.fail()
+    assert client.router.has_events
+
+    client.told()
+    assert not client.router.has_events
+
+
 def test_the_error_of_a_failover_is_the_latest():
     client = Client()
     slow = client.plan()

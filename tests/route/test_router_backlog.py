@@ -162,6 +162,45 @@ def test_an_entity_that_had_nowhere_to_go_takes_the_first_queue_that_is_back():
     assert client.at(30).plan() == ToBacklog(QUEUES[1])
 
 
+def test_the_rest_of_a_call_stays_in_the_backlog_though_the_entity_is_back():
+    client = Client(choose=Dice(2, 1))
+    client.fail_over()
+    client.mark()
+
+    assert client.plan() == ToPrimary(1)
+    assert client.router.plan_backlog("orders", now=10.0) == ToBacklog(QUEUES[1])
+    assert client.state() == "healthy"
+
+
+@pytest.mark.req("F-07")
+def test_the_rest_of_a_call_may_find_no_queue_left():
+    client = Client(queues=QUEUES[:1])
+    client.fail_over()
+    client.mark()
+    lose(client, QUEUES[0])
+
+    assert client.router.plan_backlog("orders", now=10.0) == Nowhere(DOWN, FULL)
+
+
+def test_the_causes_are_the_latest_of_each_namespace():
+    client = Client()
+    assert client.router.causes("orders", now=0.0) == Nowhere(None, None)
+
+    client.fail_over()
+    lose(client, QUEUES[0])
+
+    assert client.router.causes("Orders", now=10.0) == Nowhere(DOWN, FULL)
+
+
+def test_it_is_known_how_many_queues_are_left():
+    client = Client()
+    assert client.router.queues_left == 3
+
+    lose(client, QUEUES[0])
+
+    assert client.router.queues_left == 2
+
+
 # coming back
 
 

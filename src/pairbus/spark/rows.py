@@ -1,4 +1,4 @@
-"""A message as a row, and a row as a message: bytes on one side, plain values on the other.
+"""A message as a row: bytes in, plain values out. `outgoing.py` goes the other way.
 
 `COLUMNS` is the rule: what each column is called, what it holds, and whether a row that is written
 may say it. Bodies of one data section are their bytes; all others stay the encoded sections that
@@ -7,37 +7,26 @@ they are. Pure: knows nothing of Spark, Arrow or a broker.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.sections import (
-    APPLICATION_PROPERTIES,
     DATA,
     FOOTER,
     HEADER,
-    MESSAGE_ANNOTATIONS,
-    PROPERTIES,
     SEQUENCE,
     VALUE,
     Parts,
     section_values,
     slice_message,
 )
-from pairbus.amqp.types import Symbol, Timestamp, UInt, ULong
-from pairbus.amqp.values import decode, encode, encode_list, encode_map
-from pairbus.amqp.walk import PAST_THE_END, MalformedMessage, skip, u32
+from pairbus.amqp.types import ULong
+from pairbus.amqp.values import decode
+from pairbus.amqp.walk import PAST_THE_END, MalformedMessage, skip
 from pairbus.errors import PairbusError
-from pairbus.spark.typed import EPOCH, Typed, from_typed, to_typed
-
-Row = Sequence[Any]
-
-
-class RowError(PairbusError, ValueError):
-    """A row cannot be made into a message. The text names the column and what would be right."""
+from pairbus.spark.typed import Typed, to_typed
 
 
 class UnreadableMessage(PairbusError, ValueError):
@@ -88,25 +77,29 @@ DESTINATION: Final = "destination"
 """Only for writing: the queue or topic that a row is for."""
 
 DATA_BODY, MANY_DATA, SEQUENCE_BODY, VALUE_BODY = "data", "dataSections", "sequence", "value"
-BODY_TYPES: Final = (DATA_BODY, MANY_DATA, SEQUENCE_BODY, VALUE_BODY)
-_SECTION_OF: Final = {MANY_DATA: DATA, SEQUENCE_BODY: SEQUENCE, VALUE_BODY: VALUE}
+BODY_SECTIONS: Final = {
+    DATA_BODY: DATA,
+    MANY_DATA: DATA,
+    SEQUENCE_BODY: SEQUENCE,
+    VALUE_BODY: VALUE,
+}
 
 STATES: Final = ("active", "deferred", "scheduled")
-_HEADER_TTL_MAX: Final = 2**32 - 1
+HEADER_TTL_MAX: Final = 2**32 - 1
 _LONG_MAX: Final = 2**63 - 1
 
 # The fields of the properties section.
-_MESSAGE_ID, _USER_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = range(6)
-_CONTENT_TYPE, _CONTENT_ENCODING, _EXPIRY, _CREATION, _GROUP_ID = range(6, 11)
-_REPLY_TO_GROUP_ID = 12
+MESSAGE_ID, USER_ID, TO, SUBJECT, REPLY_TO, CORRELATION_ID = range(6)
+CONTENT_TYPE, CONTENT_ENCODING, EXPIRY, CREATION, GROUP_ID = range(6, 11)
+REPLY_TO_GROUP_ID: Final = 12
 
-_PARTITION_KEY: Final = "x-opt-partition-key"
-_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 # What columns of their own tell, and the rest of what a service says of a message.
-_TOLD: Final = frozenset(
+TOLD: Final = frozenset(
     {
-        _PARTITION_KEY,
-        _SCHEDULED,
+        PARTITION_KEY,
+        SCHEDULED,
         "x-opt-sequence-number",
         "x-opt-enqueued-time",
         "x-opt-locked-until",
@@ -314,9 +307,9 @@ def _property(name: str) -> Callable[[Read], str | None]:
 def _time_to_live(message: Read) -> int | None:
     """A life that is too long for the header is told by two times."""
     ttl_ms = message.parts.ttl_ms
-    if ttl_ms is None or ttl_ms < _HEADER_TTL_MAX:
+    if ttl_ms is None or ttl_ms < HEADER_TTL_MAX:
         return ttl_ms
-    expiry, creation = message.field(_EXPIRY), message.field(_CREATION)
+    expiry, creation = message.field(EXPIRY), message.field(CREATION)
     if isinstance(expiry, int) and isinstance(creation, int) and expiry - creation > ttl_ms:
         return int(expiry) - int(creation)
     return ttl_ms
@@ -334,17 +327,20 @@ def _delivery_count(message: Read) -> int | None:
 
 
 def _application_properties(message: Read) -> list[tuple[str, Typed]]:
-    return [
-        (name, to_typed(raw, value)) for name, (raw, value) in message.application.items()
-    ]
+    return [(name, to_typed(raw, value)) for name, (raw, value) in message.application.items()]
 
 
 def _annotations(message: Read) -> list[tuple[str, Typed]]:
     return [
         (name, to_typed(raw, value))
         for name, (raw, value) in message.notes.items()
-        if name not in _TOLD
+        if name not in TOLD
     ]
+
+
+def _user_id(message: Read) -> bytes | None:
+    value = message.field(USER_ID)
+    return value if isinstance(value, bytes) else None
 
 
 def _lock_token(message: Read) -> str | None:
@@ -354,19 +350,19 @@ def _lock_token(message: Read) -> str | None:
 _GETTERS: Final[dict[str, Callable[[Read], Any]]] = {
     "body": lambda message: _body(message)[0],
     "bodyType": lambda message: _body(message)[1],
-    "messageId": _identifier(_MESSAGE_ID),
-    "correlationId": _identifier(_CORRELATION_ID),
-    "subject": _text(_SUBJECT),
-    "contentType": _text(_CONTENT_TYPE),
-    "contentEncoding": _text(_CONTENT_ENCODING),
-    "to": _text(_TO),
-    "replyTo": _text(_REPLY_TO),
-    "replyToSessionId": _text(_REPLY_TO_GROUP_ID),
-    "sessionId": _text(_GROUP_ID),
-    "userId": lambda message: message.field(_USER_ID),
-    "partitionKey": _annotation(_PARTITION_KEY),
+    "messageId": _identifier(MESSAGE_ID),
+    "correlationId": _identifier(CORRELATION_ID),
+    "subject": _text(SUBJECT),
+    "contentType": _text(CONTENT_TYPE),
+    "contentEncoding": _text(CONTENT_ENCODING),
+    "to": _text(TO),
+    "replyTo": _text(REPLY_TO),
+    "replyToSessionId": _text(REPLY_TO_GROUP_ID),
+    "sessionId": _text(GROUP_ID),
+    "userId": _user_id,
+    "partitionKey": _annotation(PARTITION_KEY),
     "timeToLive": _time_to_live,
-    "scheduledEnqueueTime": _moment(_SCHEDULED),
+    "scheduledEnqueueTime": _moment(SCHEDULED),
     "applicationProperties": _application_properties,
     "annotations": _annotations,
     "enqueuedTime": _moment("x-opt-enqueued-time"),

@@ -178,9 +178,7 @@ def from_typed(kind: str | None, text: str | None) -> bytes:
     try:
         return encode(parse(text))
     except (ValueError, KeyError, OverflowError):
-        raise ValueError(
-            f"the value {_shown(text)} is no {kind}: {right} is expected"
-        ) from None
+        raise ValueError(f"the value {_shown(text)} is no {kind}: {right} is expected") from None
 
 
 def _checked_encoding(text: str | None) -> bytes:

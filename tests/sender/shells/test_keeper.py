@@ -217,8 +217,9 @@ def test_a_chore_may_stop_the_keeper_that_runs_it(
         keeper.start()
         return keeper
 
-    agenda.chores = numbered(1)
     keeper = asyncio_side.call(start)
+    agenda.chores = numbered(1)
+    asyncio_side.call(keeper.wake)
 
     stopped.result(5)
     until(lambda: _tasks(asyncio_side) == [], "nothing runs")
@@ -271,8 +272,9 @@ def test_a_stuck_chore_is_freed_when_it_stops(agenda: Agenda) -> None:
 
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
-        agenda.chores = numbered(1)
         keeper = blocking(agenda, do)
+        agenda.chores = numbered(1)
+        keeper.wake()
         until(lambda: internals.socket_of(sender), "it has connected")
 
         keeper.stop()
@@ -294,8 +296,9 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
         with keeper.guard(StandIn(), 60.0):  # without a socket, as in a TLS handshake
             release.wait(30)
 
-    agenda.chores = numbered(5)
     keeper = blocking(agenda, do)
+    agenda.chores = numbered(5)
+    keeper.wake()
     until(lambda: threads().count("pairbus-chore") == 5, "all are stuck")
 
     began = time.monotonic()
@@ -324,10 +327,10 @@ def test_it_may_be_stopped_by(who: str, agenda: Agenda) -> None:
             stop()
         return agenda()[0], None
 
-    agenda.chores = numbered(1)
     keeper = Keeper("test", clock=time.monotonic, due=due, do=do)
     keeper.start()
     until(lambda: agenda.asked, "it has looked")
+    agenda.chores = numbered(1)
     keeper.wake()
 
     assert stopped.wait(5)
@@ -356,7 +359,9 @@ def test_who_is_stuck_is_freed_when_its_time_is_over(agenda: Agenda) -> None:
         began = time.monotonic()
 
         with (
-            pytest.raises(OperationTimeoutError, match="'localhost:.*' was silent for 0.2 seconds"),
+            pytest.raises(
+                OperationTimeoutError, match=r"'localhost:.*' was silent for 0\.2 seconds"
+            ),
             keeper.guard(sender, 0.2),
         ):
             sender.send_messages(ServiceBusMessage("a"))

@@ -1,0 +1,371 @@
+"""The data source's options: texts in, checked values out.
+
+Spark hands over strings and does not mind case. What is impossible is an OptionsError that names
+the option, what it is, and what would be right; a secret is never quoted. Pure, but for a factory
+of credentials, which is looked up when a connection is made, and not before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pairbus.errors import OptionsError
+from pairbus.spark.settings import Address
+
+PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"
+MODES: Final = (PEEK, PEEK_LOCK, RECEIVE_AND_DELETE)
+SUB_QUEUES: Final = {
+    "deadLetter": "$DeadLetterQueue",
+    "transferDeadLetter": "$Transfer/$DeadLetterQueue",
+}
+
+_WHERE: Final = (
+    "connectionString",
+    "connectionString.env",
+    "namespace",
+    "credential",
+    "caFile",
+    "port",
+    "timeoutSeconds",
+)
+READ: Final = (
+    *_WHERE,
+    "queue",
+    "topic",
+    "subscription",
+    "subQueue",
+    "receiveMode",
+    "fromSequenceNumber",
+    "toSequenceNumber",
+    "includeScheduled",
+    "maxMessages",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxWaitSeconds",
+    "maxLockedWaitSeconds",
+    "maxLockRenewalSeconds",
+    "partitions",
+)
+WRITE: Final = (*_WHERE, "queue", "topic", "retries", "retrySeconds")
+# What Spark itself, or a user for Spark, puts among a query's options.
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+
+_LONG_MAX: Final = 2**63 - 1
+_PEEK_TRIGGER: Final = 1_000_000
+_HELD_TRIGGER: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    address: Address
+    path: str
+    """Of the entity, with `/$DeadLetterQueue` and the like."""
+    mode: str = PEEK
+    from_sequence: int | None = None
+    """None: the earliest. -1: what comes from now on."""
+    to_sequence: int | None = None
+    """The last one to read, in a batch."""
+    include_scheduled: bool = False
+    messages_max: int | None = None
+    trigger_messages_max: int | None = None
+    trigger_bytes_max: int = 32 * 1024 * 1024
+    wait_seconds: float = 2.0
+    locked_wait_seconds: float = 330.0
+    renewal_seconds: float = 3600.0
+    partitions: int = 1
+    timeout_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    address: Address
+    path: str | None
+    """Where rows without a destination of their own go."""
+    retries: int = 3
+    retry_seconds: float = 1.0
+    timeout_seconds: float = 60.0
+
+
+def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    given = _Given(texts, READ)
+    address = _address(given)
+    mode = given.word("receiveMode", MODES, PEEK)
+    from_sequence, to_sequence = _range(given, mode, streaming)
+    per_trigger = given.whole("maxMessagesPerTrigger", least=1)
+    in_all = given.whole("maxMessages", least=1)
+    if streaming:
+        given.only_if("maxMessages", False, "for a batch read; a stream has maxMessagesPerTrigger")
+        if per_trigger is None and mode != PEEK:
+            per_trigger = _HELD_TRIGGER
+    else:
+        given.only_if("maxMessagesPerTrigger", False, "for a stream; a batch read has maxMessages")
+        if mode == PEEK_LOCK:
+            raise OptionsError(
+                "option receiveMode: 'peekLock' needs a stream, because a batch read never learns "
+                "when its rows are safe. Use spark.readStream, with trigger(availableNow=True) to "
+                "read once what there is; or receiveMode 'peek'"
+            )
+    given.only_if(
+        "partitions", mode != RECEIVE_AND_DELETE or not streaming, "for receiveMode 'peek'"
+    )
+    held = streaming and mode != PEEK
+    for name in ("maxBytesPerTrigger", "maxLockedWaitSeconds", "maxLockRenewalSeconds"):
+        given.only_if(name, held, "for a stream with receiveMode 'peekLock' or 'receiveAndDelete'")
+    return ReadOptions(
+        address=address,
+        path=_source_path(given, address),
+        mode=mode,
+        from_sequence=from_sequence,
+        to_sequence=to_sequence,
+        include_scheduled=given.flag("includeScheduled"),
+        messages_max=in_all,
+        trigger_messages_max=per_trigger,
+        trigger_bytes_max=given.whole("maxBytesPerTrigger", least=1) or 32 * 1024 * 1024,
+        wait_seconds=given.seconds("maxWaitSeconds", 2.0, most=600.0),
+        locked_wait_seconds=given.seconds("maxLockedWaitSeconds", 330.0, most=86_400.0),
+        renewal_seconds=given.seconds("maxLockRenewalSeconds", 3600.0, most=7 * 86_400.0),
+        partitions=given.whole("partitions", least=1, most=10_000) or 1,
+        timeout_seconds=given.seconds("timeoutSeconds", 60.0, least=1.0, most=600.0),
+    )
+
+
+def write_options(texts: Mapping[str, str], *, has_destination: bool) -> WriteOptions:
+    given = _Given(texts, WRITE)
+    address = _address(given)
+    path = _target_path(given, address)
+    if path is None and not has_destination:
+        raise OptionsError(
+            "option queue or topic is missing: say where the rows go, or give them a column "
+            "'destination' that does"
+        )
+    return WriteOptions(
+        address=address,
+        path=path,
+        retries=given.whole("retries", least=0, most=100) if given.has("retries") else 3,
+        retry_seconds=given.seconds("retrySeconds", 1.0, most=600.0),
+        timeout_seconds=given.seconds("timeoutSeconds", 60.0, least=1.0, most=600.0),
+    )
+
+
+# -- where ------------------------------------------------------------------------------------
+
+
+def _address(given: _Given) -> Address:
+    ways = [
+        name
+        for name in ("connectionString", "connectionString.env", "namespace")
+        if given.has(name)
+    ]
+    if len(ways) != 1:
+        found = " and ".join(ways) if ways else "none of them"
+        raise OptionsError(
+            "one of the options connectionString, connectionString.env and namespace (with "
+            f"credential) is expected, not {found}"
+        )
+    port = given.whole("port", least=1, most=65_535)
+    ca_file = given.text("caFile")
+    if ways == ["namespace"]:
+        return _keyless(given, port, ca_file)
+    given.only_if("credential", False, "for the option namespace; a connection string has its own")
+    if ways == ["connectionString.env"]:
+        name = given.text("connectionString.env") or ""
+        return Address.from_env(name, ca_file=ca_file, port=port)
+    try:
+        text = given.text("connectionString") or ""
+        return Address.from_connection_string(text, ca_file=ca_file, port=port)
+    except OptionsError as error:
+        raise OptionsError(f"option connectionString: {error}") from None
+
+
+def _keyless(given: _Given, port: int | None, ca_file: str | None) -> Address:
+    name = given.text("credential")
+    module, _, attribute = (name or "").partition(":")
+    if not module or not attribute:
+        raise OptionsError(
+            "option credential: the name of a function or class without arguments is expected "
+            f"beside namespace, such as azure.identity:DefaultAzureCredential, not {name!r}"
+        )
+    namespace = given.text("namespace") or ""
+    try:
+        return Address.from_credential(
+            namespace, Named(module, attribute), ca_file=ca_file, port=port
+        )
+    except OptionsError as error:
+        raise OptionsError(f"option namespace: {error}, not {namespace!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A factory of credentials, by name: it travels as two words."""
+
+    module: str
+    attribute: str
+
+    def __call__(self) -> Any:
+        try:
+            return getattr(importlib.import_module(self.module), self.attribute)()
+        except (ImportError, AttributeError) as error:
+            raise OptionsError(
+                f"option credential: {self.module}:{self.attribute} cannot be found: {error}"
+            ) from error
+
+
+def _source_path(given: _Given, address: Address) -> str:
+    queue, topic, subscription = (
+        given.path("queue"),
+        given.path("topic"),
+        given.path("subscription"),
+    )
+    if queue is None and topic is None:
+        named = _named_in(address)
+        queue, topic = (named, None) if subscription is None else (None, named)
+    if queue is not None and topic is not None:
+        raise OptionsError(
+            f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
+        )
+    if queue is None and topic is None:
+        raise OptionsError(
+            "option queue is missing: a queue, or a topic and a subscription, is expected"
+        )
+    if topic is not None and subscription is None:
+        raise OptionsError(
+            f"option subscription is missing: messages of the topic {topic!r} are read from one of "
+            "its subscriptions"
+        )
+    if queue is not None and subscription is not None:
+        raise OptionsError(
+            f"option subscription: {subscription!r} is one of a topic, but queue {queue!r} is "
+            "given; say topic instead"
+        )
+    path = queue if queue is not None else f"{topic}/Subscriptions/{subscription}"
+    sub_queue = given.word("subQueue", tuple(SUB_QUEUES), "")
+    return f"{path}/{SUB_QUEUES[sub_queue]}" if sub_queue else path or ""
+
+
+def _target_path(given: _Given, address: Address) -> str | None:
+    queue, topic = given.path("queue"), given.path("topic")
+    if queue is not None and topic is not None:
+        raise OptionsError(
+            f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
+        )
+    return queue or topic or _named_in(address)
+
+
+def _named_in(address: Address) -> str | None:
+    """A connection string may be for one entity only, and then says which."""
+    return address.entity_path
+
+
+def _range(given: _Given, mode: str, streaming: bool) -> tuple[int | None, int | None]:
+    for name in ("fromSequenceNumber", "toSequenceNumber", "includeScheduled"):
+        given.only_if(name, mode == PEEK, "for receiveMode 'peek'")
+    given.only_if("toSequenceNumber", not streaming, "for a batch read; a stream has no end")
+    first: int | None = None
+    word = given.text("fromSequenceNumber")
+    if word is not None and word.lower() == "latest":
+        if not streaming:
+            raise OptionsError("option fromSequenceNumber: 'latest' is for a stream only")
+        first = -1
+    elif word is not None and word.lower() != "earliest":
+        first = given.whole(
+            "fromSequenceNumber", least=0, most=_LONG_MAX, also="'earliest' or 'latest'"
+        )
+    last = given.whole("toSequenceNumber", least=0, most=_LONG_MAX)
+    if first is not None and last is not None and last < first:
+        raise OptionsError(
+            f"option toSequenceNumber: {last} is before fromSequenceNumber, which is {first}"
+        )
+    return first, last
+
+
+# -- texts ------------------------------------------------------------------------------------
+
+
+class _Given:
+    """The options as they were given, by any spelling of their names."""
+
+    def __init__(self, texts: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._texts = {str(name).lower(): text for name, text in texts.items()}
+        by_name = {name.lower(): name for name in known}
+        for name in self._texts:
+            if name in by_name or name in _SPARKS or name.startswith("spark."):
+                continue
+            if name == "path":
+                raise OptionsError(
+                    "option path: a path given to load() or save() means nothing here; say queue "
+                    "or topic"
+                )
+            near = difflib.get_close_matches(name, by_name, 1)
+            hint = f"did you mean {by_name[near[0]]}?" if near else f"there are {', '.join(known)}"
+            raise OptionsError(f"option {name} is unknown here; {hint}")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def text(self, name: str) -> str | None:
+        text = self._texts.get(name.lower())
+        if text is None:
+            return None
+        if not text.strip():
+            raise OptionsError(f"option {name} is empty; leave it out, or give it a value")
+        return text.strip()
+
+    def path(self, name: str) -> str | None:
+        text = self.text(name)
+        return None if text is None else text.strip("/")
+
+    def only_if(self, name: str, fits: bool, use: str) -> None:
+        if self.has(name) and not fits:
+            raise OptionsError(f"option {name} is {use}")
+
+    def word(self, name: str, words: tuple[str, ...], otherwise: str) -> str:
+        text = self.text(name)
+        if text is None:
+            return otherwise
+        for word in words:
+            if word.lower() == text.lower():
+                return word
+        raise OptionsError(f"option {name}: {', '.join(words)} is expected, not {text!r}")
+
+    def flag(self, name: str) -> bool:
+        return self.word(name, ("true", "false"), "false") == "true"
+
+    def whole(
+        self, name: str, *, least: int, most: int = 2**31 - 1, also: str | None = None
+    ) -> Any:
+        """A whole number, or None if it is not given."""
+        return self._number(name, int, least, most, "a whole number", also)
+
+    def seconds(self, name: str, otherwise: float, *, most: float, least: float = 0.0) -> float:
+        found: float | None = self._number(name, float, least, most, "a number of seconds", None)
+        return otherwise if found is None else found
+
+    def _number(
+        self,
+        name: str,
+        parse: Callable[[str], Any],
+        least: float,
+        most: float,
+        what: str,
+        also: str | None,
+    ) -> Any:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            number = parse(text)
+            if not least <= number <= most:
+                raise ValueError
+        except (ValueError, OverflowError):
+            span = (
+                f"{what} from {least:g} to {most:g}"
+                if most < 2**31 - 1
+                else (f"{what} of at least {least:g}")
+            )
+            other = f", {also}," if also else ""
+            raise OptionsError(f"option {name}: {span}{other} is expected, not {text!r}") from None
+        return number
