@@ -254,6 +254,16 @@ def _checked_observers(values: Any) -> tuple[Observer, ...]:
     except TypeError:
         raise OptionsError(f"observers must be a list of callables, not {values!r}") from None
     for observer in observers:
-        if not callable(observer):
-            raise OptionsError(f"an observer must be callable with one event, not {observer!r}")
+        check_observer(observer)
     return observers
+
+
+def check_observer(observer: Any) -> None:
+    if not callable(observer):
+        raise OptionsError(f"an observer must be callable with one event, not {observer!r}")
+    call = getattr(observer, "__call__", None)  # noqa: B004
+    if inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(call):
+        raise OptionsError(
+            f"an observer must be a plain function, which is called and not awaited: {observer!r}; "
+            "let it put the event into a queue"
+        )

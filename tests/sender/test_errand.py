@@ -56,11 +56,31 @@ def test_the_timeout_holds_on_each_of_the_two_namespaces() -> None:
     assert patience.in_backlog(now=111.0) == 0.0
 
 
-def test_without_a_timeout_all_attempts_in_the_backlog_share_one_bound() -> None:
+def test_without_a_timeout_one_backlog_queue_has_a_part_of_what_all_of_them_have() -> None:
     patience = Patience(None, 60.0)
 
-    assert patience.in_backlog(now=100.0) == 60.0
-    assert patience.in_backlog(now=130.0) == 30.0
+    assert patience.in_backlog(now=100.0) == 20.0
+    assert patience.in_backlog(now=130.0) == 20.0
+    assert patience.in_backlog(now=155.0) == 5.0
+    assert patience.in_backlog(now=160.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("bound", "each", "all_together"),
+    [
+        pytest.param(5.0, 5.0, 60.0, id="short: as long on each, but several are tried"),
+        pytest.param(60.0, 20.0, 60.0, id="the default"),
+        pytest.param(600.0, 20.0, 600.0, id="long: others are tried in between"),
+    ],
+)
+def test_the_bound_of_the_options_holds_on_each_backlog_queue_and_there_is_an_end(
+    bound: float, each: float, all_together: float
+) -> None:
+    patience = Patience(None, bound)
+
+    assert patience.in_backlog(now=0.0) == each
+    assert patience.in_backlog(now=all_together - 1.0) == 1.0
+    assert patience.in_backlog(now=all_together) == 0.0
 
 
 def test_a_backlog_queue_gets_a_moment_however_little_is_left() -> None:

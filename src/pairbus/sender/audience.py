@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from pairbus.events import Event, Observer
+from pairbus.options import check_observer
 from pairbus.telemetry import log, otel
 
 logger = logging.getLogger("pairbus.observers")
@@ -32,8 +33,7 @@ class Audience:
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """The result ends it; calling that twice does no harm."""
-        if not callable(observer):
-            raise TypeError(f"an observer must be callable with one event, not {observer!r}")
+        check_observer(observer)
 
         # A wrapper of its own, so that an observer registered twice can be ended once.
         def told(event: Event) -> None:

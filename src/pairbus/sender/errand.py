@@ -104,6 +104,12 @@ class TurnTaken(OperationTimeoutError):
         """It was one call of another all the time: so the primary is silent."""
 
 
+def is_stuck(turns: int, timeout: float | None) -> bool:
+    """Whether one call of another, which had the turn all the time, has waited for the primary for
+    longer than it takes to open a connection."""
+    return turns == 0 and timeout is not None and timeout >= OPEN_SECONDS_MIN
+
+
 def check_live(sender: Any) -> None:
     sender._client_state.check()
     sender._check_live()

@@ -55,7 +55,6 @@ WRITE: Final = (*_WHERE, "queue", "topic", "retries", "retrySeconds")
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 _LONG_MAX: Final = 2**63 - 1
-_PEEK_TRIGGER: Final = 1_000_000
 _HELD_TRIGGER: Final = 10_000
 
 
@@ -109,9 +108,6 @@ def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
                 "when its rows are safe. Use spark.readStream, with trigger(availableNow=True) to "
                 "read once what there is; or receiveMode 'peek'"
             )
-    given.only_if(
-        "partitions", mode != RECEIVE_AND_DELETE or not streaming, "for receiveMode 'peek'"
-    )
     held = streaming and mode != PEEK
     for name in ("maxBytesPerTrigger", "maxLockedWaitSeconds", "maxLockRenewalSeconds"):
         given.only_if(name, held, "for a stream with receiveMode 'peekLock' or 'receiveAndDelete'")

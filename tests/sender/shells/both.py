@@ -211,7 +211,7 @@ class AsyncioSide:
         return self.begin(run()).result(HANG_SECONDS)
 
     def lanes(self, make: Callable[[str], Any], clock: Callable[[], float]) -> Any:
-        lanes = self.lanes_of(None, clock)
+        lanes = self.lanes_of(self.pairing_client(), clock)
         lanes.target._shelves._make = make
         return lanes
 

@@ -23,6 +23,7 @@ from pairbus.sender.errand import (
     check_known,
     check_live,
     count_of,
+    is_stuck,
     unknown_numbers,
 )
 from pairbus.servicebus import internals
@@ -127,11 +128,13 @@ class PairedSender(QuickToFail):
         by."""
         check_live(self)
         check_known(self.entity_name, sequence_numbers)
-        if self._pairing is None:
+        pairing = self._pairing
+        if pairing is None:
             await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
-        async with self.taking_turn(timeout):
-            await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        bound = pairing.send_seconds if timeout is None else timeout
+        async with self.taking_turn(bound):
+            await super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
 
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
@@ -198,8 +201,8 @@ class Turn:
                 async with asyncio.timeout(timeout):
                     await self._lock.acquire()
             except TimeoutError:
-                is_stuck = self._taken == before
-                raise TurnTaken(self._path, timeout, is_stuck=is_stuck) from None
+                stuck = is_stuck(self._taken - before, timeout)
+                raise TurnTaken(self._path, timeout, is_stuck=stuck) from None
             finally:
                 self._waiting -= 1
         else:

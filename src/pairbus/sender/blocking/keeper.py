@@ -128,7 +128,13 @@ class Keeper:
                 target=self._run_chore, args=(chore,), name="pairbus-chore", daemon=True
             )
             self._chores.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads; later it may
+                self._chores.discard(thread)
+                self._waiting.appendleft(chore)
+                logger.warning("no thread for %r; it is tried again", chore)
+                return 1.0
         now = self._clock()
         self._cut(lambda deadline: deadline <= now)
         # One that is over already is cut again in a moment: the SDK may have begun a second try.

@@ -101,7 +101,11 @@ class Lanes:
         for lane in lanes:
             thread = threading.Thread(target=self._close_one, args=(lane,), daemon=True)
             self._closers.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads
+                self._closers.discard(thread)
+                self._close_one(lane)
 
     def _close_one(self, lane: Lane) -> None:
         try:

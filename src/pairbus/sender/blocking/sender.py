@@ -26,6 +26,7 @@ from pairbus.sender.errand import (
     check_known,
     check_live,
     count_of,
+    is_stuck,
     unknown_numbers,
 )
 from pairbus.servicebus import internals
@@ -123,11 +124,13 @@ class PairedSender(QuickToFail):
         by."""
         check_live(self)
         check_known(self.entity_name, sequence_numbers)
-        if self._pairing is None:
+        pairing = self._pairing
+        if pairing is None:
             super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
-        with self.taking_turn(timeout):
-            super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        bound = pairing.send_seconds if timeout is None else timeout
+        with self.taking_turn(bound), pairing.keeper.guard(self, bound):
+            super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """As the SDK's. Where the entity is failed over, the limit is that of the last link
@@ -195,7 +198,7 @@ class Turn:
     def take(self, timeout: float | None) -> None:
         before = self._taken
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise TurnTaken(self._path, timeout, is_stuck=self._taken == before)
+            raise TurnTaken(self._path, timeout, is_stuck=is_stuck(self._taken - before, timeout))
         self._owner = threading.get_ident()
         self._taken += 1
 
