@@ -29,6 +29,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
+from tests.pairing.namespaces import wait_until
 
 SETTLE_SECONDS_MAX = 1.0
 
@@ -114,6 +115,8 @@ def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
     for step in scenario.split():
         say(step)
         wait_for_go()
+        if step == "back":
+            wait_until(lambda: not primary.pairing.status().failed_over, "back on the primary")
         if step == "stuck":  # a send that nobody answers, while the client is closed
             stuck.append(threading.Thread(target=_try, args=(first, errors)))
             stuck[0].start()
@@ -178,6 +181,8 @@ async def run_asyncio(scenario: str, case: dict[str, str]) -> dict[str, Any]:
     for step in scenario.split():
         say(step)
         await loop.run_in_executor(None, wait_for_go)
+        while step == "back" and primary.pairing.status().failed_over:
+            await asyncio.sleep(0.05)
         if step == "stuck":
             stuck.append(asyncio.create_task(_try_later(first, errors)))
             await asyncio.sleep(0.3)

@@ -134,7 +134,6 @@ def test_a_client_that_comes_back_before_it_is_closed_leaves_nothing(world, star
     subject.goes_on()
     subject.reaches("back")
     world.primary.start()
-    time.sleep(2.5)  # two pings
     subject.goes_on()
     assert subject.ends()["errors"] == []
     assert ids(world.primary.peek(queue)) == ["1", "2", "2"]

@@ -67,8 +67,8 @@ def test_a_batch_that_was_filled_before_the_outage(world):
     batch = sender.create_message_batch()
     for number in range(3):
         batch.add_message(ServiceBusMessage(text(number), message_id=text(number)))
-    world.primary.fault("unreachable", queue)
-    sender.send_messages(batch)
+    with world.primary.fault("unreachable", queue):
+        sender.send_messages(batch)
     world.acknowledge(queue, "0", "1", "2")
     world.check(queue, backlog=["0", "1", "2"])
 

@@ -132,6 +132,35 @@ def test_names_of_annotations_in_other_types_are_known_too():
     assert slice_message(restored.data).annotation_count == 2
 
 
+def test_stamps_in_any_order_and_size_are_known_among_the_applications_own():
+    annotations = {
+        "x-own": "first",
+        "x-opt-sequence-number": 7,
+        "x-opt-partition-key": "key",
+        "x-opt-enqueued-time": Timestamp(5),
+        "x-opt-deadletter-source": "elsewhere",
+        "x-last": ULong(5),
+    }
+    restored = restore(by_hand({PATH: "orders"}, annotations=annotations), now_ms=NOW_MS)
+    own = {name: annotations[name] for name in ("x-own", "x-opt-partition-key", "x-last")}
+    assert restored.data == by_hand(None, annotations=own)
+    assert (restored.sequence, restored.enqueued_ms) == (7, 5)
+
+
+def test_a_stamp_that_makes_no_sense_is_taken_off_and_not_believed():
+    annotations = {"x-opt-sequence-number": "many", "x-opt-enqueued-time": None}
+    restored = restore(by_hand({PATH: "orders"}, annotations=annotations), now_ms=NOW_MS)
+    assert (restored.sequence, restored.enqueued_ms) == (None, None)
+    assert restored.data == by_hand(None)
+
+
+def test_names_that_are_no_strings_are_nobodys_alias():
+    own = {Symbol(SESSION_ID): "symbol", ULong(1): "one"}
+    restored = restore(by_hand(own | {PATH: "orders"}), now_ms=NOW_MS)
+    assert (restored.path, restored.session_id) == ("orders", None)
+    assert restored.data == by_hand(own)
+
+
 @pytest.mark.parametrize(
     ("given_id", "shown"),
     [
@@ -183,6 +212,12 @@ def test_maps_and_lists_that_lie_about_their_size_are_refused():
     assert empty_size != good
     with pytest.raises(EnvelopeError, match="cannot be read"):
         restore(empty_size, now_ms=NOW_MS)
+
+
+def test_more_properties_than_there_are_are_refused():
+    data = by_hand({PATH: "orders", SESSION_ID: "s"}, fields=["id", *[None] * 13])
+    with pytest.raises(EnvelopeError, match="properties do not end"):
+        restore(data, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("header", [["yes"], [None, 5], [None, None, "1"]])

@@ -223,6 +223,18 @@ def entity_of(client: Any) -> str | None:
     return client._entity_name or None
 
 
+def credential_of(client: Any) -> Any:
+    return client._credential
+
+
+def uses_tls(client: Any) -> bool:
+    return bool(client._config.use_tls)
+
+
+def ca_file_of(client: Any) -> str | None:
+    return client._config.connection_verify or None
+
+
 def address_of(client: Any) -> tuple[str, str | None]:
     """Where a client connects to: the host, and the way around it that it was told to take."""
     around = client._config.custom_endpoint_address

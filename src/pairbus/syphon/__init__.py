@@ -3,6 +3,10 @@
     restore.py    pure: a backlog message made into the message that was sent
     step.py       pure: what to do with it, given what is known of its destination
     receipts.py   what was done, in rows that add up
+    drain.py      one task of a round: receive, restore, send, settle
+    plan.py       pure: which queues the next round takes, and when
+    job.py        the driver's loop of rounds; runner.py runs a round on Spark
+    background.py the same within a paired client
 
 Nothing of Spark or of Azure's SDK is imported before it is asked for.
 """
@@ -20,4 +24,4 @@ def background(options: Any) -> Any:
         from pairbus.servicebus.errors import SyphonNotInstalled
 
         raise SyphonNotInstalled
-    return importlib.import_module("pairbus.syphon.job").background(options)
+    return importlib.import_module("pairbus.syphon.background").BackgroundSyphon()

@@ -45,7 +45,7 @@ _FORMS: Final[dict[bytes, tuple[int, bool]]] = {
     for constructor, wide in forms.items()
 }
 """The first four bytes of a section: which it is, and whether its size and count take four bytes.
-What is not listed here may still be a section: see `in_order`."""
+What is not listed here may still be a section: see `_in_order`."""
 _DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _OTHER_BODY: Final = frozenset((b"\x00\x53\x76", b"\x00\x53\x77", b"\x00\x53\x78"))
 
@@ -58,8 +58,19 @@ _pack_two_u32 = struct.Struct(">II").pack
 # -- sections ---------------------------------------------------------------------------------
 
 
-def cut(data: bytes) -> Cut | None:
-    """Where the sections are; None if they are not as brokers send them (see `in_order`)."""
+def opened(data: bytes) -> tuple[bytes, Cut]:
+    """The message, put in order if it was not, and where its sections are."""
+    found = _cut(data)
+    if found is None:
+        data = _in_order(data)
+        found = _cut(data)
+        if found is None:
+            raise MalformedMessage("its sections are not those of a message")
+    return data, found
+
+
+def _cut(data: bytes) -> Cut | None:
+    """Where the sections are; None if they are not as brokers send them."""
     found = [_ABSENT] * 5
     pos, end, least = 0, len(data), 0
     while (form := _FORMS.get(data[pos : pos + 4])) is not None:
@@ -93,8 +104,8 @@ def cut(data: bytes) -> Cut | None:
     return header, delivery, annotations, properties, application, body
 
 
-def in_order(data: bytes) -> bytes:
-    """The same message with its sections in the standard's order, in the forms that `cut` reads.
+def _in_order(data: bytes) -> bytes:
+    """The same message with its sections in the standard's order, in the forms that `_cut` reads.
 
     Raises MalformedMessage, with offset and reason, if that cannot be done.
     """

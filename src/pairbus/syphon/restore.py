@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.amqp.values import encode
-from pairbus.amqp.walk import PAST_THE_END, MalformedMessage
+from pairbus.amqp.walk import PAST_THE_END
 from pairbus.route.envelope import (
     PATH,
     SCHEDULED,
@@ -64,13 +64,7 @@ def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Res
     what it has waited since it was due if it was scheduled, is taken off.
     """
     try:
-        found = pieces.cut(data)
-        if found is None:
-            data = pieces.in_order(data)
-            found = pieces.cut(data)
-            if found is None:
-                raise MalformedMessage("its sections are not those of a message")
-        return _restored(data, found, now_ms, ttl_keeps_running)
+        return _restored(*pieces.opened(data), now_ms, ttl_keeps_running)
     except EnvelopeError:
         raise
     except (ValueError, *PAST_THE_END) as error:

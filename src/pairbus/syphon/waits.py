@@ -7,7 +7,9 @@ be it of milliseconds or of days. Written so that SQL can do it, too: bucket `n`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 BUCKETS_MAX: Final = 160  # up to some decades; what waits longer is in the last one
@@ -45,12 +47,8 @@ def add_waits(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 def percentile_ms(waits: Sequence[int], fraction: float) -> int | None:
     """What that part of the messages has waited at most, to the middle of a bucket."""
-    total = sum(waits)
-    if not total:
+    sums = list(accumulate(waits))
+    if not sums or not sums[-1]:
         return None
-    wanted, seen = fraction * total, 0
-    for bucket, count in enumerate(waits):
-        seen += count
-        if count and seen >= wanted:
-            return (bucket_start_ms(bucket) + bucket_start_ms(bucket + 1) - 1) // 2
-    raise AssertionError("a fraction is at most 1")
+    bucket = bisect_left(sums, max(fraction * sums[-1], 1))
+    return (bucket_start_ms(bucket) + bucket_start_ms(bucket + 1) - 1) // 2

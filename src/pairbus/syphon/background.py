@@ -1,0 +1,106 @@
+"""The syphon in the background of a paired client: what `enable_syphon=True` starts.
+
+It runs the same job in a thread, on the Spark session that is active or on a local one of its own,
+and knows the namespaces by the application's own clients. When it cannot go on it says so to the
+pairing, which faults both clients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from typing import Any
+
+from azure.core.credentials import AzureNamedKeyCredential
+
+from pairbus.sender.syphon import SyphonContext
+from pairbus.servicebus import internals
+from pairbus.servicebus.errors import PairingError
+from pairbus.spark.session import local_session
+from pairbus.spark.settings import Address
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.job import Job, Ledger, SyphonOptions
+from pairbus.syphon.runner import SparkRunner
+
+logger = logging.getLogger("pairbus.syphon")
+
+
+class BackgroundSyphon:
+    """`SendAvailabilityPairedNamespaceOptions(..., enable_syphon=True, syphon=BackgroundSyphon())`.
+
+    That is also the default; make one to hand it a Spark session or a ledger.
+    """
+
+    def __init__(self, spark: Any = None, *, ledger: Ledger | None = None) -> None:
+        self._given = spark
+        self._own: Any = None
+        self._ledger = ledger
+        self._job: Job | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, context: SyphonContext) -> None:
+        options = SyphonOptions(
+            primary=address_of(context.primary), secondary=address_of(context.secondary)
+        )
+        spark = self._given
+        if spark is None:
+            spark, is_own = local_session()
+            self._own = spark if is_own else None
+        self._job = Job(
+            options, SparkRunner(spark), Named(context.backlog_queues), ledger=self._ledger
+        )
+        self._thread = threading.Thread(
+            target=self._run, args=(self._job, context), name="pairbus-syphon", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        if self._job is not None:
+            self._job.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                logger.warning("the syphon is still busy with its last round")
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
+
+    def _run(self, job: Job, context: SyphonContext) -> None:
+        try:
+            job.run()
+        except Exception as error:
+            logger.exception("the syphon of %s cannot go on", context.namespace)
+            context.fault(f"the syphon failed: {error}")
+
+
+def address_of(client: Any) -> Address:
+    """Where a client of the SDK connects to and with what, for the syphon's own connections."""
+    host = internals.host_of(client)
+    if internals.address_of(client)[1] is not None:
+        raise PairingError(
+            f"the syphon cannot take the custom endpoint of the client of {host!r}; run "
+            "`pairbus syphon` with a connection string instead",
+            namespace=host,
+        )
+    return Address.from_credential(
+        host,
+        _blocking(internals.credential_of(client), host),
+        use_tls=internals.uses_tls(client),
+        ca_file=internals.ca_file_of(client),
+    )
+
+
+def _blocking(credential: Any, host: str) -> Any:
+    """asyncio's clients have credentials that are awaited; keys can be had from them all the
+    same."""
+    policy, key = getattr(credential, "policy", None), getattr(credential, "key", None)
+    if policy and key:
+        return AzureNamedKeyCredential(policy, key)
+    if inspect.iscoroutinefunction(getattr(credential, "get_token", None)):
+        raise PairingError(
+            f"the syphon needs a credential of azure.identity, not of azure.identity.aio, for "
+            f"{host!r}; run `pairbus syphon` in a process of its own instead",
+            namespace=host,
+        )
+    return credential
