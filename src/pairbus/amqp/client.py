@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _FAREWELL_SECONDS: Final = 5.0
+_BEAT_SECONDS_MIN: Final = 0.1
 _now = time.monotonic
 
 
@@ -176,8 +177,9 @@ class Connection:
             self.drop(AmqpError("amqp:resource-limit-exceeded", said))
             raise ConnectionLost(said)
         due = silent_until
-        if core.remote_idle_ms:
-            beat = self._spoke + core.remote_idle_ms / 2000
+        if core.remote_idle_ms > 0:
+            # A peer may ask for a heartbeat every millisecond; it will not get that.
+            beat = self._spoke + max(core.remote_idle_ms / 2000, _BEAT_SECONDS_MIN)
             if now >= beat:
                 core.write(HEARTBEAT)
                 return now

@@ -240,16 +240,15 @@ class Session:
 
     def on_flow(self, fields: list[Any]) -> None:
         # Of the peer's window, what we have sent and it has not seen is used up already.
-        seen = fields[0] if fields and isinstance(fields[0], int) else 0
-        unseen = self._next_outgoing_id - seen & SERIAL
+        unseen = self._next_outgoing_id - _number(fields, 0, "flow", default=0) & SERIAL
         self._remote_window = max(0, _number(fields, 1, "flow") - unseen)
         self._unblock()
         if len(fields) > 4 and fields[4] is not None:
             link = self._by_remote_handle.get(_number(fields, 4, "flow"))
-            count = fields[5] if len(fields) > 5 and isinstance(fields[5], int) else 0
-            credit = fields[6] if len(fields) > 6 and isinstance(fields[6], int) else 0
+            count = _number(fields, 5, "flow", default=0)
+            credit = _number(fields, 6, "flow", default=0)
             if isinstance(link, SenderLink | ReceiverLink):
-                link.flowed(int(count), int(credit))
+                link.flowed(count, credit)
         if len(fields) > 9 and fields[9] is True:
             self.flow(None)
 
@@ -279,7 +278,7 @@ class Session:
     def on_disposition(self, fields: list[Any]) -> None:
         is_of_ours = bool(fields) and fields[0] is True
         first = _number(fields, 1, "disposition")
-        last = fields[2] if len(fields) > 2 and isinstance(fields[2], int) else first
+        last = _number(fields, 2, "disposition", default=first)
         settled = len(fields) > 3 and fields[3] is True
         outcome = read_outcome(fields[4] if len(fields) > 4 else None)
         known: Mapping[int, object] = self._sent if is_of_ours else self.settling
@@ -312,8 +311,10 @@ class Session:
                 self.refusals[number] = AmqpError("amqp:internal-error", said)
 
 
-def _number(fields: list[Any], index: int, frame: str) -> int:
+def _number(fields: list[Any], index: int, frame: str, *, default: int | None = None) -> int:
     value = fields[index] if index < len(fields) else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SERIAL:
         raise FrameError("amqp:invalid-field", f"field {index} of {frame} is {value!r}, no number")
     return int(value)

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pairbus.amqp.walk import PAST_THE_END, MalformedMessage
-from pairbus.spark.rows import Read, reader_of, unreadable
+from pairbus.spark.rows import Read, reader_of
 from pairbus.spark.schema import checked_for_reading
 
 BATCH_ROWS_MAX = 2_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
-Message = tuple[bytes, UUID | None]
-"""The encoded message, and its lock token if it is locked."""
 
-
-def batches(messages: Iterable[Message], schema: StructType, *, entity: str) -> Iterator[Any]:
+def batches(messages: Iterable[Read], schema: StructType) -> Iterator[Any]:
     """In the columns of `schema`; in batches that are small enough to be passed on early."""
     names = checked_for_reading(schema)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     values = reader_of(names)
     rows: list[list[Any]] = []
     size = 0
-    for data, lock_token in messages:
-        try:
-            message = Read(data, entity=entity, lock_token=lock_token)
-        except (MalformedMessage, *PAST_THE_END) as error:
-            raise unreadable(entity, error) from error
+    for message in messages:
         rows.append(values(message))
-        size += len(data)
+        size += len(message.data)
         if len(rows) >= BATCH_ROWS_MAX or size >= BATCH_BYTES_MAX:
             yield _batch(rows, arrow_schema)
             rows, size = [], 0

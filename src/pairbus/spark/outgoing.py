@@ -38,6 +38,7 @@ class RowError(PairbusError, ValueError):
     def __init__(self, column: str, fault: str) -> None:
         super().__init__(f"column {column}: {fault}")
         self.column = column
+        self.fault = fault
 
 
 _TEXTS: Final = {

@@ -180,6 +180,14 @@ def _pairs(data: bytes, pos: int, end: int) -> dict[str, tuple[bytes, Any]]:
     return found
 
 
+def read(data: bytes, *, entity: str, lock_token: UUID | None = None) -> Read:
+    """Raises UnreadableMessage."""
+    try:
+        return Read(data, entity=entity, lock_token=lock_token)
+    except (MalformedMessage, *PAST_THE_END) as error:
+        raise unreadable(entity, error) from error
+
+
 def reader_of(names: Iterable[str]) -> Callable[[Read], list[Any]]:
     """What makes a row of these columns, in this order, of a message."""
     getters = [_GETTERS[name] for name in names]

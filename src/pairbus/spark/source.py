@@ -6,7 +6,8 @@ opens one and closes it. Streams are in `peeked.py` and `held.py`, writing is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.spark import arrow, schema
+from pairbus.errors import OptionsError
+from pairbus.spark import arrow
 from pairbus.spark.held import HeldStreamReader
-from pairbus.spark.options import PEEK, ReadOptions, read_options, write_options
-from pairbus.spark.peeked import PeekedStreamReader
-from pairbus.spark.peeking import Range, end_of, peeked, split
+from pairbus.spark.options import PEEK, ReadOptions, WriteOptions, read_options, write_options
+from pairbus.spark.peeked import Numbers, PeekedStreamReader, read_range
+from pairbus.spark.peeking import Peeker, Range, split
+from pairbus.spark.rows import read
+from pairbus.spark.schema import checked_for_reading, checked_for_writing, full
 from pairbus.spark.sink import BatchSink, StreamSink
 
 
@@ -55,7 +59,7 @@ class ServiceBusDataSource(DataSource):
         return "servicebus"
 
     def schema(self) -> StructType:
-        return schema.full()
+        return full()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(read_options(self.options, streaming=False), schema)
@@ -71,3 +75,90 @@ class ServiceBusDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamSink(*_writing(self.options, schema, overwrite))
+
+
+class _Options(UserDict[str, str]):
+    """As Spark gave them, but for showing them: a connection string is among them."""
+
+    def __repr__(self) -> str:
+        return f"<options {', '.join(sorted(self))}>"
+
+    __str__ = __repr__
+
+
+def _writing(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> tuple[WriteOptions, StructType]:
+    if overwrite:
+        raise OptionsError(
+            "a queue or topic cannot be overwritten: write with mode('append'), and streams with "
+            "outputMode('append')"
+        )
+    return write_options(options, has_destination=checked_for_writing(schema)), schema
+
+
+# -- reading a batch --------------------------------------------------------------------------
+
+
+@dataclass
+class Share(InputPartition):
+    """What one task may receive; None: all there is."""
+
+    count: int | None
+
+
+class BatchReader(DataSourceReader):
+    """Looks at what is there, or takes it (receiveAndDelete)."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        checked_for_reading(schema)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        if options.mode != PEEK:
+            most, tasks = options.messages_max, options.partitions
+            if most is None:
+                return [Share(None)] * tasks
+            shares = split(Range(0, most), tasks)
+            return [Share(share.end - share.start) for share in shares]
+        start = options.from_sequence or 0
+        with Peeker(options) as peeker:
+            end = peeker.end(start, options.messages_max)
+        if options.to_sequence is not None:
+            end = max(start, min(end, options.to_sequence + 1))
+        return [Numbers(part) for part in split(Range(start, end), options.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, Numbers):
+            return read_range(self._options, self._schema, partition.range)
+        assert isinstance(partition, Share)
+        messages = _received(self._options, partition.count)
+        return arrow.batches(
+            (read(data, entity=self._options.path) for data in messages), self._schema
+        )
+
+
+_CREDIT = 1000
+_CREDIT_WITH_A_LIMIT = 100
+
+
+def _received(options: ReadOptions, count: int | None) -> Iterator[bytes]:
+    """Until none came for a while, or there are enough.
+
+    What was on its way then is deleted in the queue already, so it comes on top of `count`.
+    """
+    credit = _CREDIT if count is None else min(count, _CREDIT_WITH_A_LIMIT)
+    with options.address.client(timeout_seconds=options.timeout_seconds) as client:
+        receiver = client.receiver(options.path, credit=credit, mode="receiveAndDelete")
+        taken = 0
+        while count is None or taken < count:
+            found = receiver.receive(credit, max_wait_seconds=options.wait_seconds)
+            if not found:
+                break
+            taken += len(found)
+            for one in found:
+                yield one.data
+        for one in receiver.close():
+            yield one.data

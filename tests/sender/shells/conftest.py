@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from tests.pairing.shells import AsyncioShell, Shell, SyncShell
 from tests.sender.shells.both import AsyncioSide, Others, Side, SyncSide
+from tests.sender.shells.stage import Stage
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +29,32 @@ def others() -> Iterator[Others]:
     others = Others()
     yield others
     others.close()
+
+
+@pytest.fixture(scope="session")
+def asyncio_shell() -> Iterator[AsyncioShell]:
+    shell = AsyncioShell()
+    yield shell
+    shell.close()
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def shell(request: pytest.FixtureRequest, asyncio_shell: AsyncioShell) -> Shell:
+    return asyncio_shell if request.param == "asyncio" else SyncShell()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    names = ("primary", "secondary")
+    queues = [QueueDescription(name=name) for name in ("orders", "invoices")]
+    with Broker(namespaces=[NamespaceOptions(name=name, queues=queues) for name in names]) as made:
+        yield made
+
+
+@pytest.fixture
+def stage(shell: Shell, broker: Broker) -> Iterator[Stage]:
+    stage = Stage(shell, broker)
+    yield stage
+    for name in ("primary", "secondary"):
+        broker[name].faults.clear()
+    stage.close()

@@ -31,7 +31,7 @@ from pairbus.amqp.engine import (
 from pairbus.broker.dialect import Answer, cbs_answer, read_request
 from pairbus.servicebus.failures import Kind, kind_of
 from pairbus.servicebus.fast import FastClient, SendFailed
-from tests.servicebus.fast.world import listening, message, messages, names, take
+from tests.servicebus.fast.world import exhaust, listening, message, messages, names, take
 
 KEY = AzureNamedKeyCredential("name", "key")
 SHORT = 0.5
@@ -177,8 +177,7 @@ def test_a_restart_is_told_with_its_reason_and_survived(client, broker):
     receiver = client.receiver("q", credit=1)
     [first] = take(receiver, 1)
     with broker.faults.restart(seconds=60), pytest.raises(ServiceBusConnectionError):
-        while True:
-            receiver.receive(1, max_wait_seconds=30)
+        exhaust(receiver)
     receiver.complete([first])
     assert names(client.management("q").peek(1, 10)) == ["m-1"]
 
@@ -203,8 +202,7 @@ def test_a_link_that_is_ended_with_a_reason_is_attached_again_by_the_next_call(c
     with broker.faults.cannot_receive("q", condition="com.microsoft:entity-disabled"):
         client.sender("q").send(messages(2))
         with pytest.raises(ServiceBusError, match="entity-disabled"):
-            for _ in range(2):
-                receiver.receive(1, max_wait_seconds=30)
+            exhaust(receiver)
     assert len(take(receiver, 1)) == 1
 
 

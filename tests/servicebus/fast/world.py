@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pairbus.amqp.sections import read_property, slice_message
@@ -62,6 +62,12 @@ def take(receiver: Receiver, count: int, *, seconds: float = 10.0) -> list[Recei
     return taken
 
 
+def exhaust(receiver: Receiver) -> None:
+    """Receive until it fails, which it must."""
+    while receiver.receive(1000, max_wait_seconds=30):
+        pass
+
+
 @contextmanager
 def listening(script: Callable[[socket.socket], None]) -> Iterator[int]:
     """The port of a peer that follows the script with each that connects, then hangs up."""
@@ -77,10 +83,8 @@ def listening(script: Callable[[socket.socket], None]) -> Iterator[int]:
                     continue
                 with peer:
                     peer.settimeout(10)
-                    try:
+                    with suppress(OSError):
                         script(peer)
-                    except OSError:
-                        pass
 
         thread = threading.Thread(target=serve)
         thread.start()

@@ -1,0 +1,138 @@
+"""Keeps locks alive while a batch is under way: a thread with a connection of its own.
+
+A lock is renewed when half of its time is over, for as long as the options allow. One that is lost
+is not watched any more: its message will be delivered again, and whoever settles it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from azure.core.exceptions import AzureError
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from pairbus.servicebus.fast import Received
+from pairbus.spark.options import ReadOptions
+
+log = logging.getLogger("pairbus.spark")
+
+_CHUNK: Final = 200
+_PAUSE_SECONDS: Final = 2.0
+_GATHER_SECONDS: Final = 1.0
+"""Locks that are due so soon after each other are renewed together."""
+
+
+@dataclass(slots=True)
+class _Lock:
+    tag: bytes
+    due: float
+    until: float
+    give_up: float
+
+
+class Renewal:
+    def __init__(self, options: ReadOptions, *, clock: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._clock = clock
+        self._locks: dict[bytes, _Lock] = {}
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, received: Iterable[Received]) -> None:
+        now = self._clock()
+        with self._changed:
+            for one in received:
+                locked_until = one.locked_until
+                if locked_until is not None:
+                    until = locked_until.timestamp()
+                    give_up = now + self._options.renewal_seconds
+                    due = now + max(until - now, 0.0) / 2
+                    self._locks[one.tag] = _Lock(one.tag, due, until, give_up)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"renew {self._options.path}", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def forget(self, received: Iterable[Received]) -> None:
+        with self._changed:
+            for one in received:
+                self._locks.pop(one.tag, None)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._locks.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=self._options.timeout_seconds)
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        options = self._options
+        client = options.address.client(timeout_seconds=min(options.timeout_seconds, 15.0))
+        management = client.management(options.path)
+        try:
+            while (tags := self._next()) is not None:
+                try:
+                    self._renewed(tags, management.renew_locks(tags))
+                except MessageLockLostError:
+                    for tag in tags:  # one of them is lost: which, the service does not say
+                        self._renew_one(tag, management.renew_locks)
+                except (AzureError, OSError) as error:
+                    log.warning("the locks of %r could not be renewed: %s", options.path, error)
+                    self._later(tags)
+        finally:
+            with contextlib.suppress(ServiceBusError, OSError):
+                client.close()
+
+    def _renew_one(self, tag: bytes, renew: Callable[[list[bytes]], list[datetime]]) -> None:
+        try:
+            self._renewed([tag], renew([tag]))
+        except (AzureError, OSError):
+            with self._changed:
+                self._locks.pop(tag, None)
+
+    def _next(self) -> list[bytes] | None:
+        """Wait for what is due; None when it is over."""
+        with self._changed:
+            while not self._is_over:
+                now = self._clock()
+                for lock in [one for one in self._locks.values() if now >= one.give_up]:
+                    del self._locks[lock.tag]
+                first = min((lock.due for lock in self._locks.values()), default=None)
+                if first is not None and first <= now:
+                    due = [
+                        one.tag for one in self._locks.values() if one.due <= now + _GATHER_SECONDS
+                    ]
+                    return due[:_CHUNK]
+                self._changed.wait(None if first is None else min(first - now, 60.0))
+            return None
+
+    def _renewed(self, tags: list[bytes], moments: list[datetime]) -> None:
+        now = self._clock()
+        with self._changed:
+            for tag, moment in zip(tags, moments, strict=False):
+                lock = self._locks.get(tag)
+                if lock is not None:
+                    lock.until = moment.astimezone(UTC).timestamp()
+                    lock.due = now + max(lock.until - now, _PAUSE_SECONDS) / 2
+
+    def _later(self, tags: list[bytes]) -> None:
+        with self._changed:
+            for tag in tags:
+                lock = self._locks.get(tag)
+                if lock is not None:
+                    lock.due = self._clock() + _PAUSE_SECONDS
+                    if lock.due >= lock.until:
+                        del self._locks[tag]

@@ -1,0 +1,107 @@
+"""Two namespaces in this process, and paired clients of one test on them.
+
+For what needs a connection. What a namespace does while it fails is `tests/pairing`'s to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+from pairbus.broker import Broker
+from pairbus.broker.faults import Faults
+from pairbus.broker.server import Endpoint
+from pairbus.events import Event
+from tests.pairing.shells import AsyncioShell, Shell
+
+_numbers = itertools.count()
+
+
+class Stage:
+    def __init__(self, shell: Shell, broker: Broker) -> None:
+        self.shell = shell
+        self.broker = broker
+        self.name = f"stage{next(_numbers)}"
+        """Of the primary in backlog paths, so that each test has queues of its own."""
+        self.queue = "orders"
+        self.told: list[Event] = []
+        self._open = ExitStack()
+
+    @property
+    def primary(self) -> Endpoint:
+        return self.broker["primary"]
+
+    @property
+    def secondary(self) -> Endpoint:
+        return self.broker["secondary"]
+
+    @property
+    def outage(self) -> Any:
+        """As a context manager: nobody reaches the primary."""
+        return self.primary.faults.unreachable()
+
+    @property
+    def faults(self) -> Faults:
+        return self.primary.faults
+
+    def client(self, text: str | None = None, **settings: Any) -> Any:
+        """Of the primary, unless told."""
+        made = self.shell.client(
+            text or self.primary.connection_string, **{"retry_total": 0, **settings}
+        )
+        self._open.callback(made.close)
+        return made
+
+    def options(self, *, factory: Any = None, manager: Any = None, **settings: Any) -> Any:
+        if manager is None:
+            manager = self.shell.manager(
+                self.secondary.connection_string, connection_verify=str(self.broker.ca_file)
+            )
+            self._open.callback(manager.close)
+        settings = {
+            "primary_namespace_name": self.name,
+            "backlog_queue_count": 2,
+            "failover_interval": timedelta(0),
+            "ping_primary_interval": timedelta(minutes=30),
+            "observers": [self.told.append],
+            **settings,
+        }
+        factory = factory or self.client(self.secondary.connection_string)
+        return self.shell.options(manager, factory, **settings)
+
+    def pair(self, **settings: Any) -> Any:
+        client = self.client()
+        client.pair_namespace(self.options(**settings))
+        return client
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.told]
+
+    def close(self) -> None:
+        self._open.close()
+
+    # --- what is left in the background
+
+    def background(self) -> list[str]:
+        """The names of threads and tasks that are ours, or the SDK's."""
+        if isinstance(self.shell, AsyncioShell):
+            return sorted(self.shell.call(_tasks))
+        return sorted(
+            thread.name
+            for thread in threading.enumerate()
+            if thread.name.startswith(("pairbus-stage", "pairbus-chore", "pairbus-partner"))
+            or "_keep_alive" in thread.name
+            or "_close_one" in thread.name
+        )
+
+
+async def _tasks() -> list[str]:
+    return [
+        task.get_coro().__qualname__  # type: ignore[union-attr]
+        for task in asyncio.all_tasks()
+        if task is not asyncio.current_task()
+    ]
