@@ -60,8 +60,8 @@ def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) 
                 namespace=namespace,
             )
         return options.syphon
-    if importlib.util.find_spec("pairbus.syphon") is None:
+    if importlib.util.find_spec("pyspark") is None:
         raise SyphonNotInstalled(namespace=namespace)
-    made = importlib.import_module("pairbus.syphon").background(options)
+    made = importlib.import_module("pairbus.syphon").background()
     assert isinstance(made, Syphon)
     return made

@@ -14,14 +14,9 @@ Nothing of Spark or of Azure's SDK is imported before it is asked for.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 
-def background(options: Any) -> Any:
+def background() -> Any:
     """The syphon for a paired client whose options ask for one; not started."""
-    if importlib.util.find_spec("pyspark") is None:
-        from pairbus.servicebus.errors import SyphonNotInstalled
-
-        raise SyphonNotInstalled
     return importlib.import_module("pairbus.syphon.background").BackgroundSyphon()

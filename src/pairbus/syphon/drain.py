@@ -164,7 +164,7 @@ class _Drain:
                 step = next_step(error, None, now=began)
                 assert isinstance(step, Bury)
                 buried.setdefault(step, []).append(received)
-                self._tell(source, "", Outcome.BURIED, [(received, None)], now_ms)
+                self._tell(source, "", Outcome.BURIED, [(received, None)], now_ms, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
         for path, pairs in groups.items():

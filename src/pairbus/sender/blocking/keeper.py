@@ -73,7 +73,7 @@ class Keeper:
         self.wake()
         deadline = time.monotonic() + JOIN_SECONDS_MAX
         for thread in [*self._chores, self._thread]:
-            if thread.ident is not None and thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     @contextmanager

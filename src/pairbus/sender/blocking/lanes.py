@@ -93,8 +93,10 @@ class Lanes:
         self._is_closed = True
         self.drop()
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
-        for thread in list(self._closers):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        while (closers := list(self._closers)) and time.monotonic() < deadline:
+            for thread in closers:
+                if thread.is_alive():  # one that was added just now is not started yet
+                    thread.join(max(0.0, deadline - time.monotonic()))
 
     def _end(self, lanes: Iterable[Lane]) -> None:
         """In threads of their own: the SDK takes a second to close one, and a send would wait."""
