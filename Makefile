@@ -18,16 +18,18 @@ demo: setup
 	@$(BIN)/pairbus demo
 
 # The official SDK sleeps half a second to open a link and as long to close it, so its tests run
-# side by side; those that kill brokers and flood them want the machine for themselves.
+# side by side; those that kill brokers and flood them want the machine for themselves, and so do
+# those with a Java machine.
 test: setup
-	$(BIN)/pytest -n 2 --ignore=tests/interop --ignore=tests/chaos
+	$(BIN)/pytest -n 2 -m "not spark" --ignore=tests/interop --ignore=tests/chaos
 	$(BIN)/pytest -n 8 tests/interop
-	$(BIN)/pytest tests/chaos
+	$(BIN)/pytest -m "not spark" tests/chaos
+	$(BIN)/pytest -m spark tests/spark tests/syphon
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src tests/typing
 	$(BIN)/lint-imports
 
 format: setup

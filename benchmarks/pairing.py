@@ -1,6 +1,6 @@
 """What being paired costs, next to the plain SDK in the same process, and how long an outage takes.
 
-    python benchmarks/pairing.py            the whole table (about seven minutes)
+    python benchmarks/pairing.py            the whole table (about eight minutes)
     python benchmarks/pairing.py --quick    some seconds; figures without meaning
 
 Both namespaces are brokers in processes of their own. Their data lie in memory where there is room:

@@ -34,7 +34,7 @@ MEASURES = (
         titles={
             "made": "pairing makes 10 backlog queues",
             "found": "... finds them",
-            "lazy": "... and does not connect (secondary_connections='lazy')",
+            "lazy": "... and keeps no connection ready (secondary_connections='lazy')",
         },
     ),
     Measure(

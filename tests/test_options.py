@@ -216,6 +216,13 @@ def test_a_name_of_the_primary_that_is_no_segment_is_refused(name: Any) -> None:
     assert repr(name) in str(caught.value)
 
 
+def test_an_observer_that_would_have_to_be_awaited_is_refused() -> None:
+    async def watch(event: Event) -> None: ...
+
+    with pytest.raises(OptionsError, match="let it put the event into a queue"):
+        made(observers=[watch])
+
+
 def test_observers_may_come_from_any_iterable() -> None:
     def watch(event: Event) -> None: ...
 

@@ -111,7 +111,7 @@ def test_a_lost_connection_ends_its_links(connection):
     with pytest.raises(ConnectionLost):
         connection.turn(0)
     with pytest.raises(LinkLost):
-        connection.check(link)
+        link.send(MESSAGE)
     connection.close()
     connection.cut()
 

@@ -84,6 +84,15 @@ def message(number: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"{number}", message_id=f"{number}")
 
 
+def is_reached(step: str, status: Any) -> bool:
+    """What a step waits for before it sends."""
+    if step == "back":
+        return not status.failed_over
+    if step == "pinging":
+        return bool(status.pings_sent >= 2)
+    return True
+
+
 # --- blocking -------------------------------------------------------------------------------------
 
 
@@ -115,8 +124,7 @@ def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
     for step in scenario.split():
         say(step)
         wait_for_go()
-        if step == "back":
-            wait_until(lambda: not primary.pairing.status().failed_over, "back on the primary")
+        wait_until(lambda step=step: is_reached(step, primary.pairing.status()), step)
         if step == "stuck":  # a send that nobody answers, while the client is closed
             stuck.append(threading.Thread(target=_try, args=(first, errors)))
             stuck[0].start()
@@ -181,7 +189,7 @@ async def run_asyncio(scenario: str, case: dict[str, str]) -> dict[str, Any]:
     for step in scenario.split():
         say(step)
         await loop.run_in_executor(None, wait_for_go)
-        while step == "back" and primary.pairing.status().failed_over:
+        while not is_reached(step, primary.pairing.status()):
             await asyncio.sleep(0.05)
         if step == "stuck":
             stuck.append(asyncio.create_task(_try_later(first, errors)))

@@ -52,6 +52,7 @@ class RouterDriver:
             assert plan.backlog_error is not None
             self.router.undeliverable(path, plan, now=self.now)
             entity.counts["refused"] += 1
+            self.check_queue(entity, None)
             self.listen()
             return
         else:
@@ -70,7 +71,7 @@ class RouterDriver:
             self.sends.append((path, plan))
         else:
             assert isinstance(plan, Nowhere)
-            entity.queue = None
+            self.check_queue(entity, None)
         self.listen()
 
     def succeed(self, index, number):
@@ -167,6 +168,16 @@ class RouterDriver:
             self.router.ping_failed(chore, error, now=self.now)
         self.listen()
 
+    def drop_unwanted_pings(self):
+        """Those that are out but have not left yet, and need not any more."""
+        for ping in [chore for chore in self.chores if isinstance(chore, Ping)]:
+            entity = self.model.entity(ping.path)
+            is_wanted = ping.epoch == entity.ways_back and not self.model.is_closed
+            assert self.router.is_wanted(ping) is is_wanted
+            if not is_wanted:
+                self.chores.remove(ping)
+                entity.is_ping_out = False
+
     def close(self):
         self.router.close(now=self.now)
         self.model.is_closed = True
@@ -175,7 +186,10 @@ class RouterDriver:
     # what must hold
 
     def check_queue(self, entity, queue):
-        """One that is in the rotation, and the same as before where nothing took that away."""
+        """One that is in the rotation, and the same as before where nothing took that away.
+
+        Who asks when none is left forgets the one it had, and takes what is back next time.
+        """
         if not self.model.in_rotation:
             assert queue is None
             entity.queue = None

@@ -98,6 +98,11 @@ class RouterMachine(RuleBasedStateMachine):
     def end_oldest_chore(self, answered):
         self.driver.end_chore(0, answered=answered)
 
+    @precondition(lambda self: self.driver.chores)
+    @rule()
+    def drop_unwanted_pings(self):
+        self.driver.drop_unwanted_pings()
+
     @rule(seconds=st.sampled_from(SECONDS), looks=st.booleans())
     def wait(self, seconds, looks):
         self.driver.wait(seconds)
@@ -138,6 +143,7 @@ ODDS = {
     "look": 10,
     "chore": 10,
     "other": 4,
+    "drop": 1,
 }
 
 
@@ -165,6 +171,8 @@ def step(driver, dice):
     elif action == "other":
         ask = dice.choice([driver.mark_healthy, driver.register, driver.begin_rest])
         ask(dice.choice(PATHS))
+    elif action == "drop":
+        driver.drop_unwanted_pings()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -212,6 +212,51 @@ def test_while_a_ping_of_the_last_outage_is_out_there_is_no_second_one():
     assert client.due() == [Ping("orders", 1)]
 
 
+@pytest.mark.req("G-03")
+def test_a_ping_that_had_to_queue_is_not_sent_once_the_entity_is_back():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    assert client.router.is_wanted(ping)
+    client.mark()
+    client.told()
+
+    assert not client.router.is_wanted(ping)
+    assert not client.router.is_wanted(ping)
+    assert client.told() == []
+    assert client.entity().pings_sent == 0
+    assert client.router.status().pings_out == 0
+
+    client.fail_over()  # at 80
+
+    assert client.at(140).due() == [Ping("orders", 1)]
+
+
+@pytest.mark.req("G-01", "G-03")
+def test_that_an_old_ping_is_not_wanted_says_nothing_of_the_new_one():
+    client = Client()
+    client.fail_over()
+    (old,) = client.at(70).due()
+    client.mark()
+    client.fail_over()
+    assert not client.router.is_wanted(old)
+    (new,) = client.at(140).due()
+
+    assert not client.router.is_wanted(old)
+    assert client.router.is_wanted(new)
+    assert client.router.status().pings_out == 1
+
+
+@pytest.mark.req("G-03")
+def test_a_closed_client_wants_no_ping():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    client.router.close(now=70.0)
+
+    assert not client.router.is_wanted(ping)
+
+
 def test_an_outcome_that_is_told_twice_frees_nothing_else():
     client = Client()
     client.fail_over()

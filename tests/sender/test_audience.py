@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pairbus.errors import OptionsError
 from pairbus.events import Closed, Event, Recovered
 from pairbus.sender.audience import Audience
 
@@ -133,8 +134,19 @@ def test_nothing_is_told_after_the_end() -> None:
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be callable with one event, not 'log'"):
+    with pytest.raises(OptionsError, match="must be callable with one event, not 'log'"):
         audience().observe("log")  # type: ignore[arg-type]
+
+
+def test_what_would_have_to_be_awaited_is_refused() -> None:
+    async def watch(event: Event) -> None: ...
+
+    class Watching:
+        async def __call__(self, event: Event) -> None: ...
+
+    for observer in (watch, Watching()):
+        with pytest.raises(OptionsError, match="must be a plain function, which is called and not"):
+            audience().observe(observer)  # type: ignore[arg-type]
 
 
 def test_threads_that_register_at_once_are_all_told() -> None:

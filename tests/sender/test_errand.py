@@ -131,6 +131,22 @@ def test_a_turn_that_others_took_is_a_timeout_that_says_what_to_do() -> None:
     assert error.is_stuck
 
 
+@pytest.mark.parametrize(
+    ("turns", "timeout", "expected"),
+    [
+        pytest.param(0, 60.0, True, id="one had it for a minute"),
+        pytest.param(0, 5.0, True, id="one had it for longer than opening a link takes"),
+        pytest.param(0, 4.9, False, id="one had it, and may have opened its link"),
+        pytest.param(1, 60.0, False, id="several had it"),
+        pytest.param(0, None, False, id="without a limit nobody waits in vain"),
+    ],
+)
+def test_a_turn_that_never_came_tells_of_the_primary_if(
+    turns: int, timeout: float | None, expected: bool
+) -> None:
+    assert errand.is_stuck(turns, timeout) is expected
+
+
 # --- what is sent
 
 

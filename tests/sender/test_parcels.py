@@ -146,9 +146,10 @@ def test_one_byte_decides() -> None:
         packed([message], (size - 1, size - 1))
 
 
-def test_a_message_that_no_namespace_would_take_is_its_own_fault() -> None:
-    with pytest.raises(MessageSizeExceededError, match="'orders' has 5001 bytes; at most 5000"):
+def test_a_message_that_is_too_large_by_itself_is_told_so() -> None:
+    with pytest.raises(EnvelopeTooLarge, match="it has 5001 bytes by itself, and 5000 are") as told:
         packed([diverted(exactly(5_001), "orders")], (5_000, 5_000))
+    assert told.value.bare_size == 5_001
 
 
 @pytest.mark.parametrize(

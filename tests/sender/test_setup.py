@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import pairbus
 from pairbus.options import PairedNamespaceOptions
 from pairbus.route.router import ToBacklog, ToPrimary
 from pairbus.sender import setup
@@ -115,6 +116,23 @@ def test_a_primary_that_is_bound_to_one_entity_can_be_paired() -> None:
     bound = plain_client(f"{PRIMARY};EntityPath=orders")
 
     setup.checked(bound, options(), is_asyncio=False)
+
+
+@pytest.mark.req("C-01")
+def test_with_a_syphon_the_secondarys_client_is_one_that_tells_when_it_ends() -> None:
+    with pytest.raises(PairingError, match="must be pairbus's ServiceBusClient and not the SDK's"):
+        setup.checked(plain_client(), options(enable_syphon=True), is_asyncio=False)
+
+    telling = pairbus.ServiceBusClient.from_connection_string(SECONDARY)
+    setup.checked(plain_client(), options(enable_syphon=True, factory=telling), is_asyncio=False)
+
+
+def test_a_secondary_whose_client_has_been_closed_is_refused() -> None:
+    closed = pairbus.ServiceBusClient.from_connection_string(SECONDARY)
+    closed.close()
+
+    with pytest.raises(PairingError, match="the secondary's client has been closed"):
+        setup.checked(plain_client(), options(factory=closed), is_asyncio=False)
 
 
 def test_the_manager_and_the_factory_are_of_one_namespace() -> None:

@@ -51,25 +51,17 @@ def test_one_that_is_not_installed_is_named_with_what_to_install(
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *more: None if name == "pairbus.syphon" else found(name, *more),
+        lambda name, *more: None if name == "pyspark" else found(name, *more),
     )
 
     with pytest.raises(SyphonNotInstalled, match=r"install .*`pairbus\[spark\]`.*, or pair with"):
         syphon_for(options(enable_syphon=True), "contoso")
 
 
-def test_the_installed_one_is_made_from_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    class Installed(Working):
-        def __init__(self, options: Any) -> None:
-            made.append(options)
-
+def test_the_installed_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("pairbus.syphon")
-    module.__spec__ = importlib.util.spec_from_loader("pairbus.syphon", loader=None)
-    module.background = Installed
+    module.background = Working
     monkeypatch.setitem(sys.modules, "pairbus.syphon", module)
-    given = options(enable_syphon=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
-    assert isinstance(syphon_for(given, "contoso"), Installed)
-    assert made == [given]
+    assert isinstance(syphon_for(options(enable_syphon=True), "contoso"), Working)

@@ -245,11 +245,6 @@ class Connection:
             f"link {link.name!r} to be detached",
         )
 
-    def check(self, link: Link) -> None:
-        """Raises LinkLost if nothing can be done on it any more."""
-        if link.is_over:
-            raise LinkLost(f"link {link.name!r} was ended", link.error)
-
     # -- messages ---------------------------------------------------------------------------
 
     def settle(
@@ -260,13 +255,13 @@ class Connection:
         Answers which of them were refused, with the reason. Raises if the answer did not come: then
         nobody knows.
         """
-        self.check(link)
+        link.check()
         session = link.session
         settling = session.settling
         link.settle(ids, outcome, two_phase=True)
         try:
             self.wait(lambda: not settling or session.is_over or link.is_over, until, "settlements")
-            self.check(link)
+            link.check()
         finally:
             settling.clear()
             refusals, session.refusals = session.refusals, {}

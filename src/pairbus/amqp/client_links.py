@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.amqp.client_errors import LinkLost
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
@@ -65,6 +66,11 @@ class Link:
     def alive(self) -> bool:
         return self.attached and not self.is_over
 
+    def check(self) -> None:
+        """Raises LinkLost if nothing can be done here any more."""
+        if self.is_over:
+            raise LinkLost(f"link {self.name!r} was ended", self.error)
+
     def detach(self) -> None:
         """For good, and at once as far as we are concerned. The peer's answer is awaited by the
         session, which knows the link until then."""
@@ -106,13 +112,15 @@ class ReceiverLink(Link):
 
     def grant(self, credit: int) -> None:
         """Let the peer have so much credit in all."""
+        if self.is_over:
+            return
         self.credit = credit
         self._is_draining = False
         self.session.flow(self, credit)
 
     def drain(self) -> None:
         """Ask for the credit back: what is on the way still comes, then `credit` is 0."""
-        if self.credit and not self._is_draining:
+        if self.credit and not self._is_draining and not self.is_over:
             self._is_draining = True
             self.session.flow(self, self.credit, drain=True)
 
@@ -121,7 +129,8 @@ class ReceiverLink(Link):
 
         `two_phase`: the peer answers, and until then they are in the session's `settling`.
         """
-        self.session.dispose(ids, outcome, two_phase=two_phase)
+        if not self.is_over:
+            self.session.dispose(ids, outcome, two_phase=two_phase)
 
     # -- the peer's -------------------------------------------------------------------------
 
@@ -186,6 +195,7 @@ class SenderLink(Link):
 
     def send(self, payload: bytes, *, message_format: int = 0) -> Ticket:
         """Ask `credit` first. The ticket tells when the peer has answered."""
+        self.check()
         self.credit -= 1
         self.delivery_count = self.delivery_count + 1 & SERIAL
         self._tag = self._tag + 1 & SERIAL

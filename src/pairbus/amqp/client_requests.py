@@ -89,7 +89,7 @@ class Requests:
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):
-            self._connection.check(link)
+            link.check()
 
 
 def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> bytes:

@@ -183,6 +183,16 @@ class Router:
         moments = (self._agenda.next, self._rotation.next_due)
         return min((at for at in moments if at is not None), default=None)
 
+    def is_wanted(self, ping: Ping) -> bool:
+        """To be asked before a ping that had to queue is sent. If not, nothing is to be told."""
+        entity = self._entities[ping.path.lower()]
+        if not self._is_closed and ping.epoch == entity.health.epoch:
+            return True
+        if entity.ping_out == ping:
+            entity.ping_out = None
+            self._agenda.set(entity.key, entity.wake_at)
+        return False
+
     def ping_answered(self, ping: Ping, *, now: float) -> bool:
         """True: that brought the entity back. False: it was back, or the client is closed."""
         entity = self._ping_ended(ping, error=None)

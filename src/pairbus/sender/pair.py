@@ -8,6 +8,7 @@ backlog queues (`lanes.py`), what runs in the background (`keeper.py`), and call
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ from pairbus.sender.status import PairingStatus, snapshot
 from pairbus.servicebus import internals
 from pairbus.servicebus.backlog_queues import Found
 from pairbus.servicebus.errors import PairingError
+
+logger = logging.getLogger("pairbus.pairing")
 
 # A connection that could not be made ready is tried again after this long.
 READY_AGAIN_SECONDS = 30.0
@@ -55,7 +58,8 @@ class Pair:
 
         self._found = found
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        # Reentrant, for a signal's handler that sends or looks while its own thread decides.
+        self._lock = threading.RLock()
         self._router: Router = setup.router_for(self.namespace, found.queues, options)
         self._audience = Audience(
             self.namespace,
@@ -153,8 +157,13 @@ class Pair:
         with self._lock:
             return 0 if self._router.queues_left > 1 else self._backlog_retries
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked from the one that paired: nothing here is its own."""
+        return os.getpid() != self._process
+
     def check_process(self) -> None:
-        if os.getpid() != self._process:
+        if self.is_of_parent:
             raise PairingError(
                 "this client was paired before the process was forked, and its connections are "
                 "the parent's; make and pair a client in the child process",
@@ -180,6 +189,8 @@ class Pair:
 
     def tell_paired(self) -> None:
         self._is_told = True
+        for caution in self._found.cautions:
+            logger.warning("%s", caution)
         queues, made = self._found.queues, self._found.made
         self._audience.tell([Paired(namespace=self.namespace, backlog_queues=queues, made=made)])
 

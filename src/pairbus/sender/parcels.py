@@ -61,11 +61,9 @@ def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) 
         size = internals.encoded_size(lane, message)
         if size > limit:
             bare = _bare_size(lane, message)
-            if bare > limit:  # the primary would refuse it as well
-                raise MessageSizeExceededError(
-                    message=f"a message for {path!r} has {bare} bytes; at most {limit} are taken"
-                )
-            raise EnvelopeTooLarge(entity=path, backlog_queue=queue, size=size, limit=limit)
+            raise EnvelopeTooLarge(
+                entity=path, backlog_queue=queue, size=size, limit=limit, bare_size=bare
+            )
     return Parcel(content=message, count=1)
 
 

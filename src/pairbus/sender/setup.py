@@ -34,12 +34,27 @@ def checked(
             namespace=primary,
         )
     _check_hosts(client, options)
+    _check_secondary(options)
     if not options.claim():
         raise PairingError(
             "these options have paired a client already; make new ones for each client",
             namespace=primary,
         )
     return options
+
+
+def _check_secondary(options: SendAvailabilityPairedNamespaceOptions) -> None:
+    secondary = options.messaging_factory
+    state = getattr(secondary, "_state", None)
+    host = internals.host_of(secondary)
+    if state is None and options.enable_syphon:
+        raise PairingError(
+            "with enable_syphon=True, messaging_factory must be pairbus's ServiceBusClient and not "
+            "the SDK's, which does not tell when it is closed",
+            namespace=host,
+        )
+    if state is not None and state.is_closed:
+        raise PairingError("the secondary's client has been closed", namespace=host)
 
 
 def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from azure.core.exceptions import (
@@ -24,6 +25,9 @@ from pairbus.servicebus.errors import PairingError
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
 """The service's longest duration. To its last 100 nanoseconds, which a timedelta cannot hold: one
 more is refused."""
+
+# Anything shorter than a century is meant to end.
+_LONG: Final = timedelta(days=36_500)
 
 SETTINGS: Final[dict[str, Any]] = {
     "max_size_in_megabytes": 5120,
@@ -43,6 +47,8 @@ class Found:
     queues: tuple[str, ...]
     made: tuple[str, ...]
     """Those of them that were missing, and have been made."""
+    cautions: tuple[str, ...] = ()
+    """What is dangerous about those that were there: they are used as they are."""
 
 
 def names(namespace: str, count: int) -> tuple[str, ...]:
@@ -50,19 +56,48 @@ def names(namespace: str, count: int) -> tuple[str, ...]:
     return tuple(f"{namespace}/x-servicebus-transfer/{index}" for index in range(count))
 
 
+def _cautions(queue: str, found: Any) -> list[str]:
+    """What could cost a message, of a queue that somebody else has made."""
+    dangers = {
+        "drops a message whose id another one had (requires_duplicate_detection)": bool(
+            getattr(found, "requires_duplicate_detection", False)
+        ),
+        "takes no message without a session (requires_session)": bool(
+            getattr(found, "requires_session", False)
+        ),
+        "passes messages on, away from the syphon (forward_to)": bool(
+            getattr(found, "forward_to", None)
+        ),
+        "lets messages expire (default_message_time_to_live)": _ends(
+            getattr(found, "default_message_time_to_live", None)
+        ),
+        "deletes itself (auto_delete_on_idle)": _ends(getattr(found, "auto_delete_on_idle", None)),
+    }
+    return [
+        f"backlog queue {queue!r} was there already and {danger}: messages diverted to it may be "
+        "lost; delete it, and it is made anew as it should be"
+        for danger, is_there in dangers.items()
+        if is_there
+    ]
+
+
+def _ends(duration: Any) -> bool:
+    return isinstance(duration, timedelta) and duration < _LONG
+
+
 def prepare(manager: Any, names: Iterable[str]) -> Found:
     """Find the queues, or make them. On PairingError, what was made until then stays for the next
     attempt."""
-    queues, made = tuple(names), []
+    queues, made, cautions = tuple(names), [], []
     for queue in queues:
         try:
-            manager.get_queue(queue)
+            cautions += _cautions(queue, manager.get_queue(queue))
         except Exception as error:
             if not _is_missing(error):
                 raise _refusal(manager, queue, "looked up", error) from error
             if _make(manager, queue):
                 made.append(queue)
-    return Found(queues=queues, made=tuple(made))
+    return Found(queues=queues, made=tuple(made), cautions=tuple(cautions))
 
 
 def _make(manager: Any, queue: str) -> bool:
@@ -77,16 +112,16 @@ def _make(manager: Any, queue: str) -> bool:
 
 async def prepare_async(manager: Any, names: Iterable[str]) -> Found:
     """`prepare`, with asyncio's administration client."""
-    queues, made = tuple(names), []
+    queues, made, cautions = tuple(names), [], []
     for queue in queues:
         try:
-            await manager.get_queue(queue)
+            cautions += _cautions(queue, await manager.get_queue(queue))
         except Exception as error:
             if not _is_missing(error):
                 raise _refusal(manager, queue, "looked up", error) from error
             if await _make_async(manager, queue):
                 made.append(queue)
-    return Found(queues=queues, made=tuple(made))
+    return Found(queues=queues, made=tuple(made), cautions=tuple(cautions))
 
 
 async def _make_async(manager: Any, queue: str) -> bool:

@@ -112,10 +112,9 @@ class BacklogExhausted(_Paired, ServiceBusError):
 
 
 class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
-    """The message alone would fit; with what the backlog adds to bring it home later, it does
-    not."""
+    """The message does not fit the backlog queue: with what is added to bring it home, or at all."""
 
-    _FIELDS = ("entity", "backlog_queue", "size", "limit")
+    _FIELDS = ("entity", "backlog_queue", "size", "limit", "bare_size")
     _CAUSES = ("error",)
 
     def __init__(
@@ -125,14 +124,20 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
         backlog_queue: str,
         size: int | None = None,
         limit: int | None = None,
+        bare_size: int | None = None,
         error: BaseException | None = None,
     ) -> None:
         grown = "it" if size is None else f"its {size} bytes"
         allowed = "the limit" if limit is None else f"the limit of {limit} bytes"
+        why = (
+            "what is added to bring it home (path, session id, time to live, schedule) takes "
+            f"{grown} over {allowed}"
+        )
+        if bare_size is not None and limit is not None and bare_size > limit:
+            why = f"it has {bare_size} bytes by itself, and {limit} are the most"
         super().__init__(
             message=f"a message for {entity!r}, which is failed over, does not fit backlog queue "
-            f"{backlog_queue!r}: what is added to bring it home (path, session id, time to live, "
-            f"schedule) takes {grown} over {allowed}. Nothing was lost: send it in smaller parts, "
+            f"{backlog_queue!r}: {why}. Nothing was lost: send it in smaller parts, "
             "or again when the primary is back.",
             error=error,
         )
@@ -141,6 +146,8 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
         self.size = size
         """In bytes, with the envelope; None where only the service measured it."""
         self.limit = limit
+        self.bare_size = bare_size
+        """In bytes, without it."""
         self.error = error
 
 

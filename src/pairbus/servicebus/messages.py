@@ -117,6 +117,8 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
     twin = _twin(raw)
     session_id = _take_session(twin)
     time_to_live_ms = _take_time_to_live(twin)
+    if schedule is not None and _milliseconds(schedule) is None:
+        raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
     annotated = _take_schedule(twin)
     scheduled_ms = annotated if schedule is None else _milliseconds(schedule)
     properties = wrap(

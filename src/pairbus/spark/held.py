@@ -12,6 +12,7 @@ and the messages come again, in a later batch, when their locks have run out.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ from pairbus.errors import OptionsError
 from pairbus.servicebus.fast import FastClient, Received, Receiver, SettleFailed
 from pairbus.spark import arrow
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
-from pairbus.spark.peeking import Peeker, patiently
+from pairbus.spark.peeking import PartitionedEntity, Peeker, patiently
 from pairbus.spark.renewal import Renewal
 from pairbus.spark.rows import read
 from pairbus.spark.schema import checked_for_reading
@@ -61,7 +62,10 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._monotonic: Callable[[], float] = time.monotonic
         self._hold: _Hold | None = None
+        # With availableNow: it ends, and where what was there at the start ends.
+        self._ends = False
         self._target: int | None = None
+        self._is_past = False
         self._is_done = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,7 +80,9 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.trigger_messages_max or 1)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with Peeker(self._options) as peeker:
+        self._ends = True
+        # The numbers of a partitioned entity tell no end: there it is when nothing more comes.
+        with Peeker(self._options) as peeker, contextlib.suppress(PartitionedEntity):
             self._target = peeker.end(0)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -114,13 +120,19 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _take(self, hold: _Hold, at: int, most: int | None) -> int:
         most = most or self._options.trigger_messages_max or 1
         until = self._monotonic() + self._options.locked_wait_seconds
+        if self._is_past and not self._is_left_behind():
+            self._is_done = True
+            return 0
         while True:
             found = hold.take(at, most, self._options.wait_seconds)
-            if found or self._target is None:
+            if found and self._target is not None:
+                last = max(one.sequence_number or 0 for one in hold.batches[at + found])
+                self._is_past = self._is_past or last >= self._target
+            if found or not self._ends:
                 return found
             # Of what was there at the start, somebody may still have some locked, perhaps this
             # query before it was restarted.
-            if not self._is_left_behind(hold):
+            if not self._is_left_behind():
                 self._is_done = True
                 return 0
             if self._monotonic() >= until:
@@ -133,7 +145,8 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 return 0
 
-    def _is_left_behind(self, hold: _Hold) -> bool:
+    def _is_left_behind(self) -> bool:
+        """Whether something is still there of what was there at the start."""
         if self._options.mode != PEEK_LOCK or self._target is None:
             return False
         with Peeker(self._options) as peeker:

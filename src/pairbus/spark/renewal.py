@@ -25,6 +25,7 @@ log = logging.getLogger("pairbus.spark")
 
 _CHUNK: Final = 200
 _PAUSE_SECONDS: Final = 2.0
+_SHORTEST_SECONDS: Final = 0.2
 _GATHER_SECONDS: Final = 1.0
 """Locks that are due so soon after each other are renewed together."""
 
@@ -126,7 +127,7 @@ class Renewal:
                 lock = self._locks.get(tag)
                 if lock is not None:
                     lock.until = moment.astimezone(UTC).timestamp()
-                    lock.due = now + max(lock.until - now, _PAUSE_SECONDS) / 2
+                    lock.due = now + max(lock.until - now, _SHORTEST_SECONDS) / 2
 
     def _later(self, tags: list[bytes]) -> None:
         with self._changed:

@@ -28,6 +28,9 @@ from pairbus.amqp.walk import PAST_THE_END, MalformedMessage, skip
 from pairbus.errors import PairbusError
 from pairbus.spark.typed import Typed, to_typed
 
+Body = tuple[bytes | None, str | None]
+"""What the columns body and bodyType say."""
+
 
 class UnreadableMessage(PairbusError, ValueError):
     """A message cannot be made into a row."""
@@ -118,13 +121,23 @@ TOLD: Final = frozenset(
 class Read:
     """One message as it was delivered or peeked, taken apart when a column asks for it."""
 
-    __slots__ = ("_application", "_fields", "_notes", "data", "entity", "lock_token", "parts")
+    __slots__ = (
+        "_application",
+        "_body",
+        "_fields",
+        "_notes",
+        "data",
+        "entity",
+        "lock_token",
+        "parts",
+    )
 
     def __init__(self, data: bytes, *, entity: str = "", lock_token: UUID | None = None) -> None:
         self.data = data
         self.parts: Parts = slice_message(data)
         self.entity = entity
         self.lock_token = lock_token
+        self._body: Body | None = None
         self._fields: list[Any] | None = None
         self._notes: dict[str, tuple[bytes, Any]] | None = None
         self._application: dict[str, tuple[bytes, Any]] | None = None
@@ -135,6 +148,12 @@ class Read:
         if fields is None:
             fields = self._fields = _fields(self.parts.bare, self.parts.properties)
         return fields[index] if index < len(fields) else None
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = _body(self.parts)
+        return self._body
 
     @property
     def notes(self) -> dict[str, tuple[bytes, Any]]:
@@ -220,10 +239,10 @@ def state(message: Read) -> str:
     return STATES[number] if isinstance(number, int) and 0 <= number < 3 else STATES[0]
 
 
-def _body(message: Read) -> tuple[bytes | None, str | None]:
+def _body(parts: Parts) -> Body:
     """The bytes of a single data section; of anything else the sections, encoded as they are."""
-    bare = message.parts.bare
-    spans = (message.parts.properties, message.parts.application_properties)
+    bare = parts.bare
+    spans = (parts.properties, parts.application_properties)
     pos = start = max((span[1] for span in spans if span), default=0)
     count, end, kind = 0, pos, 0
     while pos < len(bare):
@@ -356,8 +375,8 @@ def _lock_token(message: Read) -> str | None:
 
 
 _GETTERS: Final[dict[str, Callable[[Read], Any]]] = {
-    "body": lambda message: _body(message)[0],
-    "bodyType": lambda message: _body(message)[1],
+    "body": lambda message: message.body[0],
+    "bodyType": lambda message: message.body[1],
     "messageId": _identifier(MESSAGE_ID),
     "correlationId": _identifier(CORRELATION_ID),
     "subject": _text(SUBJECT),

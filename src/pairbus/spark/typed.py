@@ -91,11 +91,8 @@ def to_typed(raw: bytes, value: Any) -> Typed:
     known = _TO_TEXT.get(kind)
     if known is None:
         return ("null", None) if value is None else (ENCODED, _base64(raw))
-    if kind is float or kind is Float:
-        if math.isnan(value):
-            return ENCODED, _base64(raw)  # there are many of these, and one text
-    elif kind is Timestamp and not -62_135_596_800_000 <= value < 253_402_300_800_000:
-        return "timestamp", int.__repr__(value)
+    if (kind is float or kind is Float) and math.isnan(value):
+        return ENCODED, _base64(raw)  # there are many of these, and one text
     return known[0], known[1](value)
 
 

@@ -1,8 +1,9 @@
 """The pipeline that brings diverted messages home: out of the backlog queues, to where they belong.
 
-    restore.py    pure: a backlog message made into the message that was sent
-    step.py       pure: what to do with it, given what is known of its destination
-    receipts.py   what was done, in rows that add up
+    restore.py        pure: a backlog message made into the message that was sent (pieces, pairs)
+    destinations.py   pure: what is known of queues and topics of the primary; the whole policy
+    step.py           pure: what to do with a message, given that
+    receipts.py       pure: what was done, in rows that add up (waits)
     drain.py      one task of a round: receive, restore, send, settle
     plan.py       pure: which queues the next round takes, and when
     job.py        the driver's loop of rounds; runner.py runs a round on Spark

@@ -334,7 +334,7 @@ class _Drain:
             held.sort(key=lambda received: received.delivery_id)
             try:
                 if held:
-                    source.receiver.abandon(held)
+                    source.receiver.release(held)
             except AzureError as error:
                 logger.info("messages of %s were not released: %s", source.queue, error)
             for pairs in source.held.values():

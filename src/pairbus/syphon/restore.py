@@ -105,7 +105,7 @@ def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bo
             properties_section,
             pairs.application_properties(own, own_count),
             data[body:],
-            pairs.without_lock_token(data, delivery),
+            pairs.without_lock_token(data, delivery),  # last, where the SDK has them
         )
     )
     return Restored(

@@ -53,6 +53,20 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def stage(shell: Shell, broker: Broker) -> Iterator[Stage]:
+    yield from _staged(shell, broker)
+
+
+@pytest.fixture
+def asyncio_stage(asyncio_shell: AsyncioShell, broker: Broker) -> Iterator[Stage]:
+    yield from _staged(asyncio_shell, broker)
+
+
+@pytest.fixture
+def blocking_stage(broker: Broker) -> Iterator[Stage]:
+    yield from _staged(SyncShell(), broker)
+
+
+def _staged(shell: Shell, broker: Broker) -> Iterator[Stage]:
     stage = Stage(shell, broker)
     yield stage
     for name in ("primary", "secondary"):

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 from pairbus.broker import Broker
-from pairbus.broker.faults import Faults
 from pairbus.broker.server import Endpoint
 from pairbus.events import Event
 from tests.pairing.shells import AsyncioShell, Shell
@@ -40,13 +39,18 @@ class Stage:
         return self.broker["secondary"]
 
     @property
+    def primary_text(self) -> str:
+        """Its connection string."""
+        return self.primary.connection_string
+
+    @property
+    def secondary_text(self) -> str:
+        return self.secondary.connection_string
+
+    @property
     def outage(self) -> Any:
         """As a context manager: nobody reaches the primary."""
         return self.primary.faults.unreachable()
-
-    @property
-    def faults(self) -> Faults:
-        return self.primary.faults
 
     def client(self, text: str | None = None, **settings: Any) -> Any:
         """Of the primary, unless told."""
@@ -59,7 +63,7 @@ class Stage:
     def options(self, *, factory: Any = None, manager: Any = None, **settings: Any) -> Any:
         if manager is None:
             manager = self.shell.manager(
-                self.secondary.connection_string, connection_verify=str(self.broker.ca_file)
+                self.secondary_text, connection_verify=str(self.broker.ca_file), retry_total=0
             )
             self._open.callback(manager.close)
         settings = {
@@ -77,6 +81,13 @@ class Stage:
         client = self.client()
         client.pair_namespace(self.options(**settings))
         return client
+
+    def sender(self, client: Any, path: str = "orders") -> Any:
+        """One that is closed in the end: the SDK forgets those that nobody has any more, with what
+        they have opened."""
+        made = client.get_queue_sender(path)
+        self._open.callback(made.close)
+        return made
 
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.told]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import subprocess
 import sys
 import time
@@ -60,28 +61,42 @@ def test_a_pairing_that_fails_leaves_the_client_as_it_was_and_the_options_for_an
     stage: Stage,
 ) -> None:
     client = stage.client()
-    before = stage.background()
     options = stage.options()
 
-    with (
-        stage.secondary.faults.error(),
-        pytest.raises(PairingError),
-    ):
+    with stage.secondary.faults.cannot_manage(), pytest.raises(PairingError):
         client.pair_namespace(options)
 
     assert client.pairing is None
     assert stage.told == []
-    until(lambda: stage.background() == before, "nothing of it runs")
     with client.get_queue_sender("orders") as sender:
         sender.send_messages(ServiceBusMessage("as before"))
     client.pair_namespace(options)
     assert client.pairing is not None
 
 
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize("connections", ["ready", "lazy"])
+def test_a_secondary_that_takes_no_link_is_told_and_nothing_is_left_of_the_pairing(
+    stage: Stage, connections: str
+) -> None:
+    client = stage.client()
+    wrong = re.sub("SharedAccessKey=[^;]*", "SharedAccessKey=b3RoZXI=", stage.secondary_text)
+    options = stage.options(factory=stage.client(wrong), secondary_connections=connections)
+    before = stage.background()
+
+    with pytest.raises(PairingError, match="does not take a sender's link to backlog queue"):
+        client.pair_namespace(options)
+
+    assert client.pairing is None
+    assert not options.is_paired
+    assert stage.told == []
+    until(lambda: stage.background() == before, "nothing of it runs")
+
+
 @pytest.mark.req("A-01")
 def test_a_sender_made_before_the_pairing_is_paired_and_known(stage: Stage) -> None:
     client = stage.client()
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     client.pair_namespace(stage.options())
 
     assert [entity.path for entity in client.pairing.status().entities] == ["orders"]
@@ -130,7 +145,7 @@ def test_a_client_that_is_closed_when_it_is_told_of_its_pairing_is_closed(stage:
 
     until(lambda: stage.background() == before, "nothing of it runs")
     with pytest.raises(ValueError, match="has been closed"):
-        client.get_queue_sender("orders")
+        stage.sender(client)
 
 
 @pytest.mark.req("C-02")
@@ -184,7 +199,7 @@ def test_a_client_may_be_closed_twice_and_by_many_at_once(stage: Stage, others: 
 def test_a_client_may_be_closed_by_who_is_told_of(stage: Stage, moment: str) -> None:
     before = stage.background()
     client = stage.pair(secondary_connections="lazy")
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
 
     def close(event: Any) -> None:
         if type(event).__name__ == moment:
@@ -217,7 +232,7 @@ def test_a_client_may_be_closed_by_who_is_told_of_a_ping(stage: Stage) -> None:
 
     client.pairing.observe(close)
     with stage.outage:
-        client.get_queue_sender("orders").send_messages(ServiceBusMessage("a"))
+        stage.sender(client).send_messages(ServiceBusMessage("a"))
         until(lambda: closed, "a ping was sent")
 
     until(lambda: stage.background() == before, "nothing of it runs")
@@ -228,7 +243,7 @@ def test_a_client_may_be_closed_by_who_is_told_of_a_ping(stage: Stage) -> None:
 def test_closing_ends_a_send_that_waits_for_a_silent_primary(stage: Stage, others: Others) -> None:
     before = stage.background()
     client = stage.pair(send_timeout=timedelta(minutes=10))
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     with stage.primary.faults.hang():
         call = others.begin(sender.send_messages, ServiceBusMessage("a"))
         assert is_waiting(call, 0.5)
@@ -246,7 +261,7 @@ def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
     stage: Stage, others: Others
 ) -> None:
     client = stage.pair()
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     counts = {"sent": 0, "diverted": 0}
 
     def send_until_closed() -> BaseException:
@@ -274,17 +289,17 @@ def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
 
 def test_a_paired_client_that_is_closed_makes_no_senders(stage: Stage) -> None:
     client = stage.pair()
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     client.close()
 
     with pytest.raises(ValueError, match="cannot make a sender for 'orders'"):
-        client.get_queue_sender("orders")
+        stage.sender(client)
     with pytest.raises(ValueError, match="already been shutdown"):
         sender.send_messages(ServiceBusMessage("a"))
 
 
 def test_the_secondarys_own_client_stays_open_when_the_primarys_is_closed(stage: Stage) -> None:
-    secondary = stage.client(stage.secondary.connection_string)
+    secondary = stage.client(stage.secondary_text)
     client = stage.pair(factory=secondary)
     client.close()
 
@@ -296,9 +311,9 @@ def test_the_secondarys_own_client_stays_open_when_the_primarys_is_closed(stage:
 def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_is_told(
     stage: Stage,
 ) -> None:
-    secondary = stage.client(stage.secondary.connection_string)
+    secondary = stage.client(stage.secondary_text)
     client = stage.pair(factory=secondary)
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     with stage.outage:
         sender.send_messages(ServiceBusMessage("a"))
         secondary.close()
@@ -316,7 +331,7 @@ def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_is_tol
 @pytest.mark.parametrize("is_paired", [True, False])
 def test_a_faulted_client_says_why_whatever_is_asked_of_it(stage: Stage, is_paired: bool) -> None:
     client = stage.pair() if is_paired else stage.client()
-    sender = client.get_queue_sender("orders")
+    sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))
     later = datetime.now(UTC) + timedelta(hours=1)
 
@@ -328,7 +343,7 @@ def test_a_faulted_client_says_why_whatever_is_asked_of_it(stage: Stage, is_pair
         lambda: sender.cancel_scheduled_messages(1),
         sender.create_message_batch,
         sender.__enter__,
-        lambda: client.get_queue_sender("orders"),
+        lambda: stage.sender(client),
         lambda: client.get_topic_sender("orders"),
         lambda: client.get_queue_receiver("orders"),
         lambda: client.get_subscription_receiver("orders", "all"),
@@ -361,7 +376,7 @@ class Syphon:
 @pytest.mark.req("C-02")
 def test_a_syphon_runs_from_the_pairing_to_the_end(stage: Stage) -> None:
     syphon = Syphon()
-    secondary = stage.client(stage.secondary.connection_string)
+    secondary = stage.client(stage.secondary_text)
     client = stage.pair(enable_syphon=True, syphon=syphon, factory=secondary)
     assert (syphon.started, syphon.stopped) == (1, 0)
 
@@ -392,12 +407,10 @@ def test_a_syphon_that_does_not_start_leaves_the_client_unpaired(stage: Stage) -
 
 
 def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
-    stage: Stage,
+    asyncio_stage: Stage,
 ) -> None:
-    if not isinstance(stage.shell, AsyncioShell):
-        pytest.skip("threads are not cancelled")
-    client, options = stage.client(), stage.options()
-    before = stage.background()
+    client, options = asyncio_stage.client(), asyncio_stage.options()
+    before = asyncio_stage.background()
 
     async def cancelled(turns: int) -> bool:
         pairing = asyncio.create_task(bare(client).pair_namespace(bare(options)))
@@ -411,18 +424,16 @@ def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
         raise AssertionError("it was paired before it could be cancelled")
 
     for turns in (1, 3, 8, 20):
-        assert stage.shell.call(cancelled, turns)
+        assert asyncio_stage.shell.call(cancelled, turns)
         assert client.pairing is None
-        until(lambda: stage.background() == before, "nothing of it runs")
+        until(lambda: asyncio_stage.background() == before, "nothing of it runs")
     client.pair_namespace(options)
 
 
 @pytest.mark.req("C-02")
-def test_closing_that_is_cancelled_can_be_repeated(stage: Stage) -> None:
-    if not isinstance(stage.shell, AsyncioShell):
-        pytest.skip("threads are not cancelled")
-    before = stage.background()
-    client = stage.pair()
+def test_closing_that_is_cancelled_can_be_repeated(asyncio_stage: Stage) -> None:
+    before = asyncio_stage.background()
+    client = asyncio_stage.pair()
 
     async def interrupted(turns: int) -> None:
         closing = asyncio.create_task(bare(client).close())
@@ -432,10 +443,10 @@ def test_closing_that_is_cancelled_can_be_repeated(stage: Stage) -> None:
         await asyncio.wait([closing])
 
     for turns in (1, 2, 4):
-        stage.shell.call(interrupted, turns)
+        asyncio_stage.shell.call(interrupted, turns)
     client.close()
 
-    until(lambda: stage.background() == before, "nothing of it runs")
+    until(lambda: asyncio_stage.background() == before, "nothing of it runs")
 
 
 FORGOTTEN = """
@@ -458,13 +469,19 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_loop_that_ends_without_closing_its_client_ends(stage: Stage) -> None:
-    if not isinstance(stage.shell, AsyncioShell):
-        pytest.skip("it has no loop")
-    given = (stage.primary.connection_string, stage.secondary.connection_string)
+def test_a_loop_that_ends_without_closing_its_client_ends(asyncio_stage: Stage) -> None:
+    given = (asyncio_stage.primary_text, asyncio_stage.secondary_text)
 
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORGOTTEN, *given, str(stage.broker.ca_file)],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            FORGOTTEN,
+            *given,
+            str(asyncio_stage.broker.ca_file),
+        ],
         capture_output=True,
         text=True,
         timeout=30,
@@ -476,15 +493,13 @@ def test_a_loop_that_ends_without_closing_its_client_ends(stage: Stage) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_program_that_ends_without_closing_its_client_ends(stage: Stage) -> None:
-    if isinstance(stage.shell, AsyncioShell):
-        pytest.skip("the one with a loop is above")
+def test_a_program_that_ends_without_closing_its_client_ends(blocking_stage: Stage) -> None:
     code = FORGOTTEN.replace("async def", "def").replace("await ", "").replace(".aio", "")
     code = code.replace("asyncio.run(main(*sys.argv[1:]))", "main(*sys.argv[1:])")
-    given = (stage.primary.connection_string, stage.secondary.connection_string)
+    given = (blocking_stage.primary_text, blocking_stage.secondary_text)
 
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *given, str(stage.broker.ca_file)],
+        [sys.executable, "-W", "ignore", "-c", code, *given, str(blocking_stage.broker.ca_file)],
         capture_output=True,
         text=True,
         timeout=30,
@@ -506,7 +521,7 @@ def test_a_sender_that_nobody_has_any_more_is_gone(stage: Stage) -> None:
 
 
 def test_a_number_of_a_diverted_message_is_not_cancelled_nor_are_the_others(stage: Stage) -> None:
-    sender = stage.client().get_queue_sender("orders")
+    sender = stage.sender(stage.client())
     unknown = UnknownSequenceNumber(backlog_queue="q", message_id="7")
 
     with pytest.raises(SequenceNumberUnknown, match="Nothing of this call was cancelled"):

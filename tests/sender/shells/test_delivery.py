@@ -46,11 +46,15 @@ class Sender:
     _handler = None
 
     def __init__(self) -> None:
-        self.turn_error: Exception | None = None
+        self.turn_error: BaseException | None = None
         self.in_turn: Callable[[], None] = lambda: None
         self.turns: list[float] = []
         self.is_taken = False
         self.epochs: list[int] = []
+        self.is_trusted = True
+
+    def distrust(self) -> None:
+        self.is_trusted = False
 
     def _take(self, timeout: float) -> None:
         self.turns.append(timeout)
@@ -540,7 +544,17 @@ def test_an_interrupted_attempt_on_the_primary_gives_its_turn_back(world: World)
         world.deliver()
 
     assert not world.sender.is_taken
+    assert not world.sender.is_trusted, "an answer may still come on its link"
     assert world.deliver() == "primary"
+
+
+def test_who_is_interrupted_while_it_waits_leaves_the_link_of_another_alone(world: World) -> None:
+    world.sender.turn_error = Interrupted()
+
+    with pytest.raises(Interrupted):
+        world.deliver()
+
+    assert world.sender.is_trusted
 
 
 def test_an_interrupted_attempt_in_the_backlog_gives_its_link_back_to_be_closed(

@@ -69,7 +69,8 @@ def numbered(count: int) -> list[Chore]:
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pairbus-")]
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name in ("pairbus-test", "pairbus-chore")]
 
 
 # --- chores, in both shells

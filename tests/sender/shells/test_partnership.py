@@ -59,21 +59,6 @@ class AsyncClient(Client):
             await listener(reason)
 
 
-class PlainClient:
-    """The SDK's, which does not tell when it ends."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class AsyncPlainClient(PlainClient):
-    async def close(self) -> None:  # type: ignore[override]
-        super().close()
-
-
 class Syphon:
     def __init__(self) -> None:
         self.context: SyphonContext | None = None
@@ -106,11 +91,11 @@ class Syphon:
 class Pair:
     """Two clients and a syphon, in one shell."""
 
-    def __init__(self, side: Side, *, secondary: Any = None) -> None:
+    def __init__(self, side: Side) -> None:
         self.side = side
         kind = Client if side.name == "sync" else AsyncClient
         self.primary: Any = kind("contoso")
-        self.secondary: Any = secondary or kind("backup")
+        self.secondary: Any = kind("backup")
         self.syphon = Syphon()
         pairing: Any = SimpleNamespace(
             namespace="contoso",
@@ -175,7 +160,7 @@ def test_what_it_raises_when_it_starts_is_told(pair: Pair) -> None:
     with pytest.raises(RuntimeError, match="no Java"):
         pair.start()
 
-    pair.side.call(pair.partnership.stop)
+    pair.side.call(pair.partnership.abandon)
     assert pair.syphon.stops == [STOP_SECONDS_MAX]
 
 
@@ -280,16 +265,6 @@ def test_nothing_is_left_when_both_have_ended(pair: Pair) -> None:
         assert client._state._listeners == [], "and nobody keeps the pair alive"
 
 
-def test_a_plain_client_of_the_sdk_is_closed_in_place_of_faulted(side: Side) -> None:
-    plain = PlainClient() if side.name == "sync" else AsyncPlainClient()
-    pair = Pair(side, secondary=plain)
-    pair.start()
-
-    pair.close(pair.primary)
-
-    until(lambda: plain.is_closed, "it is closed")
-
-
 # --- the syphon itself cannot go on
 
 
@@ -345,7 +320,7 @@ def test_a_pairing_that_came_to_nothing_faults_nobody(pair: Pair) -> None:
     pair.close(pair.primary)
     pair.start()
 
-    pair.side.call(pair.partnership.stop)
+    pair.side.call(pair.partnership.abandon)
     time.sleep(2 * SHORT_SECONDS)
 
     assert pair.secondary.faults == []
@@ -367,7 +342,7 @@ def test_a_task_that_is_cancelled_while_the_syphon_starts_can_stop_it(
         pair.syphon.gate.set()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        await pair.partnership.stop()
+        await pair.partnership.abandon()
 
     asyncio_side.call(run)
 

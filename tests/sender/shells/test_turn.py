@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.sender import errand
 from pairbus.sender.aio.sender import Turn
 from pairbus.sender.errand import TurnTaken
 from tests.sender.shells.both import AsyncioSide, Others, Side, SyncSide, is_waiting
@@ -29,7 +30,10 @@ def test_one_at_a_time(turn: Any, others: Others) -> None:
     turn.release()
 
 
-def test_who_waits_too_long_is_told_that_one_call_is_stuck(turn: Any) -> None:
+def test_who_waits_too_long_is_told_that_one_call_is_stuck(
+    turn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errand, "OPEN_SECONDS_MIN", 0.05)
     turn.take(1.0)
 
     with pytest.raises(TurnTaken, match=r"'orders' for 0\.05 seconds") as caught:
@@ -38,8 +42,9 @@ def test_who_waits_too_long_is_told_that_one_call_is_stuck(turn: Any) -> None:
 
 
 def test_who_waits_too_long_among_many_is_told_that_they_are_many(
-    turn: Any, others: Others
+    turn: Any, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(errand, "OPEN_SECONDS_MIN", 0.05)
     turn.take(1.0)
     unlucky = others.begin(turn.take, 0.3)
     assert is_waiting(unlucky, 0.05)
@@ -50,6 +55,16 @@ def test_who_waits_too_long_among_many_is_told_that_they_are_many(
 
     assert isinstance(error, TurnTaken)
     assert not error.is_stuck
+
+
+def test_who_has_less_time_than_opening_a_link_takes_says_nothing_of_the_primary(
+    turn: Any,
+) -> None:
+    turn.take(1.0)
+
+    with pytest.raises(TurnTaken) as caught:
+        turn.take(0.05)
+    assert not caught.value.is_stuck
 
 
 def test_without_a_limit_one_waits(turn: Any, others: Others) -> None:

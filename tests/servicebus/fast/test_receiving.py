@@ -6,8 +6,9 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
+from pairbus.servicebus.fast.watch import wait_for_any
 from tests.servicebus.fast.world import bare, message, messages, names, take
 
 
@@ -159,6 +160,61 @@ def test_what_is_closed_says_so(client):
     client.close()
     with pytest.raises(ValueError, match="closed"):
         client.management("q").peek(1, 1)
+
+
+@pytest.mark.parametrize("mode", ["peekLock", "receiveAndDelete"])
+def test_what_has_come_can_be_taken_although_nobody_is_there_any_more(client, broker, mode):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10, mode=mode)
+    taken = take(receiver, 2)
+    with broker.faults.unreachable():
+        taken += take(receiver, 8)
+        with pytest.raises(ServiceBusConnectionError):
+            receiver.receive(1, max_wait_seconds=10)
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+
+
+def test_stopping_when_nobody_is_there_any_more_loses_nothing_that_was_deleted(client, broker):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
+    taken = take(receiver, 2)
+    assert [one.tag for one in taken] == [b"", b""]
+    with broker.faults.unreachable():
+        taken += receiver.stop()
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+    assert receiver.stop() == []
+
+
+def test_stopping_gives_back_by_token_what_came_by_a_lost_link(client, connect):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10)
+    taken = take(receiver, 1)
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.complete(taken)
+    receiver.complete(taken)  # the connection is there again, the link is not
+    assert receiver.stop() == []
+    others = take(connect().receiver("q", credit=20), 9)
+    assert {one.delivery_count for one in others} == {1}
+
+
+def test_several_entities_are_waited_for_at_once(client, connect):
+    receivers = [client.receiver(path, credit=1) for path in ("q", "other")]
+    assert wait_for_any(receivers, max_wait_seconds=0.1) == []
+    sender = connect().sender("other")
+    sender.send_one(message("a"))
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    assert names(take(receivers[1], 1)) == ["a"]
+    assert wait_for_any([], max_wait_seconds=60) == []
+    sender.send_one(message("b"))
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        receivers[0].receive(1, max_wait_seconds=60)
+    begun = time.monotonic()
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    assert time.monotonic() - begun < 10
+    assert names(take(receivers[1], 1)) == ["b"]
 
 
 def test_a_session_entity_is_not_received_from(client):

@@ -64,7 +64,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
             paths = self._state.install(pairing)
         except BaseException:
             if partnership is not None:
-                await partnership.stop()
+                await partnership.abandon()
             await pairing.close()
             raise
         options.belong_to(pairing, len(found.queues))
@@ -109,6 +109,10 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         await self._end(f"faulted: {reason}")
 
     async def _end(self, reason: str) -> None:
+        pairing = self._state.pairing
+        if pairing is not None and pairing.is_of_parent:
+            self._state.is_closed = True
+            return  # the connections are the parent's
         for listener in self._state.end():
             told = listener(reason)
             if inspect.isawaitable(told):

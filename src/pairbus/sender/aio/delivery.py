@@ -71,6 +71,9 @@ async def _on_primary(
     except Exception as error:
         await _wait(pairing, course.primary_failed(plan, error), error)
         return None
+    except BaseException:
+        sender.distrust()
+        raise
     if course.errand.count:  # a link that opens is no proof that a message would be taken
         pairing.sent(course.path, plan, count=course.errand.count)
     return Done(result)

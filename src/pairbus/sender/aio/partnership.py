@@ -27,6 +27,7 @@ class Partnership:
         self._loop = asyncio.get_running_loop()
         self._partners = Partners()
         self._ended: set[Which] = set()
+        self._is_abandoned = False
         self._both_ended = asyncio.Event()
         self._is_started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,15 +50,18 @@ class Partnership:
             await asyncio.wait([starting])  # so that it can be stopped
             raise
         for which, client in self._clients.items():
-            # The SDK's plain client does not tell when it ends; ours does, also if it has already.
-            state = getattr(client, "_state", None)
-            if state is not None:
-                told = state.listen(self, self._listener(which))
-                if inspect.isawaitable(told):
-                    await told
+            told = client._state.listen(self, self._listener(which))
+            if inspect.isawaitable(told):
+                await told
+
+    async def abandon(self) -> None:
+        """The pairing came to nothing: the syphon is stopped, and nobody is faulted."""
+        self._is_abandoned = True
+        self._forget()
+        await self.stop()
 
     async def stop(self) -> None:
-        """The syphon, once. Nobody's partner is faulted for it."""
+        """The syphon, once."""
         is_first, self._is_started = self._is_started, False
         if is_first:
             try:
@@ -67,6 +71,8 @@ class Partnership:
 
     def _listener(self, which: Which) -> Callable[[str], Awaitable[None]]:
         async def has_ended(reason: str) -> None:
+            if self._is_abandoned:
+                return
             is_first = not self._ended
             self._ended.add(which)
             self._partners.ended(which, now=self._pairing.clock(), reason=reason)
@@ -86,11 +92,13 @@ class Partnership:
             async with asyncio.timeout(max(0.0, deadline - self._pairing.clock())):
                 await self._both_ended.wait()
         fault = self._partners.due(now=max(self._pairing.clock(), deadline))
-        if fault is not None:
+        if fault is not None and not self._is_abandoned:
             await self._fault(fault.which, fault.reason)
+        self._forget()
+
+    def _forget(self) -> None:
         for client in self._clients.values():
-            if hasattr(client, "_state"):
-                client._state.forget(self)
+            client._state.forget(self)
 
     def _fault_both_from_a_thread(self, reason: str) -> None:
         async def fault_both() -> None:
@@ -101,11 +109,7 @@ class Partnership:
 
     async def _fault(self, which: Which, reason: str) -> None:
         logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)
-        client = self._clients[which]
-        if hasattr(client, "fault"):
-            await client.fault(reason)
-        else:
-            await client.close()
+        await self._clients[which].fault(reason)
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work, name="pairbus-partner")

@@ -55,6 +55,7 @@ class PairedSender(QuickToFail):
     async def __aenter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             await super().__aenter__()
         else:
             check_live(self)
@@ -79,6 +80,8 @@ class PairedSender(QuickToFail):
             await super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
+        if isinstance(message, dict) and not message:
+            return  # as the SDK does
         message = give_ids(message)
         send = super().send_messages
         sending: Errand[Awaitable[None], None] = Errand(
@@ -141,6 +144,7 @@ class PairedSender(QuickToFail):
     ) -> ServiceBusMessageBatch:
         """As the SDK's. Where the entity is failed over, the limit is that of the last link
         known."""
+        self._client_state.check()
         pairing = self._pairing
         if pairing is None or self._turn.is_mine() or self._max_message_size_on_link:
             return Batch.of(await super().create_message_batch(max_size_in_bytes))
@@ -173,6 +177,10 @@ class PairedSender(QuickToFail):
             self._epoch = epoch
             with suppress(Exception):  # it is gone, one way or another
                 await self._close_handler()
+
+    def distrust(self) -> None:
+        """A call was interrupted, and its answer may still come: the link is opened anew."""
+        self._epoch = -1
 
     # --- for the SDK ------------------------------------------------------------------------------
 

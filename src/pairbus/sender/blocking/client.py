@@ -63,7 +63,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
             paths = self._state.install(pairing)
         except BaseException:
             if partnership is not None:
-                partnership.stop()
+                partnership.abandon()
             pairing.close()
             raise
         options.belong_to(pairing, len(found.queues))
@@ -108,6 +108,10 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         self._end(f"faulted: {reason}")
 
     def _end(self, reason: str) -> None:
+        pairing = self._state.pairing
+        if pairing is not None and pairing.is_of_parent:
+            self._state.is_closed = True
+            return  # the connections are the parent's
         for listener in self._state.end():
             listener(reason)
         if self._state.pairing is not None:

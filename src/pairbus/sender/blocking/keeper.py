@@ -122,6 +122,7 @@ class Keeper:
         """Does what is due, and says for how long nothing will be."""
         chores, next_due = self._due()
         self._waiting.extend(chores)
+        soon: list[float] = []
         while self._waiting and len(self._chores) < CHORES_AT_ONCE_MAX:
             chore = self._waiting.popleft()
             thread = threading.Thread(
@@ -134,11 +135,12 @@ class Keeper:
                 self._chores.discard(thread)
                 self._waiting.appendleft(chore)
                 logger.warning("no thread for %r; it is tried again", chore)
-                return 1.0
+                soon.append(self._clock() + 1.0)
+                break
         now = self._clock()
         self._cut(lambda deadline: deadline <= now)
         # One that is over already is cut again in a moment: the SDK may have begun a second try.
-        soon = [max(each.deadline, now + GRACE_SECONDS) for each in list(self._guards.values())]
+        soon += [max(each.deadline, now + GRACE_SECONDS) for each in list(self._guards.values())]
         if next_due is not None:
             soon.append(next_due)
         return max(0.0, min([*soon, now + LOOK_SECONDS_MAX]) - self._clock())

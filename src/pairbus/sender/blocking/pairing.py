@@ -92,6 +92,9 @@ class Pairing(Pair):
             self._probe(chore.queue)
 
     def _ping(self, ping: Ping) -> None:
+        with self.deciding() as router:
+            if not router.is_wanted(ping):
+                return
         # The SDK's plain sender: ours would divert the ping.
         sender = ServiceBusClient.get_queue_sender(self._client, ping.path)
         internals.set_retries(sender, 0)

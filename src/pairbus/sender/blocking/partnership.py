@@ -31,6 +31,7 @@ class Partnership:
         self._partners = Partners()
         self._both_ended = threading.Event()
         self._ended: set[Which] = set()
+        self._is_abandoned = False
         self._is_started = False
 
     def start(self) -> None:
@@ -47,13 +48,17 @@ class Partnership:
             )
         )
         for which, client in self._clients.items():
-            # The SDK's plain client does not tell when it ends; ours does, also if it has already.
-            state = getattr(client, "_state", None)
-            if state is not None:
-                state.listen(self, lambda reason, which=which: self._has_ended(which, reason))
+            client._state.listen(self, lambda reason, which=which: self._has_ended(which, reason))
+
+    def abandon(self) -> None:
+        """The pairing came to nothing: the syphon is stopped, and nobody is faulted."""
+        with self._lock:
+            self._is_abandoned = True
+        self._forget()
+        self.stop()
 
     def stop(self) -> None:
-        """The syphon, once. Nobody's partner is faulted for it."""
+        """The syphon, once."""
         with self._lock:
             is_first, self._is_started = self._is_started, False
         if is_first:
@@ -64,6 +69,8 @@ class Partnership:
 
     def _has_ended(self, which: Which, reason: str) -> None:
         with self._lock:
+            if self._is_abandoned:
+                return
             is_first = not self._ended
             self._ended.add(which)
             self._partners.ended(which, now=self._clock(), reason=reason)
@@ -78,11 +85,13 @@ class Partnership:
         if deadline is not None and not self._both_ended.wait(max(0.0, deadline - self._clock())):
             with self._lock:
                 fault = self._partners.due(now=max(self._clock(), deadline))
-            if fault is not None:
+            if fault is not None and not self._is_abandoned:
                 self._fault(fault.which, fault.reason)
+        self._forget()
+
+    def _forget(self) -> None:
         for client in self._clients.values():
-            if hasattr(client, "_state"):
-                client._state.forget(self)
+            client._state.forget(self)
 
     def _fault_both(self, reason: str) -> None:
         """In a thread of its own: it is the syphon's that asks, and the syphon is stopped here."""
@@ -95,8 +104,4 @@ class Partnership:
 
     def _fault(self, which: Which, reason: str) -> None:
         logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)
-        client = self._clients[which]
-        if hasattr(client, "fault"):
-            client.fault(reason)
-        else:
-            client.close()
+        self._clients[which].fault(reason)

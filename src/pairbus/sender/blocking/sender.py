@@ -55,6 +55,7 @@ class PairedSender(QuickToFail):
     def __enter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
+            self._client_state.check()
             super().__enter__()
         else:
             check_live(self)
@@ -77,6 +78,8 @@ class PairedSender(QuickToFail):
             super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
+        if isinstance(message, dict) and not message:
+            return  # as the SDK does
         message = give_ids(message)
         send = super().send_messages
         sending: Errand[None, None] = Errand(
@@ -135,6 +138,7 @@ class PairedSender(QuickToFail):
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """As the SDK's. Where the entity is failed over, the limit is that of the last link
         known."""
+        self._client_state.check()
         pairing = self._pairing
         if pairing is None or self._turn.is_mine() or self._max_message_size_on_link:
             return Batch.of(super().create_message_batch(max_size_in_bytes))
@@ -170,6 +174,10 @@ class PairedSender(QuickToFail):
             self._epoch = epoch
             with suppress(Exception):  # it is gone, one way or another
                 self._close_handler()
+
+    def distrust(self) -> None:
+        """A call was interrupted, and its answer may still come: the link is opened anew."""
+        self._epoch = -1
 
     # --- for the SDK ------------------------------------------------------------------------------
 

@@ -36,12 +36,11 @@ class Attachment(Generic[L]):
         """The link, attached anew if it was lost. Raises ClientError."""
         if self._is_closed:
             raise ValueError(f"{self!r} is closed")
-        link = self._link
-        connection = self._access.connection()
-        if link is not None and link.alive and connection is self._connection:
-            return connection, link
-        if link is not None:
-            self._lost(link)
+        if self._alive() is not None:
+            self._access.connection()  # which looks after its tokens, and may learn of an end
+        alive = self._alive()
+        if alive is not None:
+            return alive
         self._link = None
         self._connection = connection = self._access.authorized(self.path)
         self._link = link = self._attach(connection)
@@ -49,9 +48,6 @@ class Attachment(Generic[L]):
 
     def _attach(self, connection: Connection) -> L:
         raise NotImplementedError
-
-    def _lost(self, link: L) -> None:
-        """What was on it, while it still is known."""
 
     def _alive(self) -> tuple[Connection, L] | None:
         """The link as it is; nothing is attached for this."""

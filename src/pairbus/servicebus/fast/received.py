@@ -30,7 +30,7 @@ class Received:
         self.data = data
         """The encoded message, with the service's annotations."""
         self.tag = tag
-        """The bytes of the lock token, in .NET's order."""
+        """The bytes of the lock token, in .NET's order; empty if it is not locked."""
         self.delivery_id = delivery_id
         self.link: ReceiverLink | None = link
         """Where it came from, and can be settled as long as that link lives. None: it was."""

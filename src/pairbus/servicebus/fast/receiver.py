@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
+from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.client import ClientError, Connection, PeerSilent, ReceiverLink
+from pairbus.amqp.client import ClientError, Connection, ConnectionLost, PeerSilent, ReceiverLink
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
 from pairbus.servicebus.fast.access import Access
 from pairbus.servicebus.fast.attachment import FAREWELL_SECONDS, Attachment
@@ -50,19 +51,23 @@ class Receiver(Attachment[ReceiverLink]):
         if max_count < 1:
             raise ValueError(f"max_count is {max_count}, but must be at least 1")
         until = time.monotonic() + max_wait_seconds
+        self._salvage()
+        if self._left:
+            taken, self._left = self._left[:max_count], self._left[max_count:]
+            return taken
         with self._access.telling(f"receiving from {self.path!r}"):
-            if not self._left:
-                connection, link = self._ready()
-            if self._left:
-                taken, self._left = self._left[:max_count], self._left[max_count:]
-                return taken
+            connection, link = self._ready()
             self._top_up(link)
             if len(link.inbox) < max_count:
-                connection.turn(0.0)
+                try:
+                    connection.turn(0.0)
+                except ConnectionLost:
+                    if not link.inbox:  # else the next call will be told
+                        raise
             if not link.inbox:
                 connection.wait_quietly(lambda: link.inbox or link.is_over, until)
                 if not link.inbox:
-                    connection.check(link)
+                    link.check()
                     return []
             taken = link.inbox
             if len(taken) <= max_count:
@@ -81,16 +86,18 @@ class Receiver(Attachment[ReceiverLink]):
     def _attach(self, connection: Connection) -> ReceiverLink:
         return connection.attach_receiver(
             self._access.address(self.path),
-            Received,
+            _deleted if self._deletes else Received,
             until=self._access.until(),
             snd_settle_mode=1 if self._deletes else 0,
             rcv_settle_mode=0 if self._deletes else 1,
             properties={"com.microsoft:receiver-name": f"pairbus-{uuid4()}"},
         )
 
-    def _lost(self, link: ReceiverLink) -> None:
-        self._left += link.inbox
-        link.inbox = []
+    def _salvage(self) -> None:
+        """What came by a link that is lost is not lost with it."""
+        link = self._link
+        if link is not None and link.inbox and self._alive() is None:
+            self._left, link.inbox = self._left + link.inbox, []
 
     # -- settling ---------------------------------------------------------------------------
 
@@ -105,6 +112,10 @@ class Receiver(Attachment[ReceiverLink]):
     def abandon(self, received: Sequence[Received]) -> None:
         """They can be had again at once, with one delivery more on their count. See `complete`."""
         self._settle(received, _ABANDONED, "abandoned")
+
+    def release(self, received: Sequence[Received]) -> None:
+        """They can be had again at once, as if they had not been lent. See `complete`."""
+        self._settle(received, RELEASED, "abandoned")
 
     def dead_letter(
         self, received: Sequence[Received], *, reason: str, description: str = ""
@@ -167,41 +178,46 @@ class Receiver(Attachment[ReceiverLink]):
         """Take nothing more: credit is called back, and what waits here is released at once.
 
         Its delivery count stays as it is. With receiveAndDelete it cannot be given back: it is what
-        this returns. The next `receive` begins again.
+        this returns. The next `receive` begins again. Never raises for the service's troubles: if
+        it cannot be told, the locks run out by themselves.
         """
-        left, self._left = self._left, []
         alive = self._alive()
-        if alive is None:
-            if self._link is not None:
-                left, self._link.inbox = left + self._link.inbox, []
-        else:
-            with self._access.telling(f"stopping to receive from {self.path!r}"):
-                inbox = self._drained(*alive)
-            if self._deletes:
-                left += inbox
+        if alive is not None:
+            connection, link = alive
+            with contextlib.suppress(ClientError):
+                link.drain()
+                until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
+                connection.wait_quietly(lambda: not link.credit or link.is_over, until)
+        waiting, self._left = self._left, []
+        if self._link is not None:
+            waiting, self._link.inbox = waiting + self._link.inbox, []
         if self._deletes:
-            return left
-        if left and self._access.is_open:
-            # Of links that are lost: nothing can be said there any more, so by token.
-            self._management.settle_each(left, "abandoned")
+            return waiting
+        if waiting:
+            with contextlib.suppress(ClientError, AzureError):
+                self._give_back(waiting)
         return []
 
-    def _drained(self, connection: Connection, link: ReceiverLink) -> list[Received]:
-        """What was on its way and what was here, all of it released."""
-        link.drain()
-        until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
-        connection.wait_quietly(lambda: not link.credit or link.is_over, until)
-        inbox, link.inbox = link.inbox, []
-        if inbox and not self._deletes and not link.is_over:
-            link.settle(sorted(one.delivery_id for one in inbox), RELEASED, two_phase=False)
+    def _give_back(self, received: list[Received]) -> None:
+        alive = self._alive()
+        here = []
+        if alive is not None:
+            connection, link = alive
+            here = sorted([one.delivery_id for one in received if one.link is link])
+            link.settle(here, RELEASED, two_phase=False)
             connection.turn(0.0)
-        return inbox
+        if len(here) < len(received) and self._access.is_open:
+            # By links that are lost: nothing can be said there any more, so by token.
+            elsewhere = [one for one in received if alive is None or one.link is not alive[1]]
+            self._management.settle_each(elsewhere, "abandoned")
 
     def close(self) -> list[Received]:
-        """`stop`, and detach. Never raises: if that fails, the locks will run out by themselves."""
-        left: list[Received] = []
-        if not self._is_closed:
-            with contextlib.suppress(ServiceBusError, ClientError):
-                left = self.stop()
+        """`stop`, and detach."""
+        left = [] if self._is_closed else self.stop()
         super().close()
         return left
+
+
+def _deleted(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> Received:
+    """Not locked, so without a token; whatever the service has for a tag then."""
+    return Received(link, number, b"", data)

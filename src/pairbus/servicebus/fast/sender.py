@@ -109,7 +109,7 @@ class Sender(Attachment[SenderLink]):
                 link.detach()  # its next answer would be taken for another's
                 raise
             if not done():
-                connection.check(link)
+                link.check()
 
 
 class _Flight:

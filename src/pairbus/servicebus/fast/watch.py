@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from pairbus.amqp.client import Connection, ReceiverLink
 from pairbus.servicebus.fast.receiver import Receiver
 
 
@@ -12,19 +13,20 @@ def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> l
     """Those, all of one client, that have a message now or whose link was ended; nothing, if none
     came in time. Credit is granted where it is missing, and stays until `stop`."""
     until = time.monotonic() + max_wait_seconds
-    links = []
-    connection = None
+    connection: Connection | None = None
+    links: list[ReceiverLink] = []
     for receiver in receivers:
+        receiver._salvage()
         with receiver._access.telling(f"receiving from {receiver.path!r}"):
             connection, link = receiver._ready()
-            receiver._top_up(link)
-            links.append(link)
-    if connection is None:
-        return []
-    with receivers[0]._access.telling(f"receiving from {len(links)} queues"):
-        connection.wait_quietly(lambda: any(one.inbox or one.is_over for one in links), until)
-    return [
-        receiver
-        for receiver, link in zip(receivers, links, strict=True)
-        if link.inbox or link.is_over
-    ]
+        receiver._top_up(link)
+        links.append(link)
+    pairs = list(zip(receivers, links, strict=True))
+
+    def ready() -> list[Receiver]:
+        return [one for one, link in pairs if link.inbox or link.is_over or one._left]
+
+    if connection is not None:
+        with receivers[0]._access.telling(f"receiving from {len(links)} entities"):
+            connection.wait_quietly(ready, until)
+    return ready()

@@ -1,0 +1,211 @@
+"""The data source's options: what is taken, and what is refused with which words."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pairbus.errors import OptionsError
+from pairbus.spark.options import read_options, write_options
+from pairbus.spark.settings import Address
+from tests.spark.world import VARIABLE
+
+KEY = "c2VjcmV0LWtleQ=="
+TEXT = (
+    f"Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={KEY}"
+)
+QUEUE = {"connectionString": TEXT, "queue": "orders"}
+
+
+def test_a_queue_is_enough() -> None:
+    options = read_options(QUEUE, streaming=False)
+    assert (options.path, options.mode, options.partitions) == ("orders", "peek", 1)
+    assert options.address.host == "contoso.servicebus.windows.net"
+    assert write_options(QUEUE, has_destination=False).path == "orders"
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"queue": "/a/b/"}, "a/b"),
+        ({"topic": "t", "subscription": "s"}, "t/Subscriptions/s"),
+        ({"queue": "q", "subQueue": "deadletter"}, "q/$DeadLetterQueue"),
+        ({"queue": "q", "subQueue": "transferDeadLetter"}, "q/$Transfer/$DeadLetterQueue"),
+        (
+            {"topic": "t", "subscription": "s", "subQueue": "deadLetter"},
+            "t/Subscriptions/s/$DeadLetterQueue",
+        ),
+        ({"connectionString": TEXT + ";EntityPath=named"}, "named"),
+        (
+            {"connectionString": TEXT + ";EntityPath=named", "subscription": "s"},
+            "named/Subscriptions/s",
+        ),
+    ],
+)
+def test_where_is_read(given: dict[str, str], path: str) -> None:
+    assert read_options({"connectionString": TEXT} | given, streaming=False).path == path
+
+
+def test_names_and_words_are_taken_in_any_case() -> None:
+    options = read_options(
+        {"CONNECTIONSTRING": TEXT, "Queue": "Q", "receivemode": "PEEKLOCK"}, streaming=True
+    )
+    assert (options.path, options.mode, options.trigger_messages_max) == ("Q", "peekLock", 10_000)
+
+
+def test_where_to_begin() -> None:
+    def first(word: str) -> int | None:
+        return read_options(QUEUE | {"fromSequenceNumber": word}, streaming=True).from_sequence
+
+    assert (first("earliest"), first("latest"), first("7")) == (None, -1, 7)
+
+
+def test_what_spark_adds_is_not_minded() -> None:
+    options = {"checkpointLocation": "/tmp/x", "spark.whatever": "1"}
+    assert write_options(QUEUE | options, has_destination=False).path == "orders"
+
+
+def test_rows_may_say_where_they_go() -> None:
+    assert write_options({"connectionString": TEXT}, has_destination=True).path is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"queu": "q"}, "option queu is unknown here; did you mean queue?"),
+        ({"zzz": "q"}, "option zzz is unknown here; there are connectionString"),
+        ({"path": "q"}, "option path: a path given to load() or save() means nothing here"),
+        ({"queue": " "}, "option queue is empty"),
+        ({"topic": "t"}, "options queue and topic: one of them is expected, not both"),
+        ({"queue": None}, "option queue is missing"),
+        ({"queue": None, "topic": "t"}, "option subscription is missing"),
+        ({"subscription": "s"}, "option subscription: 's' is one of a topic"),
+        ({"subQueue": "dead"}, "option subQueue: deadLetter, transferDeadLetter is expected"),
+        ({"receiveMode": "lock"}, "option receiveMode: peek, peekLock, receiveAndDelete is exp"),
+        ({"maxMessages": "5"}, "option maxMessages is for a batch read"),
+        ({"maxMessagesPerTrigger": "0"}, "a whole number of at least 1 is expected, not '0'"),
+        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger: a whole number"),
+        ({"maxWaitSeconds": "-1"}, "option maxWaitSeconds: a number of seconds from 0 to 600"),
+        ({"partitions": "1.5"}, "option partitions: a whole number from 1 to 10000 is expected"),
+        ({"fromSequenceNumber": "first"}, "of at least 0, 'earliest' or 'latest', is expected"),
+        ({"toSequenceNumber": "5"}, "option toSequenceNumber is for a batch read"),
+        (
+            {"receiveMode": "peekLock", "fromSequenceNumber": "5"},
+            "option fromSequenceNumber is for receiveMode 'peek'",
+        ),
+        ({"maxLockRenewalSeconds": "5"}, "option maxLockRenewalSeconds is for a stream with"),
+        ({"includeScheduled": "maybe"}, "option includeScheduled: true, false is expected"),
+        ({"port": "99999"}, "option port: a whole number from 1 to 65535"),
+        ({"connectionString": None}, "one of the options connectionString, connectionString.env"),
+        ({"connectionString.env": "X"}, "not connectionString and connectionString.env"),
+        ({"credential": "a:b"}, "option credential is for the option namespace"),
+        (
+            {"connectionString": None, "namespace": "n.servicebus.windows.net"},
+            "option credential: the name of a function or class without arguments",
+        ),
+        (
+            {"connectionString": None, "namespace": "https://n/", "credential": "a:b"},
+            "option namespace: a namespace's host is expected",
+        ),
+    ],
+)
+def test_what_is_impossible_is_said_with_the_option(given: dict[str, Any], said: str) -> None:
+    options = {name: text for name, text in (QUEUE | given).items() if text is not None}
+    with pytest.raises(OptionsError) as caught:
+        read_options(options, streaming=True)
+    assert said in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_a_batch_cannot_settle() -> None:
+    with pytest.raises(OptionsError, match="option receiveMode: 'peekLock' needs a stream"):
+        read_options(QUEUE | {"receiveMode": "peekLock"}, streaming=False)
+    with pytest.raises(OptionsError, match="'latest' is for a stream only"):
+        read_options(QUEUE | {"fromSequenceNumber": "latest"}, streaming=False)
+    with pytest.raises(OptionsError, match="maxMessagesPerTrigger is for a stream"):
+        read_options(QUEUE | {"maxMessagesPerTrigger": "1"}, streaming=False)
+    with pytest.raises(OptionsError, match="toSequenceNumber: 3 is before fromSequenceNumber"):
+        read_options(QUEUE | {"fromSequenceNumber": "5", "toSequenceNumber": "3"}, streaming=False)
+
+
+def test_rows_must_go_somewhere() -> None:
+    with pytest.raises(OptionsError, match="option queue or topic is missing"):
+        write_options({"connectionString": TEXT}, has_destination=False)
+    with pytest.raises(OptionsError, match="option subscription is unknown here"):
+        write_options(QUEUE | {"subscription": "s"}, has_destination=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY,
+        f"Endpoint=sb://x/;SharedAccessKey={KEY}",
+        f"SharedAccessKeyName=a;SharedAccessKey={KEY}",
+        f"Endpoint=sb://x/;SharedAccessKeyName=a;{KEY}",
+    ],
+)
+def test_a_wrong_connection_string_is_not_quoted(text: str) -> None:
+    with pytest.raises(OptionsError, match="option connectionString: ") as caught:
+        read_options({"connectionString": text, "queue": "q"}, streaming=True)
+    assert KEY[:-2] not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+# -- how to get in --------------------------------------------------------------------------------
+
+
+def test_no_secret_shows_and_all_of_it_travels() -> None:
+    options = read_options(QUEUE, streaming=True)
+    for shown in (repr(options), str(options), f"{options.address}", repr(options.address.source)):
+        assert KEY[:-2] not in shown
+    assert "contoso" in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert replace(options, partitions=2).address == options.address
+    assert KEY[:-2] not in repr(options.address.client())
+
+
+def test_a_variable_is_looked_up_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = read_options({"connectionString.env": VARIABLE, "queue": "q"}, streaming=True).address
+    travelled = pickle.loads(pickle.dumps(address))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(OptionsError, match=f"the environment variable {VARIABLE} is not set"):
+        travelled.client()
+    monkeypatch.setenv(VARIABLE, TEXT)
+    assert travelled.host == "contoso.servicebus.windows.net"
+    assert KEY.encode() not in pickle.dumps(address)
+    monkeypatch.setenv(VARIABLE, KEY)
+    with pytest.raises(OptionsError, match=f"in the environment variable {VARIABLE}") as caught:
+        travelled.client()
+    assert KEY not in str(caught.value)
+
+
+class Credential:
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+    def get_token(self, *scopes: str) -> Any: ...
+
+
+def test_a_credential_is_made_where_it_is_needed() -> None:
+    address = Address.from_credential("n.servicebus.windows.net", Credential)
+    assert Credential.made == 0
+    address.client()
+    assert Credential.made == 1
+    assert repr(address) == "<Address n.servicebus.windows.net>"
+    ready = Address.from_credential("n.servicebus.windows.net", Credential())
+    ready.client()
+    assert Credential.made == 2
+
+
+def test_a_credential_is_found_by_its_name() -> None:
+    given = {"namespace": "n.servicebus.windows.net", "queue": "q"}
+    options = read_options(given | {"credential": "azure.core.credentials:Nobody"}, streaming=True)
+    with pytest.raises(OptionsError, match=r"credential: azure\.core\.credentials:Nobody"):
+        options.address.client()
+    options = read_options(given | {"credential": "tests.spark.world:Nobody"}, streaming=True)
+    assert options.address.host == "n.servicebus.windows.net"

@@ -1,0 +1,268 @@
+"""Writing: what a task does with its rows. Plain objects, real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+from pyspark.sql.types import (
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pairbus.broker import QueueDescription
+from pairbus.errors import OptionsError
+from pairbus.servicebus.fast import SendFailed
+from pairbus.spark import ServiceBusDataSource, sink
+from pairbus.spark.options import WriteOptions, write_options
+from pairbus.spark.outgoing import RowError
+from pairbus.spark.schema import PROPERTIES, full
+from pairbus.spark.sink import BatchSink, StreamSink, WriteFailed, _Postbox, stream_seed, write
+from tests.spark.world import Bus, names
+
+Buses = Callable[..., Bus]
+
+
+def options_for(bus: Bus, **options: str) -> WriteOptions:
+    return write_options(bus.options | options, has_destination=True)
+
+
+def batch(*rows: dict[str, Any]) -> Any:
+    return pa.RecordBatch.from_pylist(list(rows))
+
+
+def write_rows(bus: Bus, *rows: dict[str, Any], seed: str = "s", **options: str) -> sink.Sent:
+    return write(iter([batch(*rows)]), options_for(bus, **options), seed, sleep=pytest.fail)
+
+
+def test_rows_go_where_the_option_says(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    sent = write_rows(
+        bus, {"body": "a", "messageId": "1"}, {"body": "b", "messageId": "2"}, queue="q"
+    )
+    assert sent.count == 2
+    assert [(row["messageId"], row["body"]) for row in bus.peek("q")] == [("1", b"a"), ("2", b"b")]
+
+
+def test_rows_go_where_their_column_says_and_else_where_the_option_does(make_bus: Buses) -> None:
+    bus = make_bus("a", "b", topics=("t", "t/Subscriptions/s"))
+    rows = [
+        {"messageId": "1", "destination": "a"},
+        {"messageId": "2", "destination": "t"},
+        {"messageId": "3", "destination": None},
+        {"messageId": "4", "destination": "a"},
+    ]
+    write_rows(bus, *rows, queue="b")
+    assert names(bus.peek("a")) == ["1", "4"]
+    assert names(bus.peek("b")) == ["3"]
+    assert names(bus.peek("t/Subscriptions/s")) == ["2"]
+
+
+def test_a_row_must_go_somewhere(make_bus: Buses) -> None:
+    rows = [{"destination": "q"}, {"destination": None}]
+    with pytest.raises(RowError, match=r"column destination: it is null.*\(row 1 of the task\)"):
+        write_rows(make_bus("q"), *rows)
+
+
+def test_a_bad_row_is_named_with_its_column(make_bus: Buses) -> None:
+    rows = [{"timeToLive": 5}, {"timeToLive": -5}]
+    with pytest.raises(RowError, match=r"column timeToLive: -5 is .*\(row 1 of the task\)"):
+        write_rows(make_bus("q"), *rows, queue="q")
+
+
+def test_rows_of_many_batches_keep_their_order(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    batches = [
+        batch(*({"messageId": str(number)} for number in range(first, first + 100)))
+        for first in range(0, 500, 100)
+    ]
+    assert write(iter(batches), options_for(bus, queue="q"), "s").count == 500
+    assert names(bus.peek("q")) == [str(number) for number in range(500)]
+
+
+def test_nothing_is_connected_for_nothing() -> None:
+    address = {"connectionString.env": "NOT_SET_ANYWHERE", "queue": "q"}
+    assert write(iter([]), write_options(address, has_destination=False), "s").count == 0
+
+
+def test_a_task_that_is_repeated_writes_the_same_ids(make_bus: Buses) -> None:
+    bus = make_bus(QueueDescription(name="q", requires_duplicate_detection=True))
+    rows = [{"body": "same"}, {"body": "same"}, {"body": "other"}]
+    write_rows(bus, *rows, queue="q")
+    write_rows(bus, *rows, queue="q")
+    assert [row["body"] for row in bus.peek("q")] == [b"same", b"same", b"other"]
+    assert len(set(names(bus.peek("q")))) == 3
+    # The same rows of another batch of the stream, or of another task, are others.
+    write_rows(bus, *rows, queue="q", seed="another")
+    assert len(bus.peek("q")) == 6
+
+
+class Context:
+    """A task of Spark's, as far as it matters."""
+
+    def __init__(self, query: str | None, batch: str | None, partition: int) -> None:
+        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
+        self._partition = partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties[name]
+
+    def partitionId(self) -> int:
+        return self._partition
+
+
+def test_ids_belong_to_a_query_a_batch_and_a_task() -> None:
+    seeds = {
+        stream_seed(Context(query, batch, partition))
+        for query in ("q1", "q2")
+        for batch in ("0", "1")
+        for partition in (0, 1)
+    }
+    assert len(seeds) == 8
+    assert stream_seed(Context("q", "0", 1)) == stream_seed(Context("q", "0", 1))
+    # Where it cannot be known, no two are the same: better twice than not at all.
+    assert stream_seed(None) != stream_seed(None)
+    assert stream_seed(Context("q", None, 0)) != stream_seed(Context("q", None, 0))
+
+
+def test_a_queue_that_is_not_there_is_named_and_not_tried_again(make_bus: Buses) -> None:
+    with pytest.raises(
+        WriteFailed, match=r"'nowhere' \(option queue or topic, or column dest"
+    ) as e:
+        write_rows(make_bus("q"), {"body": "a"}, queue="nowhere")
+    assert "took 0 of 1 rows" in str(e.value)
+
+
+def test_a_message_that_is_too_large_is_named(make_bus: Buses) -> None:
+    with pytest.raises(WriteFailed, match=r"has \d+ bytes"):
+        write_rows(make_bus("q"), {"body": "x" * 2_000_000}, queue="q")
+
+
+class Failing:
+    """A sender that fails as it is told to, and then takes everything."""
+
+    path = "q"
+
+    def __init__(self, *failures: Any) -> None:
+        self.failures = list(failures)
+        self.sent: list[list[bytes]] = []
+
+    def send(self, messages: list[bytes]) -> None:
+        self.sent.append(list(messages))
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+def failure(error: Any, *, accepted: range, refused: range, doubtful: range) -> SendFailed:
+    return SendFailed("q", error=error, accepted=[accepted], refused=[refused], doubtful=[doubtful])
+
+
+def send_through(sender: Failing, count: int, retries: int) -> list[float]:
+    slept: list[float] = []
+    options = WriteOptions(address=None, path="q", retries=retries, retry_seconds=1.0)  # type: ignore[arg-type]
+    _Postbox(sender, options, slept.append).send([b"%d" % number for number in range(count)])  # type: ignore[arg-type]
+    return slept
+
+
+def test_what_was_not_taken_or_may_not_have_been_is_sent_again() -> None:
+    lost = failure(
+        ServiceBusConnectionError(message="gone"),
+        accepted=range(2),
+        refused=range(4, 6),
+        doubtful=range(2, 4),
+    )
+    sender = Failing(lost)
+    assert send_through(sender, 6, retries=1) == [1.0]
+    assert sender.sent[1] == [b"2", b"3", b"4", b"5"]
+
+
+def test_a_busy_service_is_left_alone_for_ten_seconds() -> None:
+    busy = failure(
+        ServiceBusServerBusyError(message="busy"),
+        accepted=range(0),
+        refused=range(1),
+        doubtful=range(0),
+    )
+    assert send_through(Failing(busy), 1, retries=1) == [10.0]
+
+
+def test_trying_again_has_an_end() -> None:
+    def lost() -> SendFailed:
+        return failure(
+            ServiceBusConnectionError(message="gone"),
+            accepted=range(0),
+            refused=range(0),
+            doubtful=range(1),
+        )
+
+    with pytest.raises(WriteFailed, match="took 0 of 1 rows"):
+        send_through(Failing(lost(), lost(), lost()), 1, retries=2)
+
+
+# -- what may be written --------------------------------------------------------------------------
+
+
+def source(**options: str) -> ServiceBusDataSource:
+    text = "Endpoint=sb://x/;SharedAccessKeyName=n;SharedAccessKey=a2V5"
+    return ServiceBusDataSource({"connectionString": text, "queue": "q"} | options)
+
+
+def test_what_was_read_can_be_written() -> None:
+    assert isinstance(source().writer(full(), False), BatchSink)
+    assert isinstance(source().streamWriter(full(), False), StreamSink)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("colour", StringType(), "column colour is nothing that a message has: there are destin"),
+        ("body", IntegerType(), "column body is a int; binary or string is expected"),
+        ("messageId", IntegerType(), "column messageId is a int; string is expected"),
+        ("timeToLive", DoubleType(), "column timeToLive is a double; bigint or int or"),
+        ("destination", IntegerType(), "column destination is a int; string is expected"),
+        (
+            "applicationProperties",
+            MapType(StringType(), IntegerType()),
+            "column applicationProperties is a map<string,int>; map<string,struct<type:string,",
+        ),
+    ],
+)
+def test_a_column_that_no_message_has_is_refused_at_once(name: str, kind: Any, said: str) -> None:
+    with pytest.raises(OptionsError) as caught:
+        source().writer(StructType([StructField(name, kind)]), False)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("body", StringType()),
+        ("timeToLive", IntegerType()),
+        ("applicationProperties", MapType(StringType(), StringType())),
+        ("applicationProperties", PROPERTIES),
+        ("sequenceNumber", StringType()),
+    ],
+)
+def test_other_types_that_mean_the_same_are_taken(name: str, kind: Any) -> None:
+    source().writer(StructType([StructField(name, kind)]), False)
+
+
+def test_a_queue_is_not_overwritten() -> None:
+    with pytest.raises(OptionsError, match="cannot be overwritten"):
+        source().writer(full(), True)
+    with pytest.raises(OptionsError, match="cannot be overwritten"):
+        source().streamWriter(full(), True)
+
+
+def test_a_life_is_kept_as_it_was_given(make_bus: Buses) -> None:
+    bus = make_bus(QueueDescription(name="q", default_message_time_to_live=timedelta(days=1)))
+    write_rows(bus, {"timeToLive": 60_000}, queue="q")
+    assert bus.peek("q")[0]["timeToLive"] == 60_000

@@ -1,0 +1,257 @@
+"""One task against two real brokers in this process: what goes home, what waits, what is buried."""
+
+import time
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+
+from pairbus.broker import Broker, QueueDescription
+from pairbus.servicebus.messages import diverted
+from pairbus.spark.settings import Address
+from pairbus.syphon.destinations import Condition
+from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.receipts import Outcome
+
+BACKLOG = "contoso/x-servicebus-transfer/0"
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    described = [
+        "orders",
+        "invoices",
+        QueueDescription(name="sessions", requires_session=True),
+        QueueDescription(name="unique", requires_duplicate_detection=True),
+    ]
+    with (
+        Broker(queues=described, topics=["news/Subscriptions/all"]) as primary,
+        Broker(queues=[BACKLOG]) as secondary,
+    ):
+        yield primary, secondary
+
+
+@pytest.fixture
+def pair(brokers):
+    """The brokers, with nothing in them when it ends."""
+    made = Pair(*brokers)
+    yield made
+    for broker in brokers:
+        broker.faults.clear()
+    made.empty()
+
+
+class Pair:
+    def __init__(self, primary, secondary):
+        self.primary, self.secondary = primary, secondary
+
+    def divert(self, *messages):
+        """(message, path) each, as a paired sender would."""
+        with (
+            ServiceBusClient.from_connection_string(self.secondary.connection_string) as client,
+            client.get_queue_sender(BACKLOG) as sender,
+        ):
+            for message, path in messages:
+                sender.send_messages(diverted(message, path))
+
+    def drain(self, **settings):
+        return drain(
+            DrainTask(
+                run="run",
+                round=1,
+                queues=(BACKLOG,),
+                primary=Address.from_connection_string(self.primary.connection_string),
+                secondary=Address.from_connection_string(self.secondary.connection_string),
+                **{"seconds": 5.0, **settings},
+            )
+        )
+
+    def received(self, entity, broker=None, **options):
+        broker = broker or self.primary
+        with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+            if "/" in entity and entity != BACKLOG:
+                receiver = client.get_subscription_receiver(*entity.split("/"), **options)
+            else:
+                receiver = client.get_queue_receiver(entity, **options)
+            with receiver:
+                messages = receiver.receive_messages(max_message_count=500, max_wait_time=0.5)
+                for message in messages:
+                    receiver.complete_message(message)
+        return messages
+
+    def empty(self):
+        for entity, options in (
+            ("orders", {}),
+            ("invoices", {}),
+            ("unique", {}),
+            ("news/all", {}),
+        ):
+            self.received(entity, **options)
+        for sub_queue in (None, ServiceBusSubQueue.DEAD_LETTER):
+            self.received(BACKLOG, self.secondary, sub_queue=sub_queue)
+
+    def left(self):
+        with (
+            ServiceBusClient.from_connection_string(self.secondary.connection_string) as client,
+            client.get_queue_receiver(BACKLOG) as receiver,
+        ):
+            return receiver.peek_messages(max_message_count=500)
+
+
+def count(drained, outcome):
+    return sum(each.count for each in drained.receipts if each.outcome is outcome)
+
+
+@pytest.mark.req("S-01", "S-03", "E-04")
+def test_messages_go_to_their_own_queues_and_topics_as_they_were(pair):
+    pair.divert(
+        (ServiceBusMessage("one", message_id="1", application_properties={"n": 1}), "orders"),
+        (ServiceBusMessage("two", message_id="2", subject="s"), "news"),
+        (ServiceBusMessage("three", message_id="3", session_id="left"), "sessions"),
+    )
+
+    drained = pair.drain()
+
+    assert count(drained, Outcome.MOVED) == 3
+    assert drained.emptied == (BACKLOG,)
+    [one] = pair.received("orders")
+    assert (str(one), one.message_id, one.application_properties) == ("one", "1", {b"n": 1})
+    [two] = pair.received("news/all")
+    assert (str(two), two.subject, two.application_properties) == ("two", "s", None)
+    [three] = pair.received("sessions", session_id="left")
+    assert (str(three), three.session_id) == ("three", "left")
+    assert pair.left() == []
+
+
+def test_the_order_of_one_destination_is_kept_over_several_chunks(pair):
+    pair.divert(*((ServiceBusMessage(str(n)), "orders") for n in range(25)))
+
+    pair.drain(chunk=4)
+
+    assert [str(message) for message in pair.received("orders")] == [str(n) for n in range(25)]
+
+
+@pytest.mark.req("S-04")
+def test_a_destination_that_is_down_holds_up_only_its_own(pair):
+    pair.divert(
+        (ServiceBusMessage("a"), "orders"),
+        (ServiceBusMessage("b"), "invoices"),
+        (ServiceBusMessage("c"), "orders"),
+    )
+
+    with pair.primary.faults.cannot_send(entity="orders"):
+        drained = pair.drain()
+
+    assert count(drained, Outcome.MOVED) == 1
+    assert count(drained, Outcome.WAITING) == 2
+    assert drained.emptied == ()
+    assert [str(message) for message in pair.received("invoices")] == ["b"]
+    assert len(pair.left()) == 2
+    # Released, not held locked: they can be had at once.
+    again = pair.drain()
+    assert count(again, Outcome.MOVED) == 2
+    assert [str(message) for message in pair.received("orders")] == ["a", "c"]
+
+
+@pytest.mark.req("S-05")
+def test_what_has_no_destination_is_buried_with_the_reason_and_the_rest_flows(pair):
+    pair.divert(
+        (ServiceBusMessage("a"), "no-such-queue"),
+        (ServiceBusMessage("b"), "orders"),
+    )
+    with (
+        ServiceBusClient.from_connection_string(pair.secondary.connection_string) as client,
+        client.get_queue_sender(BACKLOG) as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("nobody diverted me"))
+
+    drained = pair.drain()
+
+    assert count(drained, Outcome.BURIED) == 2
+    assert [str(message) for message in pair.received("orders")] == ["b"]
+    dead = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert {message.dead_letter_reason for message in dead} == {
+        "DestinationNotFound",
+        "EnvelopeUnreadable",
+    }
+    assert pair.left() == []
+
+
+@pytest.mark.req("S-05")
+def test_one_message_that_is_refused_does_not_stop_its_batch(pair):
+    """Without a session id, in the middle of others that have one."""
+    pair.divert(
+        *((ServiceBusMessage(str(n), session_id="s"), "sessions") for n in range(3)),
+        (ServiceBusMessage("no session"), "sessions"),
+        *((ServiceBusMessage(str(n), session_id="s"), "sessions") for n in range(3, 6)),
+    )
+
+    drained = pair.drain()
+
+    assert count(drained, Outcome.MOVED) == 6
+    assert count(drained, Outcome.BURIED) == 1
+    home = pair.received("sessions", session_id="s")
+    assert [str(message) for message in home] == [str(n) for n in range(6)]
+    [dead] = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert dead.dead_letter_reason == "RefusedByDestination"
+
+
+@pytest.mark.req("S-04")
+def test_a_throttled_primary_is_left_alone_for_ten_seconds(pair):
+    pair.divert((ServiceBusMessage("a"), "orders"))
+
+    with pair.primary.faults.throttle(entity="orders"):
+        drained = pair.drain()
+
+    [orders] = [one for one in drained.destinations if one.path == "orders"]
+    assert orders.condition is Condition.THROTTLED
+    assert orders.until - time.time() > 5
+    assert count(pair.drain(known=drained.destinations), Outcome.WAITING) == 1
+    pair.drain()
+    assert len(pair.received("orders")) == 1
+
+
+@pytest.mark.req("S-03", "X-02")
+def test_an_answer_that_is_lost_delivers_twice_at_most_and_once_where_ids_are_watched(pair):
+    pair.divert(*((ServiceBusMessage(str(n), message_id=f"m{n}"), "unique") for n in range(10)))
+
+    with pair.primary.faults.cut_after_accept(entity="unique"):
+        first = pair.drain()
+    assert sum(each.duplicates_possible for each in first.receipts) >= 1
+    pair.drain()
+
+    assert sorted(m.message_id for m in pair.received("unique")) == sorted(
+        f"m{n}" for n in range(10)
+    )
+    assert pair.left() == []
+
+
+def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
+    from datetime import timedelta
+
+    pair.divert((ServiceBusMessage("short", time_to_live=timedelta(seconds=1)), "orders"))
+    later = time.time() + 60
+
+    drained = drain(
+        DrainTask(
+            run="run",
+            round=1,
+            queues=(BACKLOG,),
+            primary=Address.from_connection_string(pair.primary.connection_string),
+            secondary=Address.from_connection_string(pair.secondary.connection_string),
+            ttl_keeps_running=True,
+        ),
+        clock=lambda: later + _drift(),
+    )
+
+    assert count(drained, Outcome.EXPIRED) == 1
+    assert pair.left() == []
+    assert pair.received("orders") == []
+
+
+def _drift(start=time.monotonic()):
+    return time.monotonic() - start
+
+
+def test_a_secondary_that_is_down_is_told_as_trouble_or_raised(pair):
+    with pair.secondary.faults.unreachable(), pytest.raises(Exception, match="refused"):
+        pair.drain()
