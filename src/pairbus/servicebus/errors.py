@@ -112,7 +112,7 @@ class BacklogExhausted(_Paired, ServiceBusError):
 
 
 class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
-    """The message does not fit the backlog queue: with what is added to bring it home, or at all."""
+    """The message does not fit the backlog queue, at all or with what is to bring it home."""
 
     _FIELDS = ("entity", "backlog_queue", "size", "limit", "bare_size")
     _CAUSES = ("error",)
