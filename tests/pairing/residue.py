@@ -75,7 +75,7 @@ def settings_of(case: dict[str, str]) -> dict[str, Any]:
         "backlog_queue_count": 2,
         "failover_interval": timedelta(0),
         "ping_primary_interval": timedelta(seconds=1),
-        "send_timeout": timedelta(seconds=1),
+        "send_timeout": timedelta(seconds=3),
         "primary_namespace_name": case["name"],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from datetime import timedelta
 
 import pytest
@@ -282,7 +283,8 @@ def test_a_closed_client_cannot_be_paired(world):
 
 
 @pytest.mark.req("A-06")
-def test_a_syphon_that_is_not_installed_is_named(world):
+def test_a_syphon_that_is_not_installed_is_named(world, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     client = world.client()
     with pytest.raises(SyphonNotInstalled, match=r"pairbus\[spark\]"):
         client.pair_namespace(world.options(enable_syphon=True))

@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 
 from pairbus.errors import PairbusError
 from pairbus.servicebus.failures import Kind, kind_of
-from pairbus.servicebus.fast import FastClient, Management
+from pairbus.servicebus.fast import FastClient, Management, SettleFailed
 from pairbus.spark.options import ReadOptions
 from pairbus.spark.rows import Read, read, sequence_number, state
 
@@ -158,6 +158,8 @@ def patiently(call: Callable[[], T], *, sleep: Callable[[float], Any] = time.sle
     for attempt in range(ATTEMPTS):
         try:
             return call()
+        except SettleFailed:
+            raise  # the rest of it is done, and must not be done again
         except Exception as error:
             kind = kind_of(error)
             if attempt + 1 == ATTEMPTS or kind not in (Kind.OUTAGE, Kind.THROTTLED):

@@ -113,10 +113,10 @@ class Renewal:
                     del self._locks[lock.tag]
                 first = min((lock.due for lock in self._locks.values()), default=None)
                 if first is not None and first <= now:
-                    due = [
-                        one.tag for one in self._locks.values() if one.due <= now + _GATHER_SECONDS
-                    ]
-                    return due[:_CHUNK]
+                    # The first first: of short locks, those just renewed are due again soon.
+                    soon = [one for one in self._locks.values() if one.due <= now + _GATHER_SECONDS]
+                    soon.sort(key=lambda one: one.due)
+                    return [one.tag for one in soon[:_CHUNK]]
                 self._changed.wait(None if first is None else min(first - now, 60.0))
             return None
 

@@ -252,14 +252,32 @@ def test_the_background_is_no_part_of_what_the_application_does(
 # --- threads
 
 
-def blocking(agenda: Agenda, do: Any = lambda chore: None) -> Keeper:
-    keeper = Keeper("test", clock=time.monotonic, due=agenda, do=do)
-    keeper.start()
-    return keeper
+class Keepers:
+    """Those of a test, which end with it, however it ends."""
+
+    def __init__(self) -> None:
+        self._made: list[Keeper] = []
+
+    def __call__(self, due: Any, do: Any = lambda chore: None) -> Keeper:
+        keeper = Keeper("test", clock=time.monotonic, due=due, do=do)
+        self._made.append(keeper)
+        keeper.start()
+        return keeper
+
+    def stop(self) -> None:
+        for keeper in self._made:
+            keeper.stop()
+
+
+@pytest.fixture
+def blocking() -> Iterator[Keepers]:
+    keepers = Keepers()
+    yield keepers
+    keepers.stop()
 
 
 @pytest.mark.req("C-02")
-def test_a_stuck_chore_is_freed_when_it_stops(agenda: Agenda) -> None:
+def test_a_stuck_chore_is_freed_when_it_stops(blocking: Keepers, agenda: Agenda) -> None:
     errors: list[Exception] = []
 
     def do(chore: Chore) -> None:
@@ -288,7 +306,7 @@ def test_a_stuck_chore_is_freed_when_it_stops(agenda: Agenda) -> None:
 
 @pytest.mark.req("C-02")
 def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
-    agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_keeper, "JOIN_SECONDS_MAX", 0.3)
     release = threading.Event()
@@ -312,7 +330,7 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
 
 
 @pytest.mark.parametrize("who", ["a chore", "the keeper itself"])
-def test_it_may_be_stopped_by(who: str, agenda: Agenda) -> None:
+def test_it_may_be_stopped_by(blocking: Keepers, who: str, agenda: Agenda) -> None:
     stopped = threading.Event()
 
     def stop() -> None:
@@ -328,8 +346,7 @@ def test_it_may_be_stopped_by(who: str, agenda: Agenda) -> None:
             stop()
         return agenda()[0], None
 
-    keeper = Keeper("test", clock=time.monotonic, due=due, do=do)
-    keeper.start()
+    keeper = blocking(due, do)
     until(lambda: agenda.asked, "it has looked")
     agenda.chores = numbered(1)
     keeper.wake()
@@ -353,7 +370,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_is_stuck_is_freed_when_its_time_is_over(agenda: Agenda) -> None:
+def test_who_is_stuck_is_freed_when_its_time_is_over(blocking: Keepers, agenda: Agenda) -> None:
     keeper = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
@@ -373,7 +390,9 @@ def test_who_is_stuck_is_freed_when_its_time_is_over(agenda: Agenda) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_tries_again_and_is_stuck_again_is_freed_again(agenda: Agenda) -> None:
+def test_who_tries_again_and_is_stuck_again_is_freed_again(
+    blocking: Keepers, agenda: Agenda
+) -> None:
     keeper = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer, retry_total=2, retry_backoff_factor=0.01)
@@ -386,7 +405,25 @@ def test_who_tries_again_and_is_stuck_again_is_freed_again(agenda: Agenda) -> No
     keeper.stop()
 
 
-def test_who_fails_by_itself_gets_its_own_error(agenda: Agenda) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_who_gets_stuck_after_its_link_was_open_is_freed_in_time(
+    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its connection was reset, and the SDK opens another within the same call.
+    freed = threading.Event()
+    monkeypatch.setattr(internals, "cut", lambda sender: freed.set())
+    keeper = blocking(agenda)
+    until(lambda: agenda.asked, "it has looked, and sleeps")
+    time.sleep(0.05)
+    sender = StandIn()
+    sender.open()
+
+    with keeper.guard(sender, 0.1):
+        assert freed.wait(3)
+    keeper.stop()
+
+
+def test_who_fails_by_itself_gets_its_own_error(blocking: Keepers, agenda: Agenda) -> None:
     keeper = blocking(agenda)
     error = RuntimeError("my own")
 
@@ -398,7 +435,7 @@ def test_who_fails_by_itself_gets_its_own_error(agenda: Agenda) -> None:
     keeper.stop()
 
 
-def test_who_opens_a_connection_is_looked_after_at_once(agenda: Agenda) -> None:
+def test_who_opens_a_connection_is_looked_after_at_once(blocking: Keepers, agenda: Agenda) -> None:
     keeper = blocking(agenda)
     until(lambda: agenda.asked, "it has looked")
     before = agenda.asked
@@ -408,7 +445,7 @@ def test_who_opens_a_connection_is_looked_after_at_once(agenda: Agenda) -> None:
     keeper.stop()
 
 
-def test_a_send_on_an_open_link_does_not_wake_the_keeper(agenda: Agenda) -> None:
+def test_a_send_on_an_open_link_does_not_wake_the_keeper(blocking: Keepers, agenda: Agenda) -> None:
     keeper = blocking(agenda)
     until(lambda: agenda.asked, "it has looked")
     time.sleep(0.05)
@@ -425,7 +462,7 @@ def test_a_send_on_an_open_link_does_not_wake_the_keeper(agenda: Agenda) -> None
 
 @pytest.mark.req("C-02")
 def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
-    agenda: Agenda, others: Others
+    blocking: Keepers, agenda: Agenda, others: Others
 ) -> None:
     keeper = blocking(agenda)
     with SilentPeer() as peer:
@@ -447,7 +484,7 @@ def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
     assert threads() == []
 
 
-def test_who_comes_after_the_end_is_refused(agenda: Agenda) -> None:
+def test_who_comes_after_the_end_is_refused(blocking: Keepers, agenda: Agenda) -> None:
     keeper = blocking(agenda)
     keeper.stop()
 
@@ -457,7 +494,7 @@ def test_who_comes_after_the_end_is_refused(agenda: Agenda) -> None:
 
 
 def test_nothing_is_logged_that_nobody_did_wrong(
-    agenda: Agenda, caplog: pytest.LogCaptureFixture
+    blocking: Keepers, agenda: Agenda, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "pairbus"):
         keeper = blocking(agenda)
