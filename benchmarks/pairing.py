@@ -143,14 +143,14 @@ def _ratio(figure: dict[str, Any]) -> str:
 
 def _bare_table(result: dict[str, Any]) -> report.Table:
     table = report.Table(
-        "Our own part of a call: the same with an SDK that does nothing, in a tight loop; the "
-        "least of all turns",
+        "Our own part of a call: what the paired sender takes longer in a tight loop, with an SDK "
+        "that stops short of the wire",
         ["", *(f"{s}, {shell}" for s in pairing_speed.AIMS for shell in SHELLS)],
     )
     rows = [row for row in result["speed"] if row["bare_us"] is not None]
     for title in dict.fromkeys(row["title"] for row in rows):
         found = {(r["situation"], r["shell"]): r["bare_us"] for r in rows if r["title"] == title}
-        cells = [f"{found[s, shell]:,.1f} us" for s in pairing_speed.AIMS for shell in SHELLS]
+        cells = [f"{found[s, shell]:+,.1f} us" for s in pairing_speed.AIMS for shell in SHELLS]
         table.rows.append([title, *cells])
     return table
 

@@ -4,7 +4,8 @@ Run by pairing.py as a process of its own. The turns are short and their order i
 whatever else the machine does hits all alike. A second plain sender takes part: what it differs by
 from the first is what the measurement is worth. Messages are made before the clock starts; filling
 a batch counts, for a paired sender's batch is one of ours. At the end, the same with an SDK that
-sends nothing: what is left is our own code, in a loop that keeps it in the processor's caches.
+stops short of the wire: what the paired sender takes longer then is our own code, in a loop that
+keeps it in the processor's caches.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import azure.servicebus
-import azure.servicebus.aio
+import azure.servicebus._base_handler
+import azure.servicebus.aio._base_handler_async
 from azure.servicebus import ServiceBusMessage
 
 import pairing_ends
@@ -27,7 +28,7 @@ from pairing_ends import DISABLED, QUEUE, Ends
 
 SUBJECTS = ("plain", "paired", "plain again")
 TURNS_MIN = 1
-BARE_TURNS = 20
+BARE_TURNS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Record:
         self._calls: dict[str, list[list[float]]] = {subject: [] for subject in SUBJECTS}
         self._cpu: dict[str, list[float]] = {subject: [] for subject in SUBJECTS}
         self._cpu_before = 0.0
-        self._bare: list[float] = []
+        self._bare: dict[str, list[float]] = {subject: [] for subject in SUBJECTS[:2]}
 
     def turns(self) -> Iterator[str]:
         """Whose turn it is. The first of each is for warming up."""
@@ -83,18 +84,20 @@ class Record:
         self._cpu[subject].append(time.thread_time() - self._cpu_before)
         self._calls[subject].append(calls)
 
-    def bare_turns(self) -> Iterator[Any]:
-        """What is sent in each call of a turn in which the SDK does nothing."""
+    def bare_turns(self) -> Iterator[tuple[str, Any]]:
+        """Whose turn it is, and what each of its calls sends: no further than to the wire."""
         calls = self.row.bare_calls
         for _ in range((BARE_TURNS if self._seconds else 1) if calls else 0):
-            load = self.loads()[0]
-            begun = time.perf_counter()
-            yield load
-            self._bare.append((time.perf_counter() - begun) / calls)
+            for subject, taken in self._bare.items():
+                load = self.loads()[0]
+                begun = time.perf_counter()
+                yield subject, load
+                taken.append((time.perf_counter() - begun) / calls)
 
     def found(self) -> dict[str, Any]:
         turns = {s: {"calls": self._calls[s][1:], "cpu": self._cpu[s][1:]} for s in SUBJECTS}
-        return {"subjects": turns, "bare": min(self._bare, default=None)}
+        bare = {s: min(taken) for s, taken in self._bare.items()} if self.row.bare_calls else None
+        return {"subjects": turns, "bare": bare}
 
     def _message(self) -> ServiceBusMessage:
         return ServiceBusMessage(bytes(self._size))
@@ -138,11 +141,11 @@ def _blocking(ends: Ends, records: Records) -> None:
             for subject in record.turns():
                 record.took(subject, _turn(senders[situation, subject], record))
     _check(client.pairing)
-    azure.servicebus.ServiceBusSender.send_messages = lambda *_, **__: None
+    azure.servicebus._base_handler.BaseHandler._do_retryable_operation = lambda *_, **__: None
     for situation, each in records.items():
-        send = senders[situation, "paired"].send_messages
         for record in each:
-            for load in record.bare_turns():
+            for subject, load in record.bare_turns():
+                send = senders[situation, subject].send_messages
                 for _ in range(record.row.bare_calls):
                     send(load)
     _answer(records)
@@ -185,11 +188,11 @@ async def _asyncio(ends: Ends, records: Records) -> None:
     async def nothing(*_: Any, **__: Any) -> None:
         pass
 
-    azure.servicebus.aio.ServiceBusSender.send_messages = nothing
+    azure.servicebus.aio._base_handler_async.BaseHandler._do_retryable_operation = nothing
     for situation, each in records.items():
-        send = senders[situation, "paired"].send_messages
         for record in each:
-            for load in record.bare_turns():
+            for subject, load in record.bare_turns():
+                send = senders[situation, subject].send_messages
                 for _ in range(record.row.bare_calls):
                     await send(load)
     _answer(records)

@@ -45,14 +45,15 @@ def run(
 def _figures(situation: str, shell: str, row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
     turns = {s: _Turns(row, [sample["subjects"][s] for sample in samples]) for s in SUBJECTS}
     plain = turns[SUBJECTS[0]]
-    bare = [sample["bare"] * 1e6 for sample in samples if sample["bare"] is not None]
+    bare = [sample["bare"] for sample in samples if sample["bare"] is not None]
+    least_us = {s: min(each[s] for each in bare) * 1e6 for s in (bare[0] if bare else ())}
     return {
         "situation": situation,
         "shell": shell,
         "key": row.key,
         "title": row.title,
         "turns": len(plain.seconds),
-        "bare_us": min(bare, default=None),
+        "bare_us": least_us["paired"] - least_us["plain"] if bare else None,
         "figures": {subject: each.figure(plain) for subject, each in turns.items()},
     }
 

@@ -133,3 +133,15 @@ def test_without_a_syphon_each_client_is_the_applications_own(world):
     with client.get_queue_sender(queue) as sender:
         world.send(sender, "as before")
     world.check(queue, primary=["as before"])
+
+
+@pytest.mark.req("C-01")
+def test_a_syphon_needs_a_secondarys_client_that_can_be_faulted(world):
+    client, syphon = world.client(), Syphon()
+    factory = world.enter(
+        world.shell.plain_client(world.secondary.connection_string(), retry_total=0)
+    )
+    with pytest.raises(PairingError, match="pairbus"):
+        world.pair(client, factory=factory, enable_syphon=True, syphon=syphon)
+    assert client.pairing is None
+    assert syphon.context is None

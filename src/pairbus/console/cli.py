@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.console import entities, fault
+from pairbus.console.syphon import syphon
 from pairbus.errors import NamespaceError, PairbusError
 
 FAILED: Final = 1
@@ -33,6 +34,7 @@ app = typer.Typer(
 
 app.add_typer(entities.app)
 app.add_typer(fault.app)
+app.command()(syphon)
 
 
 class Sku(StrEnum):

@@ -1,0 +1,107 @@
+"""`pairbus syphon`: what a person types to bring diverted messages home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pairbus.console.options import AS_JSON
+
+PRIMARY = Annotated[
+    str | None,
+    typer.Option(
+        "--primary",
+        envvar="PAIRBUS_PRIMARY",
+        metavar="TEXT",
+        help="Connection string of the primary: where messages belong. Needs Send.",
+        show_default=False,
+        show_envvar=False,
+    ),
+]
+SECONDARY = Annotated[
+    str | None,
+    typer.Option(
+        "--secondary",
+        envvar="PAIRBUS_SECONDARY",
+        metavar="TEXT",
+        help="Connection string of the secondary: where they wait. Needs Manage and Listen.",
+        show_default=False,
+        show_envvar=False,
+    ),
+]
+
+
+def syphon(
+    primary: PRIMARY = None,
+    secondary: SECONDARY = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            help="The primary's name in the paths of backlog queues. "
+            "Default: the first label of its host.",
+            show_default=False,
+        ),
+    ] = None,
+    primary_ca_file: Annotated[
+        Path | None, typer.Option(help="The authority of the primary's certificate.")
+    ] = None,
+    secondary_ca_file: Annotated[
+        Path | None, typer.Option(help="The authority of the secondary's certificate.")
+    ] = None,
+    master: Annotated[
+        str, typer.Option(help="Spark's master: local, or the URL of a cluster's.")
+    ] = "local[2,4]",
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing is left that could be brought home.")
+    ] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Folder for the account of all that was moved (Parquet).")
+    ] = None,
+    keep_ttl_running: Annotated[
+        bool,
+        typer.Option(
+            "--keep-ttl-running",
+            help="Time to live goes on while a message waits in the backlog; else it begins anew.",
+        ),
+    ] = False,
+    shares: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Tasks for one backlog queue; with more than one, order is not kept.",
+        ),
+    ] = 1,
+    as_json: AS_JSON = False,
+) -> None:
+    """Bring diverted messages home: from the backlog queues to where they belong, on Spark.
+
+    Runs until Ctrl-C or SIGTERM, which it obeys within a few seconds and with nothing left locked.
+    Connection strings are better given in the environment (PAIRBUS_PRIMARY, PAIRBUS_SECONDARY)
+    than as options, which other users of the machine can see. Ends with 0 if all went well, 1 if a
+    namespace refused or did not answer, and 2 if the words are wrong.
+
+    \b
+    Examples:
+      pairbus syphon
+      pairbus syphon --once --ledger ./ledger
+      pairbus syphon --master spark://HOST:7077 --json
+    """
+    from pairbus.console.syphon_work import Wanted, run
+
+    run(
+        Wanted(
+            primary=primary,
+            secondary=secondary,
+            namespace=namespace,
+            primary_ca_file=primary_ca_file,
+            secondary_ca_file=secondary_ca_file,
+            master=master,
+            once=once,
+            ledger=ledger,
+            ttl_keeps_running=keep_ttl_running,
+            shares=shares,
+            as_json=as_json,
+        )
+    )

@@ -1,0 +1,106 @@
+"""The ledger: receipts as Parquet files, in one folder for each day.
+
+Each round's rows are on the disk, under their final name, before the next round begins. Many small
+files are made into one from time to time and at the end. If that is interrupted, rows are there
+twice, never missing; they have keys (`KEY`), so whoever reads drops the second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import OptionsError
+from pairbus.syphon.receipts import COLUMNS, Receipt, row
+
+if TYPE_CHECKING:
+    import pyarrow
+
+KEY: Final = ("run", "round", "queue", "path", "outcome", "reason")
+FILES_MAX: Final = 50
+
+
+class ParquetLedger:
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionsError(
+                f"the ledger's folder {self._folder} cannot be made: {error}"
+            ) from None
+        self._written: dict[str, list[Path]] = {}
+        self._merged = 0
+
+    def append(self, receipts: Sequence[Receipt]) -> None:
+        """Returns when they are on the disk."""
+        by_day: dict[str, list[Receipt]] = {}
+        for receipt in receipts:
+            day = datetime.fromtimestamp(receipt.at_ms / 1000, UTC).strftime("%Y-%m-%d")
+            by_day.setdefault(day, []).append(receipt)
+        for day, some in by_day.items():
+            name = f"round-{some[0].run}-{some[0].round:08d}.parquet"
+            path = self._write(day, name, _table(some))
+            files = self._written.setdefault(day, [])
+            files.append(path)
+            if len(files) >= FILES_MAX:
+                self._merge(day)
+
+    def close(self) -> None:
+        for day in list(self._written):
+            self._merge(day)
+
+    def _merge(self, day: str) -> None:
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        files = self._written.pop(day)
+        if len(files) < 2:
+            return
+        table = arrow.concat_tables([parquet.read_table(file, partitioning=None) for file in files])
+        self._merged += 1
+        run = files[0].name.removeprefix("round-").rsplit("-", 1)[0]
+        self._write(day, f"rounds-{run}-{self._merged:04d}.parquet", table)
+        for file in files:
+            file.unlink()
+
+    def _write(self, day: str, name: str, table: pyarrow.Table) -> Path:
+        from pyarrow import parquet
+
+        folder = self._folder / f"day={day}"
+        folder.mkdir(exist_ok=True)
+        path, unfinished = folder / name, folder / f".{name}.part"
+        with unfinished.open("wb") as file:
+            parquet.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+        return path
+
+
+def _table(receipts: Sequence[Receipt]) -> pyarrow.Table:
+    import pyarrow as arrow
+
+    rows = [row(receipt) for receipt in receipts]
+    columns: dict[str, list[Any]] = {
+        column.name: [values[place] for values in rows] for place, column in enumerate(COLUMNS)
+    }
+    return arrow.table(columns, schema=schema())
+
+
+def schema() -> pyarrow.Schema:
+    import pyarrow as arrow
+
+    kinds = {
+        "string": arrow.string(),
+        "int": arrow.int32(),
+        "long": arrow.int64(),
+        "timestamp": arrow.timestamp("ms", tz="UTC"),
+        "longs": arrow.list_(arrow.int64()),
+    }
+    return arrow.schema(
+        [arrow.field(each.name, kinds[each.type], nullable=each.is_nullable) for each in COLUMNS]
+    )
