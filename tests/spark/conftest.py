@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pairbus.broker import Broker, QueueDescription
-from tests.spark.world import VARIABLE, Bus
+from pairbus.broker.entities import Policy, Right
+from tests.spark.world import KEY, VARIABLE, Bus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +57,8 @@ SPARK_TOPICS = ("events", "events/Subscriptions/all")
 
 @pytest.fixture(scope="session")
 def spark_bus() -> Iterator[Bus]:
-    with Broker(SPARK_QUEUES, topics=SPARK_TOPICS) as broker:
+    policy = Policy(name="Root", key=KEY, rights=frozenset(Right))
+    with Broker(SPARK_QUEUES, topics=SPARK_TOPICS, policies=[policy]) as broker:
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = broker.connection_string
         yield Bus(broker.connection_string)

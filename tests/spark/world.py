@@ -30,6 +30,8 @@ from pairbus.servicebus.fast import Received
 from pairbus.spark.rows import NAMES, read, reader_of
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
+KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="
+"""Of the broker that Spark knows."""
 
 # Every type that a property can have, with what it is in a row.
 EVERY_VALUE: dict[str, tuple[Any, str, str | None]] = {

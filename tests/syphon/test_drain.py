@@ -229,7 +229,7 @@ def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
     from datetime import timedelta
 
     pair.divert((ServiceBusMessage("short", time_to_live=timedelta(seconds=1)), "orders"))
-    later = time.time() + 60
+    later, began = time.time() + 60, time.monotonic()
 
     drained = drain(
         DrainTask(
@@ -240,16 +240,12 @@ def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
             secondary=Address.from_connection_string(pair.secondary.connection_string),
             ttl_keeps_running=True,
         ),
-        clock=lambda: later + _drift(),
+        clock=lambda: later + time.monotonic() - began,
     )
 
     assert count(drained, Outcome.EXPIRED) == 1
     assert pair.left() == []
     assert pair.received("orders") == []
-
-
-def _drift(start=time.monotonic()):
-    return time.monotonic() - start
 
 
 def test_a_secondary_that_is_down_is_told_as_trouble_or_raised(pair):

@@ -38,7 +38,11 @@ GROUPS = {
     "queues share a task where there is not": (2, 1, [("a", "c"), ("b",)]),
     "one task takes them all": (1, 1, [("a", "b", "c")]),
     "more room than queues is left unused": (8, 1, [("a",), ("b",), ("c",)]),
-    "a queue in two shares is in two tasks": (6, 2, [("a",), ("a",), ("b",), ("b",), ("c",), ("c",)]),
+    "a queue in two shares is in two tasks": (
+        6,
+        2,
+        [("a",), ("a",), ("b",), ("b",), ("c",), ("c",)],
+    ),
     "a queue is never twice in one task": (1, 4, [("a", "b", "c")]),
 }
 

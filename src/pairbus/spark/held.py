@@ -65,7 +65,6 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # With availableNow: it ends, and where what was there at the start ends.
         self._ends = False
         self._target: int | None = None
-        self._is_past = False
         self._is_done = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,36 +118,31 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _take(self, hold: _Hold, at: int, most: int | None) -> int:
         most = most or self._options.trigger_messages_max or 1
+        if not self._ends:
+            return hold.take(at, most, self._options.wait_seconds)
         until = self._monotonic() + self._options.locked_wait_seconds
-        if self._is_past and not self._is_left_behind():
-            self._is_done = True
-            return 0
-        while True:
+        while hold.has_rest or self._is_something_left():
             found = hold.take(at, most, self._options.wait_seconds)
-            if found and self._target is not None:
-                last = max(one.sequence_number or 0 for one in hold.batches[at + found])
-                self._is_past = self._is_past or last >= self._target
-            if found or not self._ends:
+            if found:
                 return found
-            # Of what was there at the start, somebody may still have some locked, perhaps this
-            # query before it was restarted.
-            if not self._is_left_behind():
-                self._is_done = True
-                return 0
+            if self._target is None:
+                break
+            # What is still there somebody has locked, perhaps this query before it was restarted.
             if self._monotonic() >= until:
-                self._is_done = True
                 log.warning(
                     "%r still has messages that other receivers have locked for more than %g "
                     "seconds; they are left",
                     self._options.path,
                     self._options.locked_wait_seconds,
                 )
-                return 0
+                break
+        self._is_done = True
+        return 0
 
-    def _is_left_behind(self) -> bool:
-        """Whether something is still there of what was there at the start."""
-        if self._options.mode != PEEK_LOCK or self._target is None:
-            return False
+    def _is_something_left(self) -> bool:
+        """Of what was there at the start; if that cannot be known, perhaps."""
+        if self._target is None:
+            return True
         with Peeker(self._options) as peeker:
             return peeker.has_active_before(self._target)
 
@@ -181,6 +175,10 @@ class _Hold:
             mode="receiveAndDelete" if self._deletes else "peekLock",
         )
         self._renewal: Renewal | None = None
+
+    @property
+    def has_rest(self) -> bool:
+        return bool(self._left)
 
     def take(self, at: int, most: int, wait_seconds: float) -> int:
         """Receive a batch, which begins at the offset `at`; how many it has."""
