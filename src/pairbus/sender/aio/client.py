@@ -68,7 +68,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
             await pairing.close()
             raise
         options.belong_to(pairing, len(found.queues))
-        pairing.follow_secondary()
+        await pairing.follow_secondary()
         pairing.tell_paired()
         for path in paths:
             pairing.register(path)

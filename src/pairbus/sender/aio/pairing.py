@@ -10,6 +10,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.route.router import Chore, Ping, Way
 from pairbus.sender.aio.bounds import bounded
+from pairbus.sender.aio.failing import QuickToFail
 from pairbus.sender.aio.keeper import Keeper
 from pairbus.sender.aio.lanes import Lanes
 from pairbus.sender.pair import Pair
@@ -43,11 +44,13 @@ class Pairing(Pair):
         except Exception as error:
             raise self.not_connected(queue, error) from error
 
-    def follow_secondary(self) -> None:
+    async def follow_secondary(self) -> None:
         """If the secondary's client is one of ours: when it ends, so do the lanes on it."""
         state = getattr(self.options.messaging_factory, "_state", None)
         if state is not None:
-            state.listen(self, lambda reason: self.lanes.drop())
+            told = state.listen(self, lambda reason: self.lanes.drop())
+            if told is not None:
+                await told
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: what it would divert to is made ready."""
@@ -90,8 +93,9 @@ class Pairing(Pair):
         with self.deciding() as router:
             if not router.is_wanted(ping):
                 return
-        # The SDK's plain sender: ours would divert the ping.
-        sender = ServiceBusClient.get_queue_sender(self._client, ping.path)
+        # Not one of our senders, which would divert the ping.
+        made = ServiceBusClient.get_queue_sender(self._client, ping.path)
+        sender = internals.adopt(made, QuickToFail)
         internals.set_retries(sender, 0)
         try:
             async with bounded(self.chore_seconds, f"pinging {ping.path!r}"):

@@ -55,6 +55,8 @@ class Keeper:
         self._clock = clock
         self._due, self._do = due, do
         self._woken = threading.Event()
+        # When it looks around next. Who must be freed earlier wakes it.
+        self._looks_at = 0.0
         self._stopped = False
         self._guards: dict[int, _Guarded] = {}
         self._chores: set[threading.Thread] = set()
@@ -86,8 +88,8 @@ class Keeper:
         if self._stopped:  # looked at after entering: the last look at the guards may be over
             del self._guards[key]
             raise ValueError(CLOSED)
-        if not internals.is_running(sender):
-            self._woken.set()  # it opens a connection, where the SDK may wait for ever
+        if guarded.deadline < self._looks_at:
+            self._woken.set()
         try:
             yield
         except Exception as error:
@@ -143,7 +145,8 @@ class Keeper:
         soon += [max(each.deadline, now + GRACE_SECONDS) for each in list(self._guards.values())]
         if next_due is not None:
             soon.append(next_due)
-        return max(0.0, min([*soon, now + LOOK_SECONDS_MAX]) - self._clock())
+        self._looks_at = min([*soon, now + LOOK_SECONDS_MAX])
+        return max(0.0, self._looks_at - self._clock())
 
     def _run_chore(self, chore: Chore) -> None:
         try:

@@ -10,6 +10,7 @@ from azure.servicebus import ServiceBusClient
 
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.route.router import Chore, Ping, Way
+from pairbus.sender.blocking.failing import QuickToFail
 from pairbus.sender.blocking.keeper import Keeper
 from pairbus.sender.blocking.lanes import Lanes
 from pairbus.sender.pair import Pair
@@ -95,8 +96,9 @@ class Pairing(Pair):
         with self.deciding() as router:
             if not router.is_wanted(ping):
                 return
-        # The SDK's plain sender: ours would divert the ping.
-        sender = ServiceBusClient.get_queue_sender(self._client, ping.path)
+        # Not one of our senders, which would divert the ping.
+        made = ServiceBusClient.get_queue_sender(self._client, ping.path)
+        sender = internals.adopt(made, QuickToFail)
         internals.set_retries(sender, 0)
         self.use_tls(sender)
         try:
