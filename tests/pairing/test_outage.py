@@ -129,11 +129,11 @@ def test_a_crowd_sends_through_an_outage(world, sharing):
     world.pair(client, ping_primary_interval=SECOND)
     size = THREADS if isinstance(world.shell, SyncShell) else TASKS
     if sharing == "one sender":
-        senders = [client.get_queue_sender(queue)] * size
+        senders = [world.unopened(client, queue)] * size
     elif isinstance(world.shell, SyncShell):
-        senders = [client.get_queue_sender(queue) for _ in range(size)]
+        senders = [world.unopened(client, queue) for _ in range(size)]
     else:  # a task each; a connection for each of 200 tasks is more than anybody would want
-        senders = [client.get_queue_sender(queue) for _ in range(20)] * (size // 20)
+        senders = [world.unopened(client, queue) for _ in range(20)] * (size // 20)
     account = Account()
     crowd = Crowd(world, senders, account)
     try:
@@ -162,7 +162,7 @@ def test_many_entities_fail_over_and_back_at_once(world):
     crowds = []
     try:
         for queue, account in zip(queues, accounts, strict=True):
-            senders = [client.get_queue_sender(queue) for _ in range(2)]
+            senders = [world.unopened(client, queue) for _ in range(2)]
             crowds.append(Crowd(world, senders, account))
         for account in accounts:
             more_acknowledged(account, 10)
@@ -190,7 +190,7 @@ def test_a_crowd_is_diverted_soon_after_the_kill(world):
     """From the kill to a crowd that goes on: no sender waits for another's time-out."""
     queue = world.queue(requires_duplicate_detection=True)
     client = world.pair()
-    senders = [client.get_queue_sender(queue) for _ in range(8)]
+    senders = [world.unopened(client, queue) for _ in range(8)]
     account = Account()
     crowd = Crowd(world, senders, account)
     try:

@@ -235,8 +235,8 @@ def test_a_secondary_that_is_down_cannot_be_paired_with(world):
     options = world.options()
     world.secondary.kill()
     refused_pairing(client, options)
-    check_unpaired(world, client, queue)
     world.secondary.start()
+    check_unpaired(world, client, queue)
     client.pair_namespace(options)
     assert client.pairing is not None
 

@@ -124,6 +124,12 @@ class World:
     def sender(self, client: Any, path: str, **options: Any) -> Any:
         return self.enter(client.get_queue_sender(path, **options))
 
+    def unopened(self, client: Any, path: str) -> Any:
+        """A sender that its first use opens, and the end of the test closes."""
+        sender = client.get_queue_sender(path)
+        self._open.push(sender)
+        return sender
+
     def senders(self, client: Any, *paths: str) -> list[Any]:
         """One for each, opened side by side."""
         made = [client.get_queue_sender(path) for path in paths]

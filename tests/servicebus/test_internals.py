@@ -514,6 +514,40 @@ def test_a_clients_host_and_entity_can_be_asked_for() -> None:
     assert internals.entity_of(plain_client()) is None
 
 
+def test_how_a_client_gets_in_can_be_asked_for() -> None:
+    client = plain_client(PRIMARY, connection_verify="/tmp/ca.pem")
+    local = plain_client(connection_string("localhost:5672", "UseDevelopmentEmulator=true"))
+
+    assert internals.credential_of(client).get_token("sb://contoso").token
+    assert internals.uses_tls(client)
+    assert not internals.uses_tls(local)
+    assert internals.ca_file_of(client) == "/tmp/ca.pem"
+    assert internals.ca_file_of(local) is None
+
+
+def test_clients_of_one_host_behind_two_endpoints_are_two() -> None:
+    one = plain_client(PRIMARY, custom_endpoint_address="sb://localhost:1")
+    another = plain_client(PRIMARY, custom_endpoint_address="sb://localhost:2")
+
+    assert internals.address_of(one) != internals.address_of(another)
+    assert internals.address_of(one) == internals.address_of(
+        plain_client(PRIMARY, custom_endpoint_address="SB://LOCALHOST:1")
+    )
+
+
+def test_a_twin_makes_senders_that_the_client_does_not_know_of() -> None:
+    client = plain_client(retry_total=7)
+    twin = internals.twin_of(client)
+
+    sender = twin.get_queue_sender("orders")
+    client.close()
+
+    internals.check_not_shut(sender)
+    assert internals.retries_of(twin) == 7
+    assert internals.host_of(twin) == internals.host_of(client)
+    assert internals.host_of(sender) == internals.host_of(client)
+
+
 def test_an_administration_clients_host_can_be_asked_for() -> None:
     manager = ServiceBusAdministrationClient.from_connection_string(PRIMARY)
 

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ SPARK_QUEUES = (
     "locked",
     QueueDescription(name="once", requires_duplicate_detection=True),
     "plain",
+    QueueDescription(name="failing", lock_duration=timedelta(seconds=5)),
     "orders",
     "returns",
     "archive",

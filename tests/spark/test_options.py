@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pairbus.errors import OptionsError
-from pairbus.spark.options import read_options, write_options
+from pairbus.spark.options import READ, WRITE, read_options, write_options
+from pairbus.spark.rows import DESTINATION, NAMES
 from pairbus.spark.settings import Address
+from pairbus.spark.typed import TYPES
 from tests.spark.world import VARIABLE
 
 KEY = "c2VjcmV0LWtleQ=="
@@ -209,3 +212,13 @@ def test_a_credential_is_found_by_its_name() -> None:
         options.address.client()
     options = read_options(given | {"credential": "tests.spark.world:Nobody"}, streaming=True)
     assert options.address.host == "n.servicebus.windows.net"
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted({*READ, *WRITE, *NAMES, DESTINATION, *TYPES}))
+def test_the_page_has_every_option_column_and_type(name: str) -> None:
+    assert f"`{name}`" in PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -152,6 +153,40 @@ def test_what_is_locked_is_completed_after_the_last_batch_too(
     assert spark_bus.peek("locked") == []
     assert names(spark_bus.peek("chosen.a")) == ["m-0", "m-1", "m-2"]
     assert names(spark_bus.peek("chosen.b")) == ["m-3", "m-4"]
+
+
+def test_a_batch_that_fails_settles_nothing_and_its_messages_come_again(
+    spark: SparkSession, spark_bus: Bus, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    spark_bus.send("failing", messages(4))
+    frame = stream(spark, "failing", receiveMode="peekLock", maxWaitSeconds=0.5)
+
+    def fail(batch: DataFrame, number: int) -> None:
+        assert batch.count() == 4
+        raise ValueError("the sink is full")
+
+    writer = frame.writeStream.option("checkpointLocation", str(tmp_path))
+    query = writer.foreachBatch(fail).start()
+    with pytest.raises(PySparkException, match="the sink is full"):
+        query.awaitTermination()
+    assert len(spark_bus.peek("failing")) == 4
+
+    # Nobody renews the locks any more: they run out.
+    seen: list[str] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        seen.extend(names(batch.select("messageId").collect()))
+
+    query = writer.foreachBatch(take).start()
+    until = time.monotonic() + 60
+    while spark_bus.peek("failing") and time.monotonic() < until:
+        time.sleep(0.2)
+    # Still running, and all is settled already.
+    assert spark_bus.peek("failing") == []
+    query.stop()
+    assert sorted(seen) == ["m-0", "m-1", "m-2", "m-3"]
 
 
 def test_mistakes_are_told_in_our_words_and_no_secret_shows_anywhere(

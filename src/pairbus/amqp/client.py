@@ -35,7 +35,7 @@ __all__ = [
     "Ticket",
 ]
 
-_FAREWELL_SECONDS: Final = 5.0
+_FAREWELL_SECONDS: Final = 2.0
 _BEAT_SECONDS_MIN: Final = 0.1
 _now = time.monotonic
 
@@ -135,7 +135,8 @@ class Connection:
             if now >= until:
                 self.turn(0.0)  # what has come in the last moment counts
                 return bool(done())
-            self.turn(min(until, self._next_duty(now, since)) - now)
+            due = min(until, self._next_duty(now, since))
+            self.turn(max(due - _now(), 0.0))  # by now: upkeep may have taken its time
         return True
 
     def turn(self, seconds: float) -> None:

@@ -107,9 +107,11 @@ class Line:
 def _connect(host: str, port: int, until: float) -> socket.socket:
     """By the first of its addresses that answers; all of them share the time."""
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is no name of a host") from error
+    for family, kind, protocol, _, address in found:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(_left(until))

@@ -16,6 +16,8 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.console import entities, fault
+from pairbus.console.package import package_for_spark
+from pairbus.console.report import report
 from pairbus.console.syphon import syphon
 from pairbus.errors import NamespaceError, PairbusError
 
@@ -35,6 +37,8 @@ app = typer.Typer(
 app.add_typer(entities.app)
 app.add_typer(fault.app)
 app.command()(syphon)
+app.command()(report)
+app.command()(package_for_spark)
 
 
 class Sku(StrEnum):

@@ -51,8 +51,14 @@ def syphon(
         Path | None, typer.Option(help="The authority of the secondary's certificate.")
     ] = None,
     master: Annotated[
-        str, typer.Option(help="Spark's master: local, or the URL of a cluster's.")
-    ] = "local[2,4]",
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Spark's master: that of a cluster, or local[N,4]. "
+            "Default: local[2,4], or what spark-submit says.",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End when nothing is left that could be brought home.")
     ] = False,
@@ -78,6 +84,7 @@ def syphon(
     """Bring diverted messages home: from the backlog queues to where they belong, on Spark.
 
     Runs until Ctrl-C or SIGTERM, which it obeys within a few seconds and with nothing left locked.
+    On a terminal it shows how it goes; else it tells now and then, in lines on stderr.
     Connection strings are better given in the environment (PAIRBUS_PRIMARY, PAIRBUS_SECONDARY)
     than as options, which other users of the machine can see. Ends with 0 if all went well, 1 if a
     namespace refused or did not answer, and 2 if the words are wrong.

@@ -67,6 +67,12 @@ class Router:
             return entity.to_primary
         return self.plan_backlog(path, now=now)
 
+    def direct(self, path: str) -> ToPrimary | None:
+        """The plan of an entity that is healthy and known; None: ask `plan`. One look, which needs
+        no lock: an answer that is outdated by the next moment would have been with one as well."""
+        entity = self._by_spelling.get(path)
+        return None if entity is None else entity.direct
+
     def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
         """For the rest of a call of which a part is in the backlog, whatever the entity's state."""
         queue = self.register(path, now=now)

@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.route.router import ToPrimary
 from pairbus.servicebus.errors import SequenceNumberUnknown
 from pairbus.servicebus.messages import UnknownSequenceNumber, id_of, messages_of
 
@@ -30,7 +31,7 @@ Attempt = TypeVar("Attempt")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which would cost each message a microsecond
 class Errand(Generic[Attempt, Result]):
     count: int
     """The number of messages; 0 where nothing is sent, as in opening a link."""
@@ -45,7 +46,16 @@ class Errand(Generic[Attempt, Result]):
     """What the caller gets if they went to this backlog queue."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class FirstFailure:
+    """An attempt on the primary that failed, when all was still well."""
+
+    way: ToPrimary
+    error: Exception
+    began: float
+
+
+@dataclass(slots=True)
 class Done(Generic[Result]):
     result: Result
 
@@ -56,6 +66,8 @@ class Patience:
     The caller's timeout holds on each of them. Without one, each attempt has the bound of the
     options; on a backlog queue less, for there are others.
     """
+
+    __slots__ = ("_backlog_until", "_bound", "_primary_until", "_timeout")
 
     def __init__(self, timeout: float | None, bound: float) -> None:
         self._timeout = timeout
@@ -112,7 +124,8 @@ def is_stuck(turns: int, timeout: float | None) -> bool:
 
 def check_live(sender: Any) -> None:
     sender._client_state.check()
-    sender._check_live()
+    if sender._shutdown.is_set():
+        sender._check_live()  # says so as the SDK does
 
 
 def check_arguments(sender: Any, timeout: float | None, kwargs: Mapping[str, Any]) -> None:

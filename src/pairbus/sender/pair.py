@@ -18,7 +18,15 @@ from typing import Any
 
 from pairbus.events import Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.route.router import Chore, Nowhere, Plan, Probe, Router, Way
+from pairbus.route.router import (
+    Chore,
+    Nowhere,
+    Plan,
+    Probe,
+    Router,
+    ToPrimary,
+    Way,
+)
 from pairbus.sender import setup
 from pairbus.sender.audience import Audience
 from pairbus.sender.status import PairingStatus, snapshot
@@ -116,6 +124,10 @@ class Pair:
             self._audience.tell(events)
 
     # The next two are on the way of every message; `deciding` would cost them a microsecond.
+
+    def direct(self, path: str) -> ToPrimary | None:
+        """For an entity that is healthy: where almost every message goes."""
+        return None if self.is_of_parent else self._router.direct(path)
 
     def plan(self, path: str, *, is_begun: bool = False) -> Plan:
         """`is_begun`: a part of the call is in the backlog."""

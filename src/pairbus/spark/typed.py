@@ -156,6 +156,9 @@ _FROM_TEXT: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 }
 
 
+TYPES: Final = ("null", *_FROM_TEXT, ENCODED)
+
+
 def from_typed(kind: str | None, text: str | None) -> bytes:
     """The value, encoded. Raises ValueError, which says what would be right."""
     if kind is None:
@@ -166,9 +169,7 @@ def from_typed(kind: str | None, text: str | None) -> bytes:
         return _checked_encoding(text)
     known = _FROM_TEXT.get(kind)
     if known is None:
-        raise ValueError(
-            f"the type {kind!r} is none of null, {', '.join(_FROM_TEXT)} and {ENCODED}"
-        )
+        raise ValueError(f"the type {kind!r} is none of {', '.join(TYPES)}")
     parse, right = known
     if text is None:
         raise ValueError(f"the value is null, and {right} is expected for the type {kind}")

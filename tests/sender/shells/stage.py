@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -81,6 +82,12 @@ class Stage:
         client = self.client()
         client.pair_namespace(self.options(**settings))
         return client
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What is not under the blocking names: where the shell runs its own."""
+        if isinstance(self.shell, AsyncioShell):
+            return self.shell.call(function, *args)
+        return function(*args)
 
     def sender(self, client: Any, path: str = "orders") -> Any:
         """One that is closed in the end: the SDK forgets those that nobody has any more, with what

@@ -355,6 +355,28 @@ def test_it_may_be_stopped_by(blocking: Keepers, who: str, agenda: Agenda) -> No
     until(lambda: threads() == [], "nothing runs")
 
 
+def test_a_chore_for_which_there_is_no_thread_is_done_when_there_is(
+    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Chore] = []
+    keeper = blocking(agenda, done.append)
+    until(lambda: agenda.asked, "it has looked")
+    start, refused = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "pairbus-chore" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    agenda.chores = numbered(2)
+    keeper.wake()
+
+    until(lambda: len(done) == 2, "both are done")
+    assert len(refused) == 1
+
+
 # --- guards
 
 
@@ -435,29 +457,59 @@ def test_who_fails_by_itself_gets_its_own_error(blocking: Keepers, agenda: Agend
     keeper.stop()
 
 
-def test_who_opens_a_connection_is_looked_after_at_once(blocking: Keepers, agenda: Agenda) -> None:
-    keeper = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked")
-    before = agenda.asked
-
-    with keeper.guard(StandIn(), 60.0):
-        until(lambda: agenda.asked > before, "it looks again")
-    keeper.stop()
-
-
-def test_a_send_on_an_open_link_does_not_wake_the_keeper(blocking: Keepers, agenda: Agenda) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "is_woken"),
+    [
+        pytest.param(2.0, True, id="who must be freed before it looks again wakes it"),
+        pytest.param(60.0, False, id="who has longer does not: most sends have"),
+    ],
+)
+def test_the_keeper_is_woken_only_by_who_needs_it(
+    blocking: Keepers, agenda: Agenda, seconds: float, is_woken: bool
+) -> None:
     keeper = blocking(agenda)
     until(lambda: agenda.asked, "it has looked")
     time.sleep(0.05)
     before = agenda.asked
-    sender = StandIn()
-    sender.open()
 
-    with keeper.guard(sender, 60.0):
-        time.sleep(0.05)
+    for _ in range(3):
+        with keeper.guard(StandIn(), seconds):
+            time.sleep(0.05)
 
-    assert agenda.asked == before
-    keeper.stop()
+    # And once only: after that it knows of the earlier time.
+    assert agenda.asked == before + is_woken
+
+
+def test_who_is_guarded_while_the_keeper_looks_around_is_not_overlooked(
+    blocking: Keepers, agenda: Agenda
+) -> None:
+    """It enters in the very moment in which the keeper decides how long to sleep."""
+    keeper = blocking(agenda)
+    until(lambda: agenda.asked, "it has looked")
+    time.sleep(0.05)
+    entered: list[Any] = []
+
+    class Watched(dict[int, Any]):
+        looks = 0
+
+        def values(self) -> Any:
+            seen = list(super().values())
+            self.looks += 1
+            if self.looks == 2:  # at those whose time is over, and at when the next one's is
+                entered.append(keeper.guard(StandIn(), 1.0))
+                entered[0].__enter__()
+            return seen
+
+    keeper._guards = Watched()
+    before = agenda.asked
+    keeper._looks_at = time.monotonic()  # so it would wake by itself now
+    keeper.wake()
+
+    until(lambda: entered, "it has entered")
+    try:
+        until(lambda: agenda.asked >= before + 2, "it looks again at once", seconds=1.5)
+    finally:
+        entered[0].__exit__(None, None, None)
 
 
 @pytest.mark.req("C-02")

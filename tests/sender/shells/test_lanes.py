@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -12,7 +13,15 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from pairbus.sender.blocking.lanes import Lanes
 from pairbus.sender.shelves import IDLE_SECONDS_MAX, LANES_PER_QUEUE_MAX, AllBusy
 from tests.sender.fakes import Clock, plain_client
-from tests.sender.shells.both import AsyncioSide, Others, Scripted, Side, is_waiting, until
+from tests.sender.shells.both import (
+    AsyncioSide,
+    Others,
+    Scripted,
+    Side,
+    SyncSide,
+    is_waiting,
+    until,
+)
 
 
 class Fleet:
@@ -244,6 +253,24 @@ def test_the_handshake_of_a_blocking_lane_has_an_end() -> None:
     lane = lanes.borrow("q", timeout=1.0)
 
     assert lane.sender._config.ssl_context.seconds == 7.0
+
+
+def test_a_lane_is_closed_even_if_there_is_no_thread_to_do_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side = SyncSide()
+    fleet = Fleet(side)
+    lanes = side.lanes(fleet, Clock())
+    lane = lanes.borrow("a", timeout=1.0)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    lanes.give_back(lane, is_usable=False)
+
+    assert lane.sender.is_closed
+    lanes.close()
 
 
 # --- asyncio alone

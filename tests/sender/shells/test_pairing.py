@@ -31,8 +31,7 @@ def fail_over(stage: Stage, client: Any) -> Ping:
 
 def do(stage: Stage, client: Any, ping: Ping) -> None:
     """As the keeper would."""
-    pairing = bare(client).pairing
-    stage.shell.call(pairing._ping, ping) if stage.shell.name == "asyncio" else pairing._ping(ping)  # type: ignore[attr-defined]
+    stage.run(bare(client).pairing._ping, ping)
 
 
 def count(stage: Stage) -> int:
@@ -148,9 +147,7 @@ def test_a_connection_that_was_lost_is_made_ready_again(stage: Stage) -> None:
     [queue] = client.pairing.backlog_queues
     stage.sender(client)
     until(lambda: lanes_of(client).has_ready(queue), "a connection is ready")
-    stage.shell.call(lanes_of(client).drop) if stage.shell.name == "asyncio" else lanes_of(  # type: ignore[attr-defined]
-        client
-    ).drop()
+    stage.run(lanes_of(client).drop)
     assert not lanes_of(client).has_ready(queue)
 
     stage.sender(client)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.sender.batch import Batch
+from pairbus.servicebus.errors import SequenceNumberUnknown
+from pairbus.servicebus.messages import UnknownSequenceNumber
 from tests.pairing.shells import bare
 from tests.sender.shells.both import Others, is_waiting, until
 from tests.sender.shells.stage import Stage
@@ -66,6 +68,50 @@ def test_the_first_send_after_the_way_back_takes_a_new_link(stage: Stage) -> Non
     assert stage.kinds().count("FailedOver") == 1
 
 
+@pytest.mark.req("A-10")
+def test_a_link_on_which_a_call_was_interrupted_is_opened_anew(stage: Stage) -> None:
+    sender = stage.sender(stage.pair())
+    sender.send_messages(ServiceBusMessage("a"))
+    old = bare(sender)._handler
+
+    bare(sender).distrust()
+    sender.send_messages(ServiceBusMessage("b"))
+
+    assert bare(sender)._handler is not old
+
+
+# --- schedules
+
+
+@pytest.mark.req("A-10")
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_while_healthy_schedules_have_numbers_and_can_be_cancelled(
+    stage: Stage, is_paired: bool
+) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    sender = stage.sender(client)
+
+    numbers = sender.schedule_messages(messages(2), LATER)
+    sender.cancel_scheduled_messages(numbers)
+
+    assert len(numbers) == 2
+    assert all(number > 0 for number in numbers)
+    with pytest.raises(ServiceBusError):
+        sender.cancel_scheduled_messages(numbers, timeout=5)
+
+
+def test_while_failed_over_schedules_have_numbers_that_nobody_knows(stage: Stage) -> None:
+    sender = stage.sender(stage.pair())
+    fail_over(stage, sender)
+
+    numbers = sender.schedule_messages(messages(2), LATER)
+
+    assert numbers == [-1, -1]
+    assert all(isinstance(number, UnknownSequenceNumber) for number in numbers)
+    with pytest.raises(SequenceNumberUnknown):
+        sender.cancel_scheduled_messages(numbers)
+
+
 # --- batches
 
 
@@ -108,6 +154,7 @@ def test_nothing_is_sent_for_nothing(stage: Stage) -> None:
 
     sender.send_messages([])
     sender.send_messages(iter([]))
+    sender.send_messages({})
     assert sender.schedule_messages([], LATER) == []
 
     assert client.pairing.status().entity("orders").sent == 0

@@ -61,8 +61,9 @@ def test_nobody_is_there():
     assert not client.is_open
 
 
-def test_a_host_that_does_not_exist():
-    client = FastClient("nowhere.invalid", KEY, timeout_seconds=SHORT)
+@pytest.mark.parametrize("host", ["nowhere.invalid", "no..where", "x" * 70])
+def test_a_host_that_does_not_exist(host):
+    client = FastClient(host, KEY, timeout_seconds=SHORT)
     with pytest.raises(ServiceBusConnectionError) as caught:
         client.open()
     assert kind_of(caught.value) is Kind.OUTAGE
@@ -152,7 +153,7 @@ def test_a_namespace_that_swallows_everything_is_given_up(connect, broker):
 
 
 def test_a_hanging_namespace_cannot_be_told_from_an_empty_queue_for_long(connect, broker):
-    client = connect(timeout_seconds=2.0)
+    client = connect(silence_seconds=2.0)
     receiver = client.receiver("q", credit=10)
     assert receiver.receive(1, max_wait_seconds=0) == []
     with (
@@ -166,7 +167,7 @@ def test_a_hanging_namespace_cannot_be_told_from_an_empty_queue_for_long(connect
 
 
 def test_heartbeats_keep_a_quiet_connection(connect, broker):
-    client = connect(timeout_seconds=2.0)
+    client = connect(silence_seconds=2.0)
     receiver = client.receiver("q", credit=10)
     assert receiver.receive(1, max_wait_seconds=3.0) == []
     assert client.is_open

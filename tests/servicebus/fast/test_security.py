@@ -243,6 +243,21 @@ def test_a_signature_that_has_run_out_ends_the_link_until_there_is_another(broke
         assert names(client.management("q").peek(1, 10)) == ["a", "b", "d"]
 
 
+def test_what_came_before_a_token_ran_out_is_not_lost_with_the_link(broker, clock):
+    audience = f"sb://localhost:{broker.port}/q"
+    token = make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
+    credential = AzureSasCredential(token)
+    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+        client.sender("q").send(messages(10))
+        receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
+        taken = take(receiver, 1)
+        clock.advance(1100)
+        taken += take(receiver, 9)
+        with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+            receiver.receive(1, max_wait_seconds=5)
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+
+
 # -- TLS --------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,14 @@ def test_an_abandoned_message_comes_again_with_one_delivery_more(client, receive
     assert [one.delivery_count for one in again] == [1, 1]
 
 
+def test_a_released_message_comes_again_as_if_it_had_not_been_lent(client, receiver):
+    taken = take(receiver, 10)
+    receiver.release(taken[:2])
+    again = take(receiver, 2)
+    assert names(again) == ["m-0", "m-1"]
+    assert [one.delivery_count for one in again] == [0, 0]
+
+
 def test_a_dead_letter_bears_its_reason_and_nothing_else(client, receiver):
     receiver.dead_letter(take(receiver, 2), reason="why", description="in detail")
     assert len(left(client)) == 8

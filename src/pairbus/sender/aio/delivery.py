@@ -14,7 +14,13 @@ from pairbus.sender.aio.bounds import bounded
 from pairbus.sender.aio.lanes import Lane
 from pairbus.sender.aio.pairing import Pairing, open_link
 from pairbus.sender.course import Course, is_stale, leaves_usable
-from pairbus.sender.errand import BACKLOG_SECONDS_MIN, OPEN_SECONDS_MIN, Done, Errand
+from pairbus.sender.errand import (
+    BACKLOG_SECONDS_MIN,
+    OPEN_SECONDS_MIN,
+    Done,
+    Errand,
+    FirstFailure,
+)
 from pairbus.servicebus import internals
 
 Result = TypeVar("Result")
@@ -25,9 +31,14 @@ async def deliver(
     sender: Any,
     errand: Errand[Awaitable[Result], Result],
     timeout: float | None,
+    failed: FirstFailure | None = None,
 ) -> Result:
+    """`failed`: the first attempt on the primary was made, and came to nothing."""
     course = Course(pairing, sender.entity_name, errand, timeout)
     try:
+        if failed is not None:
+            course.time.on_primary(now=failed.began)
+            await _wait(pairing, course.primary_failed(failed.way, failed.error), failed.error)
         return await _run(pairing, sender, course)
     except Exception as error:
         told = course.told(error)
@@ -56,18 +67,22 @@ async def _on_primary(
     pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result], plan: Plan
 ) -> Done[Result] | None:
     try:
-        async with sender.taking_turn(course.time.on_primary(now=pairing.clock())):
+        if await sender.turn.take(course.time.on_primary(now=pairing.clock())):
             # While this one waited for its turn, another may have failed the entity over.
             plan = pairing.plan(course.path)
+        try:
             if not isinstance(plan, ToPrimary):
                 return None
-            await sender.renew(plan.epoch)
+            if plan.epoch != sender.epoch:
+                await sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
             if course.errand.count:
                 result = await course.errand.on_primary(remaining)
             else:  # the SDK opens a link without any time-out
                 async with bounded(remaining, f"opening a link to {course.path!r}"):
                     result = await course.errand.on_primary(remaining)
+        finally:
+            sender.turn.release()
     except Exception as error:
         await _wait(pairing, course.primary_failed(plan, error), error)
         return None

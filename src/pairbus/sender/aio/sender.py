@@ -6,8 +6,8 @@ As `blocking/sender.py`. It may be shared by tasks, which the SDK's own may not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +18,7 @@ from pairbus.sender.aio.failing import QuickToFail
 from pairbus.sender.batch import Batch
 from pairbus.sender.errand import (
     Errand,
+    FirstFailure,
     TurnTaken,
     check_arguments,
     check_known,
@@ -44,8 +45,8 @@ class PairedSender(QuickToFail):
 
     def belong_to(self, state: Any) -> None:
         self._client_state = state
-        self._turn = Turn(self.entity_name)
-        self._epoch = 0
+        self.turn = Turn(self.entity_name)
+        self.epoch = 0
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -83,15 +84,35 @@ class PairedSender(QuickToFail):
         if isinstance(message, dict) and not message:
             return  # as the SDK does
         message = give_ids(message)
+        count = count_of(message)
+        if not count:
+            return
+        failed: FirstFailure | None = None
+        way = pairing.direct(self.entity_name)
+        # The way of almost every message, without what only the others need.
+        if way is not None and way.epoch == self.epoch and self.turn.take_at_once():
+            bound = pairing.send_seconds if timeout is None else timeout
+            began = pairing.clock()
+            try:
+                await super().send_messages(message, timeout=bound)
+            except Exception as error:
+                failed = FirstFailure(way, error, began)
+            except BaseException:
+                self.distrust()
+                raise
+            else:
+                pairing.sent(self.entity_name, way, count=count)
+                return
+            finally:
+                self.turn.release()
         send = super().send_messages
         sending: Errand[Awaitable[None], None] = Errand(
-            count=count_of(message),
+            count=count,
             on_primary=lambda timeout: send(message, timeout=timeout),
             diverted=lambda: diverted_all(message, self.entity_name),
             when_diverted=lambda queue: None,
         )
-        if sending.count:
-            await deliver(pairing, self, sending, timeout)
+        await deliver(pairing, self, sending, timeout, failed)
 
     async def schedule_messages(
         self,
@@ -136,8 +157,11 @@ class PairedSender(QuickToFail):
             await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
         bound = pairing.send_seconds if timeout is None else timeout
-        async with self.taking_turn(bound):
+        await self.turn.take(bound)
+        try:
             await super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
+        finally:
+            self.turn.release()
 
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
@@ -146,7 +170,7 @@ class PairedSender(QuickToFail):
         known."""
         self._client_state.check()
         pairing = self._pairing
-        if pairing is None or self._turn.is_mine() or self._max_message_size_on_link:
+        if pairing is None or self.turn.is_mine() or self._max_message_size_on_link:
             return Batch.of(await super().create_message_batch(max_size_in_bytes))
         check_live(self)
         create, lanes = super().create_message_batch, pairing.lanes
@@ -161,26 +185,16 @@ class PairedSender(QuickToFail):
 
     # --- for `deliver` ----------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def taking_turn(self, timeout: float | None) -> AsyncIterator[None]:
-        """One task at a time: the SDK's link is not made for more."""
-        await self._turn.take(timeout)
-        try:
-            yield
-        finally:
-            self._turn.release()
-
     async def renew(self, epoch: int) -> None:
         """Before the first use after a way back to the primary: a link from before the outage may
         be dead without having told, and its failure would fail the entity over again."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            with suppress(Exception):  # it is gone, one way or another
-                await self._close_handler()
+        self.epoch = epoch
+        with suppress(Exception):  # it is gone, one way or another
+            await self._close_handler()
 
     def distrust(self) -> None:
         """A call was interrupted, and its answer may still come: the link is opened anew."""
-        self._epoch = -1
+        self.epoch = -1
 
     # --- for the SDK ------------------------------------------------------------------------------
 
@@ -201,9 +215,22 @@ class Turn:
         self._taken = 0
         self._waiting = 0
 
-    async def take(self, timeout: float | None) -> None:
-        before = self._taken
+    def take_at_once(self) -> bool:
+        """False: somebody else has it, or is to have it."""
         if self._waiting or self._lock.locked():
+            return False
+        # `acquire` of a free lock does not wait, so it can be run to its end here.
+        with suppress(StopIteration):
+            self._lock.acquire().send(None)
+        self._owner = asyncio.current_task()
+        self._taken += 1
+        return True
+
+    async def take(self, timeout: float) -> bool:
+        """Whether it had to be waited for."""
+        before, has_waited = self._taken, False
+        if self._waiting or self._lock.locked():
+            has_waited = True
             self._waiting += 1
             try:
                 async with asyncio.timeout(timeout):
@@ -217,6 +244,7 @@ class Turn:
             await self._lock.acquire()  # at once
         self._owner = asyncio.current_task()
         self._taken += 1
+        return has_waited
 
     def release(self) -> None:
         self._owner = None

@@ -10,17 +10,31 @@ from pairbus.route.router import Plan, ToBacklog, ToPrimary
 from pairbus.sender.blocking.lanes import Lane
 from pairbus.sender.blocking.pairing import Pairing
 from pairbus.sender.course import Course, is_stale, leaves_usable
-from pairbus.sender.errand import BACKLOG_SECONDS_MIN, OPEN_SECONDS_MIN, Done, Errand
+from pairbus.sender.errand import (
+    BACKLOG_SECONDS_MIN,
+    OPEN_SECONDS_MIN,
+    Done,
+    Errand,
+    FirstFailure,
+)
 from pairbus.servicebus import internals
 
 Result = TypeVar("Result")
 
 
 def deliver(
-    pairing: Pairing, sender: Any, errand: Errand[Result, Result], timeout: float | None
+    pairing: Pairing,
+    sender: Any,
+    errand: Errand[Result, Result],
+    timeout: float | None,
+    failed: FirstFailure | None = None,
 ) -> Result:
+    """`failed`: the first attempt on the primary was made, and came to nothing."""
     course = Course(pairing, sender.entity_name, errand, timeout)
     try:
+        if failed is not None:
+            course.time.on_primary(now=failed.began)
+            _wait(pairing, course.primary_failed(failed.way, failed.error), failed.error)
         return _run(pairing, sender, course)
     except Exception as error:
         told = course.told(error)
@@ -49,15 +63,19 @@ def _on_primary(
     pairing: Pairing, sender: Any, course: Course[Result, Result], plan: Plan
 ) -> Done[Result] | None:
     try:
-        with sender.taking_turn(course.time.on_primary(now=pairing.clock())):
+        if sender.turn.take(course.time.on_primary(now=pairing.clock())):
             # While this one waited for its turn, another may have failed the entity over.
             plan = pairing.plan(course.path)
+        try:
             if not isinstance(plan, ToPrimary):
                 return None
-            sender.renew(plan.epoch)
+            if plan.epoch != sender.epoch:
+                sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
             with pairing.keeper.guard(sender, remaining):
                 result = course.errand.on_primary(remaining)
+        finally:
+            sender.turn.release()
     except Exception as error:
         _wait(pairing, course.primary_failed(plan, error), error)
         return None

@@ -12,9 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -35,11 +33,35 @@ CUT_AGAIN_SECONDS = 0.05
 CLOSED = "the paired client has been closed; make a new one"
 
 
-@dataclass(slots=True, eq=False)
-class _Guarded:
-    sender: Any
-    deadline: float
-    is_cut: bool = False
+class Guard:
+    """Within it, the sender's socket is shut down when the time is over, and again if it goes on.
+
+    A class, and not a generator: it is on the way of every message.
+    """
+
+    __slots__ = ("_keeper", "_seconds", "deadline", "is_cut", "sender")
+
+    def __init__(self, keeper: Keeper, sender: Any, seconds: float, deadline: float) -> None:
+        self._keeper = keeper
+        self._seconds = seconds
+        self.sender = sender
+        self.deadline = deadline
+        self.is_cut = False
+
+    def __enter__(self) -> None:
+        self._keeper.enter(self)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._keeper.leave(self)
+        if not self.is_cut or not isinstance(error, Exception):
+            return
+        if self._keeper.is_stopped:
+            raise ValueError(CLOSED) from error
+        # The SDK says that the server closed the connection, which it did not.
+        host = self.sender.fully_qualified_namespace
+        raise OperationTimeoutError(
+            message=f"{host!r} was silent for {self._seconds:g} seconds"
+        ) from error
 
 
 class Keeper:
@@ -58,7 +80,7 @@ class Keeper:
         # When it looks around next. Who must be freed earlier wakes it.
         self._looks_at = 0.0
         self._stopped = False
-        self._guards: dict[int, _Guarded] = {}
+        self._guards: dict[int, Guard] = {}
         self._chores: set[threading.Thread] = set()
         self._waiting: deque[Chore] = deque()
         self._thread = threading.Thread(target=self._run, name=f"pairbus-{name}", daemon=True)
@@ -78,31 +100,23 @@ class Keeper:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    @contextmanager
-    def guard(self, sender: Any, seconds: float) -> Iterator[None]:
-        """Within it, the sender's socket is shut down when the time is over, and again if it goes
-        on."""
-        key = id(sender)
-        guarded = _Guarded(sender, self._clock() + seconds + GRACE_SECONDS)
-        self._guards[key] = guarded
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def guard(self, sender: Any, seconds: float) -> Guard:
+        return Guard(self, sender, seconds, self._clock() + seconds + GRACE_SECONDS)
+
+    def enter(self, guard: Guard) -> None:
+        self._guards[id(guard)] = guard
         if self._stopped:  # looked at after entering: the last look at the guards may be over
-            del self._guards[key]
+            self.leave(guard)
             raise ValueError(CLOSED)
-        if guarded.deadline < self._looks_at:
+        if guard.deadline < self._looks_at:
             self._woken.set()
-        try:
-            yield
-        except Exception as error:
-            if not guarded.is_cut:
-                raise
-            if self._stopped:
-                raise ValueError(CLOSED) from error
-            # The SDK says that the server closed the connection, which it did not.
-            raise OperationTimeoutError(
-                message=f"{sender.fully_qualified_namespace!r} was silent for {seconds:g} seconds"
-            ) from error
-        finally:
-            self._guards.pop(key, None)
+
+    def leave(self, guard: Guard) -> None:
+        self._guards.pop(id(guard), None)
 
     # --- the thread -------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ shared by threads, which the SDK's own may not: on the primary they take turns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +20,7 @@ from pairbus.sender.blocking.delivery import deliver
 from pairbus.sender.blocking.failing import QuickToFail
 from pairbus.sender.errand import (
     Errand,
+    FirstFailure,
     TurnTaken,
     check_arguments,
     check_known,
@@ -44,8 +44,8 @@ class PairedSender(QuickToFail):
 
     def belong_to(self, state: Any) -> None:
         self._client_state = state
-        self._turn = Turn(self.entity_name)
-        self._epoch = 0
+        self.turn = Turn(self.entity_name)
+        self.epoch = 0
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -81,15 +81,36 @@ class PairedSender(QuickToFail):
         if isinstance(message, dict) and not message:
             return  # as the SDK does
         message = give_ids(message)
+        count = count_of(message)
+        if not count:
+            return
+        failed: FirstFailure | None = None
+        way = pairing.direct(self.entity_name)
+        # The way of almost every message, without what only the others need.
+        if way is not None and way.epoch == self.epoch and self.turn.take_at_once():
+            bound = pairing.send_seconds if timeout is None else timeout
+            began = pairing.clock()
+            try:
+                with pairing.keeper.guard(self, bound):
+                    super().send_messages(message, timeout=bound)
+            except Exception as error:
+                failed = FirstFailure(way, error, began)
+            except BaseException:
+                self.distrust()
+                raise
+            else:
+                pairing.sent(self.entity_name, way, count=count)
+                return
+            finally:
+                self.turn.release()
         send = super().send_messages
         sending: Errand[None, None] = Errand(
-            count=count_of(message),
+            count=count,
             on_primary=lambda timeout: send(message, timeout=timeout),
             diverted=lambda: diverted_all(message, self.entity_name),
             when_diverted=lambda queue: None,
         )
-        if sending.count:
-            deliver(pairing, self, sending, timeout)
+        deliver(pairing, self, sending, timeout, failed)
 
     def schedule_messages(
         self,
@@ -132,15 +153,19 @@ class PairedSender(QuickToFail):
             super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
         bound = pairing.send_seconds if timeout is None else timeout
-        with self.taking_turn(bound), pairing.keeper.guard(self, bound):
-            super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
+        self.turn.take(bound)
+        try:
+            with pairing.keeper.guard(self, bound):
+                super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
+        finally:
+            self.turn.release()
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """As the SDK's. Where the entity is failed over, the limit is that of the last link
         known."""
         self._client_state.check()
         pairing = self._pairing
-        if pairing is None or self._turn.is_mine() or self._max_message_size_on_link:
+        if pairing is None or self.turn.is_mine() or self._max_message_size_on_link:
             return Batch.of(super().create_message_batch(max_size_in_bytes))
         check_live(self)
         create, lanes = super().create_message_batch, pairing.lanes
@@ -158,26 +183,16 @@ class PairedSender(QuickToFail):
 
     # --- for `deliver` ----------------------------------------------------------------------------
 
-    @contextmanager
-    def taking_turn(self, timeout: float | None) -> Iterator[None]:
-        """One thread at a time: the SDK's link is not made for more."""
-        self._turn.take(timeout)
-        try:
-            yield
-        finally:
-            self._turn.release()
-
     def renew(self, epoch: int) -> None:
         """Before the first use after a way back to the primary: a link from before the outage may
         be dead without having told, and its failure would fail the entity over again."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            with suppress(Exception):  # it is gone, one way or another
-                self._close_handler()
+        self.epoch = epoch
+        with suppress(Exception):  # it is gone, one way or another
+            self._close_handler()
 
     def distrust(self) -> None:
         """A call was interrupted, and its answer may still come: the link is opened anew."""
-        self._epoch = -1
+        self.epoch = -1
 
     # --- for the SDK ------------------------------------------------------------------------------
 
@@ -203,12 +218,25 @@ class Turn:
         self._owner: int | None = None
         self._taken = 0
 
-    def take(self, timeout: float | None) -> None:
-        before = self._taken
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise TurnTaken(self._path, timeout, is_stuck=is_stuck(self._taken - before, timeout))
+    def take_at_once(self) -> bool:
+        """False: somebody else has it."""
+        if not self._lock.acquire(blocking=False):
+            return False
         self._owner = threading.get_ident()
         self._taken += 1
+        return True
+
+    def take(self, timeout: float) -> bool:
+        """Whether it had to be waited for."""
+        before, has_waited = self._taken, False
+        if not self._lock.acquire(blocking=False):
+            has_waited = True
+            if not self._lock.acquire(timeout=timeout):
+                stuck = is_stuck(self._taken - before, timeout)
+                raise TurnTaken(self._path, timeout, is_stuck=stuck)
+        self._owner = threading.get_ident()
+        self._taken += 1
+        return has_waited
 
     def release(self) -> None:
         self._owner = None

@@ -33,11 +33,13 @@ class Access:
         port: int,
         tls: ssl.SSLContext | None,
         timeout_seconds: float,
+        silence_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         """`namespace`: as the SDK would name it in addresses, so with its port if without TLS."""
         self.namespace = namespace
         self.timeout_seconds = timeout_seconds
+        self._silence_seconds = silence_seconds
         self._host = namespace.partition(":")[0]
         self._port = port
         self._tls = tls
@@ -69,7 +71,7 @@ class Access:
             self._port,
             tls=self._tls,
             properties=_PROPERTIES,
-            silence_seconds=max(self.timeout_seconds, 2.0),
+            silence_seconds=self._silence_seconds,
         )
         connection.open(self.timeout_seconds)
         self._connection = connection
@@ -89,6 +91,7 @@ class Access:
         cbs = self._cbs
         if cbs is not None and self._clock() >= cbs.renew_at:
             cbs.renew(until=self.until())
+            return time.monotonic()  # what is waited for may have come meanwhile
         # Soon: tokens go by another clock than waiting does, and that may be set.
         return time.monotonic() + _LOOK_SECONDS
 

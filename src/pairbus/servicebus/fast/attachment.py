@@ -9,7 +9,7 @@ from typing import Final, Generic, Self, TypeVar
 from pairbus.amqp.client import ClientError, Connection, ReceiverLink, SenderLink
 from pairbus.servicebus.fast.access import Access
 
-FAREWELL_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 2.0
 """How long an ending may take. It is a courtesy, and the other side may be gone."""
 
 L = TypeVar("L", ReceiverLink, SenderLink)
@@ -36,8 +36,7 @@ class Attachment(Generic[L]):
         """The link, attached anew if it was lost. Raises ClientError."""
         if self._is_closed:
             raise ValueError(f"{self!r} is closed")
-        if self._alive() is not None:
-            self._access.connection()  # which looks after its tokens, and may learn of an end
+        self._look_after()
         alive = self._alive()
         if alive is not None:
             return alive
@@ -48,6 +47,16 @@ class Attachment(Generic[L]):
 
     def _attach(self, connection: Connection) -> L:
         raise NotImplementedError
+
+    def _look_after(self) -> None:
+        """Renew tokens if it is time. That takes an answer, and may bring the link's end along."""
+        if self._alive() is not None:
+            self._access.connection()
+        if self._alive() is None:
+            self._salvage()
+
+    def _salvage(self) -> None:
+        """The link is lost: keep what came by it."""
 
     def _alive(self) -> tuple[Connection, L] | None:
         """The link as it is; nothing is attached for this."""

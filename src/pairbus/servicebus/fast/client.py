@@ -6,15 +6,17 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pairbus.servicebus.fast.access import Access, tls_context
+from pairbus.servicebus.fast.attachment import FAREWELL_SECONDS
 from pairbus.servicebus.fast.management import Management
 from pairbus.servicebus.fast.receiver import Receiver
 from pairbus.servicebus.fast.sender import Sender
 from pairbus.servicebus.fast.settings import parse_connection_string
 
 Mode = Literal["peekLock", "receiveAndDelete"]
+_SILENCE_SECONDS_MIN: Final = 30.0
 
 
 class FastClient:
@@ -33,13 +35,15 @@ class FastClient:
         port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_seconds: float = 60.0,
+        silence_seconds: float | None = None,
         entity_path: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`credential`: what the SDK takes: a named key, a signature, or an object with get_token.
 
-        `timeout_seconds` is for connecting, and then for each answer of the service. `entity_path`
-        is the only entity that may be used, as in a connection string with EntityPath.
+        `timeout_seconds` is for connecting, and then for each answer of the service. A connection
+        on which nothing at all was heard for `silence_seconds` is given up while something is
+        waited for. `entity_path` is the only entity that may be used, as with EntityPath.
         """
         if timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds is {timeout_seconds}, but must be above 0")
@@ -55,6 +59,7 @@ class FastClient:
             port=port or default,
             tls=tls,
             timeout_seconds=timeout_seconds,
+            silence_seconds=silence_seconds or max(timeout_seconds, _SILENCE_SECONDS_MIN),
             clock=clock,
         )
         self._entity_path = entity_path
@@ -69,6 +74,7 @@ class FastClient:
         port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_seconds: float = 60.0,
+        silence_seconds: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
         """With UseDevelopmentEmulator=true plain AMQP on the endpoint's port, else TLS on 5671."""
@@ -80,6 +86,7 @@ class FastClient:
             port=port,
             ca_file=ca_file,
             timeout_seconds=timeout_seconds,
+            silence_seconds=silence_seconds,
             entity_path=settings.entity_path,
             clock=clock,
         )
@@ -110,9 +117,11 @@ class FastClient:
             self._access.connection()
 
     def close(self) -> None:
-        """Receivers release what waits in them. Never raises."""
+        """Receivers release what waits in them, if the service takes it back soon. Never raises."""
+        until = time.monotonic() + FAREWELL_SECONDS
         for receiver in self._receivers:
-            receiver.close()
+            if time.monotonic() < until:
+                receiver.close()
         self._receivers.clear()
         self._access.close()
 

@@ -51,11 +51,11 @@ class Receiver(Attachment[ReceiverLink]):
         if max_count < 1:
             raise ValueError(f"max_count is {max_count}, but must be at least 1")
         until = time.monotonic() + max_wait_seconds
-        self._salvage()
-        if self._left:
-            taken, self._left = self._left[:max_count], self._left[max_count:]
-            return taken
         with self._access.telling(f"receiving from {self.path!r}"):
+            self._look_after()
+            if self._left:
+                taken, self._left = self._left[:max_count], self._left[max_count:]
+                return taken
             connection, link = self._ready()
             self._top_up(link)
             if len(link.inbox) < max_count:
@@ -94,9 +94,9 @@ class Receiver(Attachment[ReceiverLink]):
         )
 
     def _salvage(self) -> None:
-        """What came by a link that is lost is not lost with it."""
+        """Its locks outlive it."""
         link = self._link
-        if link is not None and link.inbox and self._alive() is None:
+        if link is not None and link.inbox:
             self._left, link.inbox = self._left + link.inbox, []
 
     # -- settling ---------------------------------------------------------------------------

@@ -16,7 +16,6 @@ def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> l
     connection: Connection | None = None
     links: list[ReceiverLink] = []
     for receiver in receivers:
-        receiver._salvage()
         with receiver._access.telling(f"receiving from {receiver.path!r}"):
             connection, link = receiver._ready()
         receiver._top_up(link)

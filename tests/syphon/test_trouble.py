@@ -1,0 +1,406 @@
+"""A round in trouble: each kind of it, against real brokers, at a moment of our choosing.
+
+What counts is the same everywhere. Nothing is lost; what comes twice is told in the receipts; the
+order within a destination is kept; others are not held up; nothing stays locked.
+"""
+
+import threading
+import time
+
+import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.amqp.values import Int, Symbol
+from pairbus.broker import Broker, QueueDescription
+from pairbus.broker.entities import Policy, Right
+from pairbus.spark.settings import Address
+from pairbus.syphon import drain as drain_module
+from pairbus.syphon.destinations import Condition
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.drain import drain
+from pairbus.syphon.job import Job
+from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.runner import HereRunner
+from pairbus.testing import ManualClock
+from tests.syphon.backlog import by_hand
+from tests.syphon.stage import (
+    Stage,
+    after_sends,
+    backlog_names,
+    copies,
+    count,
+    doubts,
+    firsts,
+    numbered,
+)
+
+SENDER = Policy(name="sender", key="c2VuZA==", rights=frozenset({Right.SEND}))
+BACKLOGS = backlog_names(2)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(runs=True)
+
+
+@pytest.fixture
+def stage(tmp_path, clock):
+    """Durable, so that a broker that comes back has what it had."""
+    described = [
+        "orders",
+        "invoices",
+        QueueDescription(name="unique", requires_duplicate_detection=True),
+    ]
+    with (
+        Broker(queues=described, data=tmp_path / "primary") as primary,
+        Broker(queues=BACKLOGS, data=tmp_path / "secondary", clock=clock) as secondary,
+    ):
+        yield Stage(primary, secondary, BACKLOGS)
+
+
+def manager(broker):
+    return ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string, connection_verify=str(broker.ca_file)
+    )
+
+
+def set_status(broker, queue, status):
+    with manager(broker) as administration:
+        found = administration.get_queue(queue)
+        found.status = status
+        administration.update_queue(found)
+
+
+# --- a destination ----------------------------------------------------------------------------
+
+TROUBLES = {
+    "throttling": (lambda faults: faults.throttle(entity="orders"), Condition.THROTTLED),
+    "full": (
+        lambda faults: faults.error(entity="orders", condition="amqp:resource-limit-exceeded"),
+        Condition.FULL,
+    ),
+    "disabled": (
+        lambda faults: faults.error(entity="orders", condition="com.microsoft:entity-disabled"),
+        Condition.DISABLED,
+    ),
+    "unwell": (lambda faults: faults.cannot_send(entity="orders"), Condition.DOWN),
+    "closing its links": (lambda faults: faults.unreachable(entity="orders"), Condition.DOWN),
+}
+
+
+@pytest.mark.req("S-04")
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_what_cannot_go_now_waits_unlocked_and_in_order_and_the_rest_flows(stage, kind):
+    trouble, condition = TROUBLES[kind]
+    ids = numbered(25)
+    stage.divert(ids)
+    stage.divert(numbered(25, "i"), "invoices")
+
+    with trouble(stage.primary.faults):
+        first = stage.drain()
+
+    [orders] = [one for one in first.destinations if one.path == "orders"]
+    assert orders.condition is condition
+    assert orders.until > time.time() - 5
+    assert count(first.receipts, Outcome.WAITING) == 25
+    assert count(first.receipts, Outcome.MOVED) == 25
+    assert stage.home("invoices") == numbered(25, "i")
+    assert stage.home() == []
+    second = stage.drain()  # at once: had one of them stayed locked, it would be missing
+    assert count(second.receipts, Outcome.MOVED) == 25
+    assert stage.home() == ids
+    assert second.emptied == tuple(BACKLOGS)
+
+
+@pytest.mark.req("S-04")
+def test_a_queue_that_is_disabled_or_gone_for_real_is_told_apart(stage):
+    set_status(stage.primary, "orders", "SendDisabled")
+    stage.divert(numbered(5))
+    stage.divert(numbered(5, "g"), "gone")
+
+    drained = stage.drain()
+
+    found = {one.path: one.condition for one in drained.destinations}
+    assert found == {"orders": Condition.DISABLED, "gone": Condition.GONE}
+    assert count(drained.receipts, Outcome.WAITING) == 5
+    assert sorted(stage.buried()) == numbered(5, "g")
+    set_status(stage.primary, "orders", "Active")
+    assert count(stage.drain().receipts, Outcome.MOVED) == 5
+
+
+@pytest.mark.req("S-04", "X-02")
+def test_an_error_that_passes_costs_neither_a_message_nor_the_order(stage):
+    ids = numbered(40)
+    stage.divert(ids)
+
+    with stage.primary.faults.error(entity="orders", times=2):
+        drained = stage.drain()
+
+    assert count(drained.receipts, Outcome.MOVED) == 40
+    assert doubts(drained.receipts) == 0
+    assert stage.home() == ids
+
+
+@pytest.mark.req("S-04", "X-02")
+def test_a_destination_that_hangs_is_waited_for_within_bounds(stage, monkeypatch):
+    monkeypatch.setattr(drain_module, "ANSWER_SECONDS_MAX", 1.0)
+    ids = numbered(15)
+    stage.divert(ids)
+    stage.divert(numbered(15, "i"), "invoices")
+    began = time.monotonic()
+
+    with stage.primary.faults.hang(entity="orders"):
+        first = stage.drain()
+
+    assert time.monotonic() - began < 15
+    assert count(first.receipts, Outcome.WAITING) == 15
+    assert stage.home("invoices") == numbered(15, "i")
+    second = stage.drain()
+    home = stage.home()
+    assert firsts(home) == ids
+    assert copies(home) <= doubts(first.receipts) + doubts(second.receipts)
+    assert stage.left() == 0
+
+
+@pytest.mark.req("S-03", "S-04", "X-02")
+@pytest.mark.parametrize("fault", ["throttle", "cut_after_accept", "cut_in_transfer"])
+def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
+    settings = {"rate": 0.7} if fault == "throttle" else {"probability": 0.3}
+    ids = numbered(200)
+    stage.divert(ids)
+    stage.divert(numbered(20, "i"), "invoices")
+    receipts = []
+
+    with getattr(stage.primary.faults, fault)(entity="orders", seed=5, **settings):
+        for _ in range(60):
+            drained = stage.drain()  # which does not know of the trouble before, so it tries
+            receipts += drained.receipts
+            if BACKLOGS[0] in drained.emptied:
+                break
+
+    home = stage.home()
+    assert firsts(home) == ids
+    assert copies(home) <= doubts(receipts)
+    assert count(receipts, Outcome.MOVED) == 220
+    assert stage.left() == 0
+
+
+# --- a namespace ------------------------------------------------------------------------------
+
+
+@pytest.mark.req("S-04")
+def test_a_primary_that_is_down_altogether_is_waited_for(stage):
+    stage.divert(numbered(5))
+
+    with stage.primary.faults.unreachable():
+        drained = stage.drain()
+
+    [orders] = drained.destinations
+    assert orders.condition is Condition.DOWN
+    assert count(drained.receipts, Outcome.WAITING) == 5
+    stage.drain()
+    assert stage.home() == numbered(5)
+
+
+@pytest.mark.req("S-03", "X-02")
+@pytest.mark.parametrize("path", ["orders", "unique"])
+def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
+    ids = numbered(60)
+    stage.divert(ids, path)
+    after_sends(monkeypatch, 3, stage.primary.stop)
+
+    first = stage.drain()
+    stage.primary.start()
+    second = stage.drain()
+
+    assert count(first.receipts, Outcome.MOVED) == 30
+    home = stage.home(path)
+    assert firsts(home) == ids
+    assert copies(home) <= doubts(first.receipts) + doubts(second.receipts)
+    if path == "unique":
+        assert home == ids
+    assert stage.left() == 0
+
+
+@pytest.mark.req("S-03", "X-02")
+@pytest.mark.parametrize("path", ["orders", "unique"])
+def test_a_secondary_that_dies_before_it_was_told_delivers_one_chunk_again(
+    stage, monkeypatch, path
+):
+    ids = numbered(60)
+    stage.divert(ids, path)
+    after_sends(monkeypatch, 3, stage.secondary.stop)
+
+    first = stage.drain()
+    stage.secondary.start()
+    second = stage.drain()
+
+    assert BACKLOGS[0] in dict(first.troubles)
+    assert doubts(first.receipts) == 10
+    assert count([*first.receipts, *second.receipts], Outcome.MOVED) == 70
+    home = stage.home(path)
+    assert sorted(firsts(home)) == ids
+    assert copies(home) == (10 if path == "orders" else 0)
+    assert stage.left() == 0
+
+
+def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_comes_twice(
+    stage, monkeypatch
+):
+    ids = numbered(60)
+    stage.divert(ids)
+    after_sends(monkeypatch, 2, lambda: stage.secondary.faults.unreachable().clear())
+
+    drained = stage.drain()
+
+    assert drained.emptied == tuple(BACKLOGS)
+    assert sorted(stage.home()) == ids
+    assert count(drained.receipts, Outcome.MOVED) == 60
+    assert doubts(drained.receipts) == 0
+    assert stage.left() == 0
+
+
+# --- a backlog queue --------------------------------------------------------------------------
+
+
+def delete(stage):
+    with manager(stage.secondary) as administration:
+        administration.delete_queue(BACKLOGS[0])
+
+
+def disable(stage):
+    set_status(stage.secondary, BACKLOGS[0], "Disabled")
+
+
+@pytest.mark.parametrize("end", [delete, disable])
+def test_a_backlog_queue_that_ends_in_the_middle_is_told_and_the_others_go_on(
+    stage, monkeypatch, end
+):
+    ids = numbered(40)
+    stage.divert(ids)
+    stage.divert(numbered(40, "i"), "invoices", BACKLOGS[1])
+    after_sends(monkeypatch, 1, lambda: end(stage))
+
+    drained = stage.drain()
+
+    [(queue, text)] = drained.troubles
+    assert queue == BACKLOGS[0]
+    assert "Error" in text
+    assert drained.emptied == (BACKLOGS[1],)
+    assert stage.home("invoices") == numbered(40, "i")
+    home = stage.home()
+    assert home == ids[: len(home)]
+    if end is delete:
+        assert doubts(drained.receipts) == 10  # acknowledged, and could not be settled
+    else:
+        set_status(stage.secondary, BACKLOGS[0], "Active")
+        stage.drain()
+        assert home + stage.home() == ids
+
+
+def test_backlog_queues_that_may_not_be_read_are_told_and_nothing_is_lost():
+    policies = [
+        SENDER,
+        Policy(name="root", key="cm9vdA==", rights=frozenset(Right)),
+    ]
+    with (
+        Broker(queues=["orders"]) as primary,
+        Broker(queues=BACKLOGS, policies=policies) as secondary,
+    ):
+        stage = Stage(primary, secondary, BACKLOGS)
+        root = secondary.connection_string
+        parts = dict(part.split("=", 1) for part in root.split(";") if part)
+        parts |= {"SharedAccessKeyName": SENDER.name, "SharedAccessKey": SENDER.key}
+        address = Address.from_connection_string(";".join("=".join(pair) for pair in parts.items()))
+
+        drained = stage.drain(secondary=address)
+
+    assert [queue for queue, _ in drained.troubles] == BACKLOGS
+    assert all("Auth" in text for _, text in drained.troubles)
+
+
+BAD = {
+    "without a path": {"n": Int(1)},
+    "with a path that is a number": {"x-ms-path": Int(5)},
+    "with an empty path": {"x-ms-path": ""},
+    "with a time to live in words": {"x-ms-path": "orders", "x-ms-timetolive": "soon"},
+    "with a session that is a number": {"x-ms-path": "orders", "x-ms-sessionid": Int(1)},
+    "with a schedule in words": {"x-ms-path": "orders", "x-ms-scheduledenqueuetimeutc": "noon"},
+    "with names that are symbols": {Symbol("x-ms-path"): Int(1)},
+    "without properties": None,
+}
+
+
+@pytest.mark.req("S-05")
+def test_messages_that_no_sender_of_ours_wrote_are_buried_and_hold_up_nobody(stage):
+    stage.divert(numbered(3))
+    stage.put([by_hand(properties, fields=[f"bad {name}"]) for name, properties in BAD.items()])
+    stage.divert(numbered(3, "z"))
+
+    drained = stage.drain()
+
+    assert stage.home() == [*numbered(3), *numbered(3, "z")]
+    assert sorted(stage.buried()) == sorted(f"bad {name}" for name in BAD)
+    assert count(drained.receipts, Outcome.BURIED) == len(BAD)
+    assert count(drained.receipts, Outcome.MOVED) == 6
+    assert stage.left() == 0
+
+
+# --- locks, company, and the end --------------------------------------------------------------
+
+
+@pytest.mark.req("S-03", "X-02")
+@pytest.mark.parametrize("path", ["orders", "unique"])
+def test_locks_that_are_lost_in_the_middle_deliver_twice_and_that_is_counted(
+    stage, monkeypatch, clock, path
+):
+    ids = numbered(30)
+    stage.divert(ids, path)
+    after_sends(monkeypatch, 1, lambda: clock.advance(600))
+
+    drained = stage.drain()
+
+    home = stage.home(path)
+    assert sorted(firsts(home)) == ids
+    expected = doubts(drained.receipts)
+    assert expected >= 10
+    assert copies(home) == (expected if path == "orders" else 0)
+    assert stage.left() == 0
+
+
+@pytest.mark.req("S-06")
+def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
+    ids = numbered(400)
+    stage.divert(ids[:200])
+    stage.divert(ids[200:], "orders", BACKLOGS[1])
+    receipts = []
+
+    def work():
+        receipts.extend(drain(stage.task(chunk=20)).receipts)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    # What one had taken and not looked at when it saw the end, it gave back to nobody.
+    receipts += stage.drain().receipts
+    assert sorted(stage.home()) == ids
+    assert count(receipts, Outcome.MOVED) == 400
+    assert doubts(receipts) == 0
+
+
+@pytest.mark.req("S-02")
+def test_after_a_stop_in_the_middle_nothing_is_locked_and_the_receipts_add_up(stage, monkeypatch):
+    ids = numbered(300)
+    stage.divert(ids)
+    job = Job(stage.options(chunk=10, round_seconds=0.001), HereRunner(), Named(BACKLOGS))
+    after_sends(monkeypatch, 4, job.stop)
+
+    receipts = job.run()
+
+    moved = count(receipts, Outcome.MOVED)
+    assert moved == 40
+    assert stage.home() == ids[:moved]
+    assert stage.free() == ids[moved:]
