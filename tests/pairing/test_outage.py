@@ -22,8 +22,6 @@ from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import SyncShell, bare
 from tests.pairing.world import SECOND, aliases, ids, together
 
-PAUSE_SECONDS = 0.05
-"""Between two sends of one sender: the test is about many of them and not about speed."""
 JOIN_SECONDS_MAX = 60
 THREADS, TASKS = 32, 200
 
@@ -32,6 +30,7 @@ class Account:
     """What was sent and what of it was acknowledged."""
 
     def __init__(self) -> None:
+        self.pause_seconds = 0.05
         self.attempted: set[str] = set()
         self.acknowledged: set[str] = set()
         self.errors: list[str] = []
@@ -55,7 +54,7 @@ def send_blocking(sender: Any, who: int, account: Account) -> None:
             id_ = next_id()
             sender.send_messages(ServiceBusMessage(id_, message_id=id_), timeout=20)
             account.acknowledged.add(id_)
-            account.stopped.wait(PAUSE_SECONDS)
+            account.stopped.wait(account.pause_seconds)
     except Exception as error:
         account.errors.append(repr(error))
 
@@ -67,7 +66,7 @@ async def send_asyncio(sender: Any, who: int, account: Account) -> None:
             id_ = next_id()
             await sender.send_messages(ServiceBusMessage(id_, message_id=id_), timeout=20)
             account.acknowledged.add(id_)
-            await asyncio.sleep(PAUSE_SECONDS * 4)
+            await asyncio.sleep(account.pause_seconds)
     except Exception as error:
         account.errors.append(repr(error))
 
@@ -77,6 +76,8 @@ class Crowd:
 
     def __init__(self, world: Any, senders: list[Any], account: Account) -> None:
         self._account = account
+        # The test is about many senders, and not about speed.
+        account.pause_seconds = max(0.05, len(senders) / 1000)
         if isinstance(world.shell, SyncShell):
             self._pool = ThreadPoolExecutor(len(senders))
             self._futures = [

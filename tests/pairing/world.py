@@ -65,6 +65,7 @@ class World:
         self.events: list[Event] = []
         self.acknowledged: defaultdict[str, list[str]] = defaultdict(list)
         self._open = ExitStack()
+        self._senders: list[Any] = []
 
     # entities on the primary
 
@@ -122,21 +123,20 @@ class World:
         return client
 
     def sender(self, client: Any, path: str, **options: Any) -> Any:
-        return self.enter(client.get_queue_sender(path, **options))
+        sender = client.get_queue_sender(path, **options)
+        self._senders.append(sender)
+        return sender.__enter__()
 
     def unopened(self, client: Any, path: str) -> Any:
         """A sender that its first use opens, and the end of the test closes."""
         sender = client.get_queue_sender(path)
-        self._open.push(sender)
+        self._senders.append(sender)
         return sender
 
     def senders(self, client: Any, *paths: str) -> list[Any]:
         """One for each, opened side by side."""
-        made = [client.get_queue_sender(path) for path in paths]
-        together(lambda sender: sender.__enter__(), made)
-        for sender in made:
-            self._open.push(sender)
-        return made
+        made = [self.unopened(client, path) for path in paths]
+        return together(lambda sender: sender.__enter__(), made)
 
     def send(
         self, sender: Any, *bodies: str, timeout: float | None = None, **settings: Any
@@ -151,6 +151,7 @@ class World:
         self.acknowledged[path].extend(ids)
 
     def close(self) -> None:
+        together(lambda sender: sender.close(), self._senders)
         self._open.close()
 
     # what was told

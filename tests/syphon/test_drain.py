@@ -248,6 +248,17 @@ def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
     assert pair.received("orders") == []
 
 
-def test_a_secondary_that_is_down_is_told_as_trouble_or_raised(pair):
-    with pair.secondary.faults.unreachable(), pytest.raises(Exception, match="refused"):
-        pair.drain()
+@pytest.mark.parametrize("which", ["primary", "secondary"])
+def test_a_namespace_that_is_down_is_trouble_and_loses_nothing(pair, which):
+    pair.divert((ServiceBusMessage("a"), "orders"))
+
+    with getattr(pair, which).faults.unreachable():
+        drained = pair.drain()
+
+    assert count(drained, Outcome.MOVED) == 0
+    assert drained.emptied == ()
+    if which == "secondary":
+        assert [queue for queue, _ in drained.troubles] == [BACKLOG]
+    else:
+        assert count(drained, Outcome.WAITING) == 1
+    assert count(pair.drain(), Outcome.MOVED) == 1

@@ -19,7 +19,7 @@ from azure.core.exceptions import AzureError
 from pairbus.route.envelope import EnvelopeError
 from pairbus.servicebus.fast import FastClient, Received, Receiver, Sender, SendFailed, SettleFailed
 from pairbus.spark.settings import Address
-from pairbus.syphon.destinations import POLICY, Destination, Destinations, Reaction
+from pairbus.syphon.destinations import POLICY, Destination, Destinations, Failure, Reaction
 from pairbus.syphon.receipts import Collector, Outcome, Receipt
 from pairbus.syphon.restore import Restored, restore
 from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
@@ -33,6 +33,8 @@ EMPTY_SECONDS = 0.25
 RENEW_SECONDS = 20.0
 # The most that one answer is waited for, so that a silent primary does not outlast the locks.
 ANSWER_SECONDS_MAX = 15.0
+# How far a chunk may go beyond the task's time before the rest of it is put back.
+LATE_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +92,18 @@ class _Drain:
         self._collector = Collector(run=task.run, round=task.round)
         self._destinations = Destinations(task.known)
         self._senders: dict[str, Sender] = {}
+        self._home = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._is_home_lost = False
+        """The primary does not answer at all: no destination needs to be tried for that."""
+        self._deadline = 0.0
         self._troubles: dict[str, str] = {}
         self._emptied: set[str] = set()
 
     def run(self) -> Drained:
         task = self._task
-        timeout = ANSWER_SECONDS_MAX
-        with (
-            task.secondary.client(timeout_seconds=timeout) as backlog,
-            task.primary.client(timeout_seconds=timeout) as self._home,
-        ):
+        # Neither is connected yet: one that cannot be reached is trouble, and not the end.
+        backlog = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        try:
             sources = [
                 _Source(queue, backlog.receiver(queue, credit=task.chunk * 2))
                 for queue in task.queues
@@ -108,6 +112,9 @@ class _Drain:
                 self._work(backlog, sources)
             finally:
                 self._let_go(sources)
+        finally:
+            self._home.close()
+            backlog.close()
         return Drained(
             receipts=tuple(self._collector.receipts()),
             destinations=tuple(self._destinations),
@@ -116,13 +123,18 @@ class _Drain:
         )
 
     def _work(self, backlog: FastClient, sources: list[_Source]) -> None:
-        deadline = self._clock() + self._task.seconds
+        self._deadline = self._clock() + self._task.seconds
         active = list(sources)
-        while active and self._clock() < deadline:
+        while active and self._clock() < self._deadline and not self._is_home_lost:
             for source in list(active):
                 if not self._turn(backlog, source, is_alone=len(active) == 1):
                     active.remove(source)
-                if self._clock() >= deadline:
+                if source.queue in self._troubles and not backlog.is_open:
+                    # It is the secondary, and not the queue: the others would only wait as well.
+                    for other in active:
+                        self._troubles.setdefault(other.queue, self._troubles[source.queue])
+                    return
+                if self._clock() >= self._deadline or self._is_home_lost:
                     break
 
     def _turn(self, backlog: FastClient, source: _Source, *, is_alone: bool) -> bool:
@@ -167,13 +179,26 @@ class _Drain:
                 self._tell(source, "", Outcome.BURIED, [(received, None)], now_ms, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
+        try:
+            self._deliver_all(backlog, source, groups, done, buried, began)
+        finally:
+            self._settle(source, done, buried)
+
+    def _deliver_all(
+        self,
+        backlog: FastClient,
+        source: _Source,
+        groups: dict[str, list[Pair]],
+        done: list[Received],
+        buried: dict[Bury, list[Received]],
+        began: float,
+    ) -> None:
         for path, pairs in groups.items():
             if self._clock() - began > RENEW_SECONDS:
                 began = self._renew(
                     backlog, source, [one for pair in groups.values() for one, _ in pair]
                 )
             self._deliver(source, path, pairs, done, buried)
-        self._settle(source, done, buried)
 
     def _deliver(
         self,
@@ -186,7 +211,8 @@ class _Drain:
         """In order: what follows a message that has to wait waits as well."""
         now = self._clock()
         destination = self._destinations[pairs[0][1].path]
-        if path in source.held:
+        is_late = now > self._deadline + LATE_SECONDS_MAX
+        if path in source.held or self._is_home_lost or is_late:
             self._hold(source, path, pairs)
             return
         parts = [pairs]
@@ -250,12 +276,13 @@ class _Drain:
         doubtful = [part[i] for indexes in failed.doubtful_ranges for i in indexes]
         if doubtful:
             self._collector.doubt(source.queue, destination.path, len(doubtful), now_ms=now_ms)
-        left = doubtful + [part[i] for indexes in failed.refused_ranges for i in indexes]
-        left.sort(key=lambda pair: pair[0].delivery_id)
+        ranges = (*failed.doubtful_ranges, *failed.refused_ranges)
+        left = [part[i] for i in sorted(i for indexes in ranges for i in indexes)]
         failure = failure_of(failed.error)
         if failure is None:
             raise failed.error
         detail = str(failed.error)
+        self._is_home_lost = failure is Failure.UNREACHABLE and not self._home.is_open
         if len(left) == 1 or POLICY[failure].of_many is not Reaction.SPLIT:
             destination.failed(failure, now=now, detail=detail)
         step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
@@ -295,29 +322,32 @@ class _Drain:
         self, source: _Source, done: list[Received], buried: dict[Bury, list[Received]]
     ) -> None:
         if done:
-            self._settling(source, lambda: source.receiver.complete(done), len(done))
+            self._settling(source, lambda: source.receiver.complete(done), doubtful=len(done))
         for step, received in buried.items():
             self._settling(
                 source,
                 lambda received=received, step=step: source.receiver.dead_letter(  # type: ignore[misc]
                     received, reason=step.reason, description=step.description
                 ),
-                len(received),
             )
 
-    def _settling(self, source: _Source, settle: Callable[[], None], count: int) -> None:
-        """Once more if the connection was lost: then it goes by the lock's token."""
+    def _settling(self, source: _Source, settle: Callable[[], None], *, doubtful: int = 0) -> None:
+        """Once more if the connection was lost: then it goes by the lock's token.
+
+        `doubtful`: how many arrive twice if it fails.
+        """
         for is_last in (False, True):
             try:
                 settle()
                 return
             except SettleFailed as error:
                 # Their locks have run out: they are delivered again, and so they arrive twice.
-                self._doubt(source, len(error.failed))
+                if doubtful:
+                    self._doubt(source, len(error.failed))
                 return
             except AzureError as error:
                 if is_last:
-                    self._doubt(source, count)
+                    self._doubt(source, doubtful)
                     self._trouble(source, error)
 
     def _renew(self, backlog: FastClient, source: _Source, received: list[Received]) -> float:
@@ -354,8 +384,9 @@ class _Drain:
     # --- telling ----------------------------------------------------------------------------------
 
     def _doubt(self, source: _Source, count: int) -> None:
-        now_ms = int(self._clock() * 1000)
-        self._collector.doubt(source.queue, "", count, now_ms=now_ms)
+        if count:
+            now_ms = int(self._clock() * 1000)
+            self._collector.doubt(source.queue, "", count, now_ms=now_ms)
 
     def _trouble(self, source: _Source, error: BaseException) -> None:
         self._troubles[source.queue] = f"{type(error).__name__}: {error}"

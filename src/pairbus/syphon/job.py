@@ -22,11 +22,11 @@ from pairbus.errors import PairbusError
 from pairbus.servicebus.fast import FastClient, Receiver
 from pairbus.servicebus.fast.watch import wait_for_any
 from pairbus.spark.settings import Address
-from pairbus.syphon.destinations import Destination
+from pairbus.syphon.destinations import Condition, Destination
 from pairbus.syphon.discovery import Discovery
 from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.plan import Backlog
-from pairbus.syphon.receipts import Receipt, merged
+from pairbus.syphon.receipts import Outcome, Receipt, merged
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -35,6 +35,11 @@ DISCOVER_SECONDS = 60.0
 # How often the quiet wait looks whether it is to end; costs nothing but a wake-up.
 LOOK_SECONDS = 0.5
 TROUBLE_SECONDS = 5.0
+# `once` gives up after so many rounds in a row that brought nothing home.
+FRUITLESS_ROUNDS_MAX = 10
+# ... and looks so often, so far apart, for what others have locked: longer than a lock lasts.
+LOCKED_LOOKS_MAX = 18
+LOCKED_SECONDS = 5.0
 
 
 class SyphonError(PairbusError):
@@ -101,6 +106,9 @@ class Job:
         self._backlog = Backlog(shares=options.shares)
         self._stopping = threading.Event()
         self._round = 0
+        self._fruitless = 0
+        self._looks_left = LOCKED_LOOKS_MAX
+        self._troubles: tuple[tuple[str, str], ...] = ()
         self._discovered = 0.0
 
     def stop(self) -> None:
@@ -115,17 +123,53 @@ class Job:
             while not self._stopping.is_set():
                 self._discover()
                 if not self._backlog.pending:
-                    if once:
+                    if once and not self._has_locked_left():
                         break
+                    if once:
+                        continue
                     self._wait_quietly()
                     continue
                 if self._stopping.wait(self._backlog.pause(now=self._clock())):
                     break
-                receipts = merged([*receipts, *self._run_round()], across_rounds=True)
+                told = self._run_round()
+                receipts = merged([*receipts, *told], across_rounds=True)
+                if self._is_fruitless(told) and once:
+                    logger.warning("nothing could be brought home for a while: %s", self._why())
+                    break
         finally:
             if self._ledger is not None:
                 self._ledger.close()
         return receipts
+
+    # --- the end of `once` ------------------------------------------------------------------------
+
+    def _has_locked_left(self) -> bool:
+        """What somebody else has locked cannot be received, and yet is there: wait a little."""
+        if self._looks_left <= 0:
+            return False
+        with self._options.secondary.client(timeout_seconds=15.0) as client:
+            left = [queue for queue in self._backlog.queues if client.management(queue).peek(0, 1)]
+        if not left:
+            return False
+        self._looks_left -= 1
+        if not self._looks_left:
+            logger.warning("messages are left that others have locked, in %s", ", ".join(left))
+        self._stopping.wait(LOCKED_SECONDS)
+        self._backlog.arrived(left)
+        return True
+
+    def _is_fruitless(self, receipts: Sequence[Receipt]) -> bool:
+        has_moved = any(each.outcome is not Outcome.WAITING and each.count for each in receipts)
+        self._fruitless = 0 if has_moved else self._fruitless + 1
+        return self._fruitless >= FRUITLESS_ROUNDS_MAX and bool(self._backlog.pending)
+
+    def _why(self) -> str:
+        down = [
+            f"{one.path} is {one.condition.value}"
+            for one in self._backlog.destinations
+            if one.condition is not Condition.UP
+        ]
+        return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._troubles)])
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -137,7 +181,9 @@ class Job:
         receipts = merged(receipt for result in results for receipt in result.receipts)
         destinations = [one for result in results for one in result.destinations]
         emptied = [queue for result in results for queue in result.emptied]
-        troubles = tuple(trouble for result in results for trouble in result.troubles)
+        self._troubles = troubles = tuple(
+            trouble for result in results for trouble in result.troubles
+        )
         if self._ledger is not None:
             self._ledger.append(receipts)
         self._backlog.ended(receipts, destinations, emptied, now=self._clock())

@@ -8,6 +8,7 @@ of the histograms that SQL has added up. Knows nothing of tables on a screen.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -137,7 +138,7 @@ def read(spark: Any, folder: str | Path, *, gap: timedelta = GAP) -> Report:
 
 
 def _read(spark: Any, files: list[Path], gap: timedelta) -> Report:
-    rows = spark.read.parquet(*(file.resolve().as_uri() for file in files))
+    rows = spark.read.parquet(*map(_spelled, files))
     rows = rows.dropDuplicates(list(KEY)).cache()
     try:
         rows.createOrReplaceTempView("syphon_ledger_rows")
@@ -188,6 +189,11 @@ def _read(spark: Any, files: list[Path], gap: timedelta) -> Report:
         )
     finally:
         rows.unpersist()
+
+
+def _spelled(file: Path) -> str:
+    """For Spark, which takes some letters of a path for wildcards."""
+    return "file://" + re.sub(r"([\\*?\[\]{}])", r"\\\1", str(file.resolve()))
 
 
 # Paths that differ in case only are one, as they are to the service.

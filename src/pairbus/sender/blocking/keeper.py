@@ -136,6 +136,7 @@ class Keeper:
 
     def _turn(self) -> float:
         """Does what is due, and says for how long nothing will be."""
+        self._looks_at = float("inf")  # who enters meanwhile wakes it again
         chores, next_due = self._due()
         self._waiting.extend(chores)
         soon: list[float] = []

@@ -1,0 +1,43 @@
+"""A syphon in a process of its own, to be killed: it runs until SIGTERM, and says how it goes.
+
+Run as `python -m tests.syphon.driver MASTER CHUNK QUEUE...`; the namespaces are in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from pairbus.spark.session import local_session
+from pairbus.spark.settings import Address
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.job import Job, RoundEnded, SyphonOptions
+from pairbus.syphon.runner import SparkRunner
+
+PRIMARY, SECONDARY = "PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY"
+
+
+def main(master: str, chunk: str, *queues: str) -> None:
+    spark, _ = local_session(master)
+    spark.sparkContext.setLogLevel("OFF")
+    options = SyphonOptions(
+        primary=Address.from_connection_string(os.environ[PRIMARY]),
+        secondary=Address.from_connection_string(os.environ[SECONDARY]),
+        chunk=int(chunk),
+    )
+    job = Job(options, SparkRunner(spark), Named(queues), progress=_tell)
+    signal.signal(signal.SIGTERM, lambda *_: job.stop())
+    print("ready", flush=True)
+    job.run()
+    spark.stop()
+
+
+def _tell(ended: RoundEnded) -> None:
+    counts = [[each.outcome.value, each.count] for each in ended.receipts]
+    print(json.dumps({"round": ended.round, "receipts": counts}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

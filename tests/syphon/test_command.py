@@ -1,0 +1,284 @@
+"""`pairbus syphon`: in a real process, as a person, a service manager and a spy meet it."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.broker import Broker
+from pairbus.broker.entities import Policy, Right
+from pairbus.console.cli import main
+from pairbus.servicebus.messages import diverted
+from pairbus.syphon.report import files_of
+
+KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
+QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
+SECONDS = 120
+STOP_SECONDS_MAX = 5
+
+
+@pytest.fixture
+def brokers():
+    policies = [Policy(name="Root", key=KEY, rights=frozenset(Right))]
+    with (
+        Broker(queues=["orders", "invoices"], policies=policies) as primary,
+        Broker(queues=QUEUES, policies=policies) as secondary,
+    ):
+        yield primary, secondary
+
+
+def environment(brokers, **more):
+    return os.environ | {
+        "PAIRBUS_PRIMARY": brokers[0].connection_string,
+        "PAIRBUS_SECONDARY": brokers[1].connection_string,
+        "COLUMNS": "100",
+        **more,
+    }
+
+
+def divert(brokers, path, count, queue=QUEUES[0]):
+    with (
+        ServiceBusClient.from_connection_string(brokers[1].connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        sender.send_messages(
+            [diverted(ServiceBusMessage(f"{path} {n}"), path) for n in range(count)]
+        )
+
+
+def at_once(broker, queue, count):
+    """How many can be received now, without waiting for a lock to end."""
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        found = []
+        while len(found) < count:
+            more = receiver.receive_messages(max_message_count=count, max_wait_time=2)
+            if not more:
+                break
+            found += more
+        return len(found)
+
+
+class Reader:
+    """What a process says, as it comes."""
+
+    def __init__(self, *files):
+        self.texts = {file: "" for file in files}
+
+    def wait_for(self, pattern, file, seconds=SECONDS):
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.texts[file], re.DOTALL):
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self.texts}"
+            assert self.read(1) or time.monotonic() < deadline, f"it ended: {self.texts}"
+
+    def read(self, seconds):
+        """False: all have ended."""
+        open_files = [file for file in self.texts if file >= 0]
+        for file in select.select(open_files, [], [], seconds)[0]:
+            try:
+                data = os.read(file, 65536)
+            except OSError:  # a terminal whose other side is closed
+                data = b""
+            if not data:
+                self.texts[-file - 1] = self.texts.pop(file)
+            else:
+                self.texts[file] += data.decode(errors="replace")
+        return any(file >= 0 for file in self.texts)
+
+
+@contextmanager
+def syphon(brokers, *words, stderr=None, **more):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "syphon", "--namespace", "contoso", *words],
+        env=environment(brokers, **more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if stderr is None else stderr,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()  # does nothing to one that has ended
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def command_lines():
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            yield (folder / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+
+
+@pytest.mark.spark
+@pytest.mark.req("S-01", "S-04", "C-02")
+def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_secret(
+    brokers, tmp_path
+):
+    log = tmp_path / "log"
+    log.mkdir()
+    submit = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={log} pyspark-shell"
+    divert(brokers, "orders", 20)
+    divert(brokers, "invoices", 7)
+    with (
+        brokers[0].faults.cannot_send(entity="invoices"),
+        syphon(brokers, PYSPARK_SUBMIT_ARGS=submit) as process,
+    ):
+        out, err = process.stdout.fileno(), process.stderr.fileno()
+        reader = Reader(out, err)
+        reader.wait_for("ready: 2 backlog queues of contoso", err)
+        reader.wait_for("20 brought home.*7 wait for their destination", err)
+        spied = [line for line in command_lines() if KEY in line]
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+        seconds = time.monotonic() - began
+        while reader.read(1):
+            pass
+        told = "".join(reader.texts.values())
+
+    assert code == 0, told
+    assert seconds < STOP_SECONDS_MAX
+    assert "20 brought home, 0 dead-lettered" in told
+    assert "Traceback" not in told
+    assert KEY not in told
+    assert not spied
+    logs = [file for file in log.rglob("*") if file.is_file()]
+    assert logs
+    assert not [file for file in logs if KEY.encode() in file.read_bytes()]
+    assert at_once(brokers[0], "orders", 20) == 20
+    assert at_once(brokers[1], QUEUES[0], 7) == 7
+
+
+@pytest.mark.spark
+def test_a_person_sees_how_it_goes_and_ends_it_with_ctrl_c(brokers, tmp_path):
+    divert(brokers, "orders", 30)
+    divert(brokers, "gone", 2, QUEUES[1])
+    screen, other_side = pty.openpty()
+    with syphon(
+        brokers, "--ledger", str(tmp_path / "ledger"), stderr=other_side, TERM="xterm"
+    ) as process:
+        os.close(other_side)
+        out = process.stdout.fileno()
+        reader = Reader(out, screen)
+        reader.wait_for("30 brought home", screen)
+        reader.wait_for(r"transfer/1 +0 +2\b", screen)
+        reader.wait_for(r"orders +up +30 +0\b", screen)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+        seconds = time.monotonic() - began
+        while reader.read(1):
+            pass
+        told = "".join(reader.texts.values())
+    os.close(screen)
+
+    assert code == 0, told
+    assert seconds < STOP_SECONDS_MAX
+    assert "30 brought home, 2 dead-lettered, 0 expired" in told
+    assert "Traceback" not in told
+    assert KEY not in told
+    assert files_of(tmp_path / "ledger")
+
+
+# --- in this process, which is faster -------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, brokers):
+    def running(*words, **variables):
+        for name, value in {**environment(brokers), **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["pairbus", "syphon", "--namespace", "contoso", *words])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return exit_.value.code, *capsys.readouterr()
+
+    return running
+
+
+@pytest.mark.spark
+@pytest.mark.req("S-01", "S-05")
+def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
+    divert(brokers, "orders", 5)
+    divert(brokers, "gone", 1)
+
+    code, out, _ = run("--once", "--json")
+
+    told = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert told[0] == {"ready": True, "namespace": "contoso", "backlog_queues": 2}
+    assert {(each["path"], each["outcome"]) for each in told[1]["by_path"]} == {
+        ("orders", "moved"),
+        ("gone", "buried"),
+    }
+    assert told[-1] | {"seconds": 0} == {
+        "ended": True,
+        "seconds": 0,
+        "moved": 5,
+        "waiting": 0,
+        "buried": 1,
+        "expired": 0,
+    }
+
+
+@pytest.mark.spark
+def test_a_key_that_the_primary_refuses_ends_it_with_one(spark, run, brokers):
+    divert(brokers, "orders", 1)
+    wrong = brokers[0].connection_string.replace(KEY, "d3Jvbmc=")
+
+    code, _, err = run("--once", PAIRBUS_PRIMARY=wrong)
+
+    assert code == 1
+    assert "the primary refuses the syphon's credentials for 'orders'" in err
+    assert "Traceback" not in err
+    assert at_once(brokers[1], QUEUES[0], 1) == 1
+
+
+def test_a_secondary_that_refuses_ends_it_with_one_before_spark_is_started(run, brokers):
+    wrong = brokers[1].connection_string.replace(KEY, "d3Jvbmc=")
+
+    code, _, err = run(PAIRBUS_SECONDARY=wrong)
+
+    assert code == 1
+    assert err.startswith("pairbus: the queues of the secondary localhost:")
+    assert "d3Jvbmc" not in err
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PAIRBUS_PRIMARY": ""}, "which namespace is the primary?.*PAIRBUS_PRIMARY.*--primary"),
+        ({"PAIRBUS_SECONDARY": ""}, "which namespace is the secondary?"),
+        ({"PAIRBUS_SECONDARY": "Endpoint=sb://a;SharedAccessKey=b"}, "the secondary: the conn"),
+    ],
+)
+def test_what_is_lacking_is_told_in_one_line_and_ends_it_with_two(run, variables, words):
+    code, out, err = run(**variables)
+
+    assert code == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert re.search(words.replace("?", r"\?"), err)
+
+
+def test_a_namespace_is_not_its_own_secondary(run, brokers):
+    code, _, err = run(PAIRBUS_SECONDARY=brokers[0].connection_string)
+
+    assert code == 2
+    assert "primary and secondary are the same namespace, localhost:" in err

@@ -1,0 +1,152 @@
+"""The archive for Spark's `--py-files`: with it, and without us, a task can do its work."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pairbus.console.package_work import run
+from pairbus.errors import OptionsError
+from pairbus.syphon.archive import write_archive
+
+# Only the archive has `pairbus`; what is compiled for the broker, and Spark itself, is not there.
+WORKER = """
+import sys
+
+class Absent:
+    names = {names!r}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+
+sys.meta_path.insert(0, Absent())
+sys.path[:] = [{archive!r}, *(each for each in sys.path if each != {source!r})]
+"""
+TASK = """
+import pickle
+import pairbus
+from pairbus.syphon.drain import drain
+assert pairbus.__file__.startswith({archive!r}), pairbus.__file__
+task = pickle.loads(bytes.fromhex({task!r}))
+print([(each.path, each.outcome.value, each.count) for each in drain(task).receipts])
+"""
+COMMAND = """
+from pairbus.console.cli import main
+sys.argv = ["pairbus", "syphon", "--help"]
+main()
+"""
+ABSENT = {
+    "cffi",
+    "cproton_ffi",
+    "cryptography",
+    "httptools",
+    "lark",
+    "pandas",
+    "proton",
+    "pyarrow",
+    "pyspark",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "websockets",
+}
+SOURCE = str(Path(__file__).parents[2] / "src")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    path = tmp_path_factory.mktemp("package") / "pairbus.zip"
+    write_archive(path)
+    return path
+
+
+def run_with_archive_only(archive, program, tmp_path, **values):
+    text = (WORKER + program).format(names=ABSENT, archive=str(archive), source=SOURCE, **values)
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment,
+    )
+
+
+def test_it_has_all_but_the_broker_and_nothing_compiled(archive):
+    names = zipfile.ZipFile(archive).namelist()
+
+    assert "pairbus/syphon/drain.py" in names
+    assert "pairbus/spark/source.py" in names
+    assert all(name.startswith("pairbus/") and name.endswith(".py") for name in names)
+    assert not [name for name in names if "broker/" in name or "testing" in name]
+
+
+def test_the_same_code_is_the_same_archive(archive, tmp_path):
+    write_archive(tmp_path / "again.zip")
+
+    assert (tmp_path / "again.zip").read_bytes() == archive.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["again.zip"]
+
+
+@pytest.mark.req("S-07")
+def test_a_task_needs_nothing_else(archive, tmp_path):
+    import pickle
+
+    from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+    from pairbus.broker import Broker
+    from pairbus.servicebus.messages import diverted
+    from pairbus.spark.settings import Address
+    from pairbus.syphon.drain import DrainTask
+
+    queue = "contoso/x-servicebus-transfer/0"
+    with Broker(queues=["orders"]) as primary, Broker(queues=[queue]) as secondary:
+        with (
+            ServiceBusClient.from_connection_string(secondary.connection_string) as client,
+            client.get_queue_sender(queue) as sender,
+        ):
+            sender.send_messages([diverted(ServiceBusMessage("a"), "orders") for _ in range(3)])
+        task = DrainTask(
+            run="r",
+            round=1,
+            queues=(queue,),
+            primary=Address.from_connection_string(primary.connection_string),
+            secondary=Address.from_connection_string(secondary.connection_string),
+        )
+        done = run_with_archive_only(archive, TASK, tmp_path, task=pickle.dumps(task).hex())
+
+    assert done.stderr == ""
+    assert done.stdout == "[('orders', 'moved', 3)]\n"
+
+
+def test_a_driver_that_has_only_the_archive_finds_the_command(archive, tmp_path):
+    done = run_with_archive_only(archive, COMMAND, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "Bring diverted messages home" in done.stdout
+
+
+def test_the_command_says_what_it_wrote_and_how_to_use_it(tmp_path, capsys):
+    run(tmp_path / "it.zip")
+
+    told = capsys.readouterr().out
+
+    assert "it.zip: " in told
+    assert "spark-submit" in told
+    assert zipfile.is_zipfile(tmp_path / "it.zip")
+    [driver] = [word for word in told.split() if word.endswith("__main__.py")]
+    assert Path(driver).is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("it.egg", r"ends with \.zip"), ("no/such/folder.zip", "No such file")]
+)
+def test_an_archive_that_cannot_be_is_refused(tmp_path, name, why):
+    with pytest.raises(OptionsError, match=why):
+        run(tmp_path / name)
