@@ -17,13 +17,15 @@ setup:
 demo: setup
 	@$(BIN)/pairbus demo
 
+APART := tests/interop tests/chaos tests/pairing
+
 # The official SDK sleeps half a second to open a link and as long to close it, so its tests run
 # side by side; those that kill brokers and flood them want the machine for themselves, and so do
 # those with a Java machine.
 test: setup
-	$(BIN)/pytest -n 2 -m "not spark" --ignore=tests/interop --ignore=tests/chaos
-	$(BIN)/pytest -n 8 tests/interop
-	$(BIN)/pytest -m "not spark" tests/chaos
+	$(BIN)/pytest -n 2 -m "not spark" $(APART:%=--ignore=%)
+	$(BIN)/pytest -n 8 tests/interop tests/pairing --ignore=tests/pairing/test_outage.py
+	$(BIN)/pytest tests/chaos tests/pairing/test_outage.py
 	$(BIN)/pytest -m spark tests/spark tests/syphon
 
 check: setup

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +145,8 @@ def command_of(pid: int) -> str:
 
 
 def kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
@@ -204,6 +202,7 @@ def test_python_workers_that_are_killed_are_replaced_and_nothing_is_lost(stage, 
         for number in (200, 500):
             await_arrivals(stage, number)
             kill(wait_until(syphon.workers, "a worker")[0])
+        assert any(stage.left(queue) for queue in BACKLOGS), "they died too late to prove anything"
         faults.clear_all()
         await_empty_backlog(stage)
         syphon.end()
@@ -218,6 +217,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(stage, tmp_path
         await_arrivals(stage, 300)
         for pid in (syphon.process.pid, *descendants(syphon.process.pid)):
             kill(pid)
+    assert any(stage.left(queue) for queue in BACKLOGS), "it died too late to prove anything"
     faults.clear_all()
     with driver(stage, tmp_path) as syphon:
         await_empty_backlog(stage)
