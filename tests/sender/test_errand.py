@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -195,9 +196,12 @@ def test_a_number_of_the_service_can_be_cancelled_even_if_it_is_wrong(numbers: A
 
 
 class Live:
-    def __init__(self) -> None:
+    def __init__(self, *, is_shut: bool = False) -> None:
         self.asked: list[str] = []
         self._client_state = self
+        self._shutdown = threading.Event()
+        if is_shut:
+            self._shutdown.set()
 
     def check(self) -> None:
         self.asked.append("client")
@@ -206,12 +210,14 @@ class Live:
         self.asked.append("sender")
 
 
-def test_the_client_is_asked_before_the_sender() -> None:
-    live = Live()
+def test_the_client_is_asked_before_the_sender_which_speaks_for_itself_if_it_is_shut() -> None:
+    live, shut = Live(), Live(is_shut=True)
 
     errand.check_arguments(live, None, {})
+    errand.check_arguments(shut, None, {})
 
-    assert live.asked == ["client", "sender"]
+    assert live.asked == ["client"]
+    assert shut.asked == ["client", "sender"]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])

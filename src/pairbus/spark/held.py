@@ -44,6 +44,8 @@ log = logging.getLogger("pairbus.spark")
 Offset = dict[str, int]
 _COUNT: Final = "received"
 _CREDIT_MAX: Final = 2_000
+_GATHER_SECONDS: Final = 0.2
+"""A batch goes on while messages come at such intervals: what is on its way, not what may come."""
 _PARTITION_BYTES_MAX: Final = 8 * 1024 * 1024
 """Spark does not take tasks of any size."""
 
@@ -192,7 +194,7 @@ class _Hold:
                 break
             taken += found
             size += sum(len(one.data) for one in found)
-            wait = min(wait_seconds, 0.05)  # what is on its way; not what may come
+            wait = min(wait_seconds, _GATHER_SECONDS)
         if taken:
             # What is buffered goes back, or it would lie here with its lock running.
             self._left += self._receiver.stop()

@@ -143,7 +143,9 @@ class Side(Protocol):
 
     def pairing(self, **settings: Any) -> Any: ...
 
-    def deliver(self, pairing: Any, sender: Any, errand: Any, timeout: float | None) -> Any: ...
+    def deliver(
+        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
+    ) -> Any: ...
 
 
 class SyncSide:
@@ -179,8 +181,10 @@ class SyncSide:
         client = fakes.plain_client(retry_total=retry_total)
         return blocking_pairing.Pairing(client, fakes.options(**settings), fakes.found(queues))
 
-    def deliver(self, pairing: Any, sender: Any, errand: Any, timeout: float | None) -> Any:
-        return blocking_delivery.deliver(pairing, sender, errand, timeout)
+    def deliver(
+        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
+    ) -> Any:
+        return blocking_delivery.deliver(pairing, sender, errand, timeout, failed)
 
     def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
         return function
@@ -243,8 +247,10 @@ class AsyncioSide:
 
         return self.call(made)
 
-    def deliver(self, pairing: Any, sender: Any, errand: Any, timeout: float | None) -> Any:
-        return self.call(aio_delivery.deliver, pairing, sender, errand, timeout)
+    def deliver(
+        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
+    ) -> Any:
+        return self.call(aio_delivery.deliver, pairing, sender, errand, timeout, failed)
 
     def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
         async def run(timeout: float) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +18,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.events import BacklogWithdrawn, Diverted, Event, FailedOver, Throttled
-from pairbus.sender.errand import Errand, TurnTaken
+from pairbus.sender.errand import Errand, FirstFailure, TurnTaken
 from pairbus.sender.shelves import LANES_PER_QUEUE_MAX, AllBusy
 from pairbus.servicebus.errors import BacklogExhausted
 from pairbus.servicebus.messages import diverted_all
@@ -37,6 +36,36 @@ from tests.sender.shells.both import (
 PATH = "orders"
 
 
+class Turn:
+    """As the test says: it comes at once, after a while, or never."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.meanwhile: Callable[[], Any] | None = None
+        """What happens while it is waited for."""
+        self.timeouts: list[float] = []
+        self.is_taken = False
+
+    def take(self, timeout: float) -> bool:
+        self.timeouts.append(timeout)
+        if self.error is not None:
+            raise self.error
+        assert not self.is_taken
+        self.is_taken = True
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return self.meanwhile is not None
+
+    def release(self) -> None:
+        assert self.is_taken
+        self.is_taken = False
+
+
+class AsyncTurn(Turn):
+    async def take(self, timeout: float) -> bool:  # type: ignore[override]
+        return super().take(timeout)
+
+
 class Sender:
     """The paired sender, as far as a delivery needs it."""
 
@@ -44,49 +73,29 @@ class Sender:
     fully_qualified_namespace = "contoso.servicebus.windows.net"
     _running = True
     _handler = None
+    turn: Turn
 
     def __init__(self) -> None:
-        self.turn_error: BaseException | None = None
-        self.in_turn: Callable[[], None] = lambda: None
-        self.turns: list[float] = []
-        self.is_taken = False
-        self.epochs: list[int] = []
+        self.turn = Turn()
+        self.epoch = 0
+        self.renewals: list[int] = []
         self.is_trusted = True
 
     def distrust(self) -> None:
         self.is_trusted = False
 
-    def _take(self, timeout: float) -> None:
-        self.turns.append(timeout)
-        if self.turn_error is not None:
-            raise self.turn_error
-        assert not self.is_taken
-        self.is_taken = True
-        self.in_turn()
-
-    @contextmanager
-    def taking_turn(self, timeout: float) -> Any:
-        self._take(timeout)
-        try:
-            yield
-        finally:
-            self.is_taken = False
-
     def renew(self, epoch: int) -> None:
-        self.epochs.append(epoch)
+        self.renewals.append(epoch)
+        self.epoch = epoch
 
 
 class AsyncSender(Sender):
-    @asynccontextmanager
-    async def taking_turn(self, timeout: float) -> Any:  # type: ignore[override]
-        self._take(timeout)
-        try:
-            yield
-        finally:
-            self.is_taken = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = AsyncTurn()
 
     async def renew(self, epoch: int) -> None:  # type: ignore[override]
-        self.epochs.append(epoch)
+        super().renew(epoch)
 
 
 class World:
@@ -120,7 +129,7 @@ class World:
         return sender
 
     def _attempt(self, timeout: float) -> Any:
-        assert self.sender.is_taken, "without its turn"
+        assert self.sender.turn.is_taken, "without its turn"
         self.attempts.append(timeout)
         step = self.primary.pop(0) if self.primary else "primary"
         if isinstance(step, BaseException):
@@ -183,17 +192,18 @@ def test_a_healthy_primary_gets_one_attempt_and_nobody_else_does(world: World) -
 def test_the_callers_timeout_is_that_of_the_attempt_and_of_the_turn(world: World) -> None:
     world.deliver(timeout=5.0)
 
-    assert world.sender.turns == [pytest.approx(5.0, abs=0.5)]
+    assert world.sender.turn.timeouts == [pytest.approx(5.0, abs=0.5)]
     assert world.attempts == [pytest.approx(5.0, abs=0.5)]
 
 
-def test_a_link_is_renewed_by_the_epoch_of_its_entity(world: World) -> None:
+def test_a_link_is_renewed_once_for_each_way_back_of_its_entity(world: World) -> None:
     world.deliver()
     world.fail_over()
     world.pairing.mark_path_healthy(PATH)
     world.deliver()
+    world.deliver()
 
-    assert world.sender.epochs == [0, 1]
+    assert world.sender.renewals == [1]
 
 
 @pytest.mark.req("A-10")
@@ -206,7 +216,7 @@ def test_an_error_that_does_not_count_is_the_callers(world: World) -> None:
         world.deliver()
 
     assert caught.value is error
-    assert not world.sender.is_taken
+    assert not world.sender.turn.is_taken
     assert world.lanes == []
 
 
@@ -222,7 +232,7 @@ def test_the_call_that_fails_over_is_diverted_itself(world: World) -> None:
     [lane] = world.lanes
     assert (lane.entity_name, lane.opened, len(lane.sent)) == (world.queue, 1, 1)
     assert world.kinds() == [FailedOver, Diverted]
-    assert not world.sender.is_taken
+    assert not world.sender.turn.is_taken
 
 
 @pytest.mark.req("F-03")
@@ -233,7 +243,7 @@ def test_while_failed_over_the_primary_is_not_tried(world: World) -> None:
         world.deliver()
 
     assert world.attempts == []
-    assert world.sender.turns == []
+    assert world.sender.turn.timeouts == []
     [lane] = world.lanes
     assert len(lane.sent) == 3, "all on one link"
 
@@ -242,20 +252,20 @@ def test_while_failed_over_the_primary_is_not_tried(world: World) -> None:
 def test_a_call_whose_entity_failed_over_while_it_waited_for_its_turn_is_diverted(
     world: World,
 ) -> None:
-    world.sender.in_turn = world.fail_over
+    world.sender.turn.meanwhile = world.fail_over
 
     assert world.deliver() == f"diverted to {world.queue}"
     assert world.attempts == []
 
 
 def test_a_call_that_never_got_its_turn_is_diverted_if_one_call_was_stuck(world: World) -> None:
-    world.sender.turn_error = TurnTaken(PATH, 1.0, is_stuck=True)
+    world.sender.turn.error = TurnTaken(PATH, 1.0, is_stuck=True)
 
     assert world.deliver() == f"diverted to {world.queue}"
 
 
 def test_a_call_that_never_got_its_turn_among_many_is_told_so(world: World) -> None:
-    world.sender.turn_error = TurnTaken(PATH, 1.0, is_stuck=False)
+    world.sender.turn.error = TurnTaken(PATH, 1.0, is_stuck=False)
 
     with pytest.raises(TurnTaken):
         world.deliver()
@@ -284,7 +294,7 @@ def test_a_busy_primary_is_tried_again_after_the_wait_without_holding_the_turn(
     world: World,
 ) -> None:
     waits: list[bool] = []
-    world.pairing.observe(lambda event: waits.append(world.sender.is_taken))
+    world.pairing.observe(lambda event: waits.append(world.sender.turn.is_taken))
     world.primary = [busy(), busy()]
 
     assert world.deliver() == "primary"
@@ -543,18 +553,51 @@ def test_an_interrupted_attempt_on_the_primary_gives_its_turn_back(world: World)
     with pytest.raises(Interrupted):
         world.deliver()
 
-    assert not world.sender.is_taken
+    assert not world.sender.turn.is_taken
     assert not world.sender.is_trusted, "an answer may still come on its link"
     assert world.deliver() == "primary"
 
 
 def test_who_is_interrupted_while_it_waits_leaves_the_link_of_another_alone(world: World) -> None:
-    world.sender.turn_error = Interrupted()
+    world.sender.turn.error = Interrupted()
 
     with pytest.raises(Interrupted):
         world.deliver()
 
     assert world.sender.is_trusted
+
+
+def test_a_turn_is_given_back_whatever_happens_after_it_was_taken(world: World) -> None:
+    def exit_now(event: Event) -> None:
+        raise Interrupted
+
+    world.pairing.observe(exit_now)
+    # While it waits, the interval ends: so who has its turn next tells of the failover.
+    world.pairing._router._failover_seconds = 0.0
+    world.sender.turn.meanwhile = lambda: world.pairing._router.failed(
+        PATH, world.pairing.plan(PATH), outage(), now=world.pairing.clock()
+    )
+
+    with pytest.raises(Interrupted):
+        world.deliver()
+
+    assert not world.sender.turn.is_taken
+
+
+def test_a_first_attempt_that_failed_is_taken_up_where_it_was(world: World) -> None:
+    way = world.pairing.direct(PATH) or world.pairing.plan(PATH)
+    began = world.pairing.clock()
+    failed = FirstFailure(way, busy(), began - 100.0)
+
+    # The wait is too long for what was left of its time when it failed.
+    with pytest.raises(ServiceBusServerBusyError):
+        world.side.deliver(world.pairing, world.sender, world.errand(), 50.0, failed)
+    assert world.attempts == []
+
+    failed = FirstFailure(way, outage(), began)
+    result = world.side.deliver(world.pairing, world.sender, world.errand(), 50.0, failed)
+    assert result == f"diverted to {world.queue}"
+    assert world.attempts == []
 
 
 def test_an_interrupted_attempt_in_the_backlog_gives_its_link_back_to_be_closed(
@@ -586,11 +629,11 @@ def test_a_call_that_begins_when_the_client_is_closed_is_refused(world: World) -
 def test_an_attempt_of_the_blocking_shell_is_guarded() -> None:
     world = World(SyncSide())
     guarded: list[Any] = []
-    world.primary = [lambda: guarded.extend(world.pairing.keeper._guards)]
+    world.primary = [lambda: guarded.extend(world.pairing.keeper._guards.values())]
 
     world.deliver()
 
-    assert guarded == [id(world.sender)]
+    assert [guard.sender for guard in guarded] == [world.sender]
     assert world.pairing.keeper._guards == {}
 
 

@@ -67,12 +67,28 @@ def test_who_has_less_time_than_opening_a_link_takes_says_nothing_of_the_primary
     assert not caught.value.is_stuck
 
 
-def test_without_a_limit_one_waits(turn: Any, others: Others) -> None:
-    turn.take(None)
-    second = others.begin(turn.take, None)
+def test_who_takes_a_turn_knows_whether_it_had_to_wait(turn: Any, others: Others) -> None:
+    assert turn.take(1.0) is False
+    second = others.begin(turn.take, 10.0)
     assert is_waiting(second)
+
     turn.release()
-    second.result(5)
+
+    assert second.result(5) is True
+
+
+def test_a_turn_that_is_free_can_be_had_at_once(turn: Any, others: Others) -> None:
+    assert turn.take_at_once()
+    assert not turn.take_at_once()
+    waiting = others.begin(turn.take, 10.0)
+    assert is_waiting(waiting)
+
+    turn.release()
+
+    waiting.result(5)
+    assert not turn.take_at_once()
+    turn.release()
+    assert turn.take_at_once()
 
 
 def test_a_turn_is_known_to_who_has_it(side: Side, turn: Any) -> None:
@@ -147,5 +163,22 @@ def test_who_is_cancelled_while_it_waits_leaves_the_turn_to_the_next(
         turn.release()
         await asyncio.wait_for(turn.take(1.0), 2)
         turn.release()
+
+    asyncio_side.call(run)
+
+
+def test_nobody_takes_a_turn_at_once_that_is_just_passed_on(asyncio_side: AsyncioSide) -> None:
+    async def run() -> None:
+        turn = Turn("orders")
+        assert turn.take_at_once()
+        second = asyncio.create_task(turn.take(5.0))
+        await asyncio.sleep(0)
+        turn.release()  # to the second, which has not run yet
+
+        assert not turn.take_at_once()
+        await second
+        assert not turn.take_at_once()
+        turn.release()
+        assert turn.take_at_once()
 
     asyncio_side.call(run)

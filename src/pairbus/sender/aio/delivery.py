@@ -67,28 +67,31 @@ async def _on_primary(
     pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result], plan: Plan
 ) -> Done[Result] | None:
     try:
-        if await sender.turn.take(course.time.on_primary(now=pairing.clock())):
-            # While this one waited for its turn, another may have failed the entity over.
-            plan = pairing.plan(course.path)
+        has_waited = await sender.turn.take(course.time.on_primary(now=pairing.clock()))
         try:
+            if has_waited:  # another may have failed the entity over meanwhile
+                plan = pairing.plan(course.path)
             if not isinstance(plan, ToPrimary):
                 return None
             if plan.epoch != sender.epoch:
                 await sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
-            if course.errand.count:
-                result = await course.errand.on_primary(remaining)
-            else:  # the SDK opens a link without any time-out
-                async with bounded(remaining, f"opening a link to {course.path!r}"):
+            try:
+                if course.errand.count:
                     result = await course.errand.on_primary(remaining)
+                else:  # the SDK opens a link without any time-out
+                    async with bounded(remaining, f"opening a link to {course.path!r}"):
+                        result = await course.errand.on_primary(remaining)
+            except Exception:
+                raise
+            except BaseException:
+                sender.distrust()
+                raise
         finally:
             sender.turn.release()
     except Exception as error:
         await _wait(pairing, course.primary_failed(plan, error), error)
         return None
-    except BaseException:
-        sender.distrust()
-        raise
     if course.errand.count:  # a link that opens is no proof that a message would be taken
         pairing.sent(course.path, plan, count=course.errand.count)
     return Done(result)

@@ -100,11 +100,11 @@ class PairedSender(QuickToFail):
             except BaseException:
                 self.distrust()
                 raise
-            else:
-                pairing.sent(self.entity_name, way, count=count)
-                return
             finally:
                 self.turn.release()
+            if failed is None:  # told when the turn is free: an observer may send as well
+                pairing.sent(self.entity_name, way, count=count)
+                return
         send = super().send_messages
         sending: Errand[Awaitable[None], None] = Errand(
             count=count,

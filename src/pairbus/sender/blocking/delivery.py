@@ -63,25 +63,28 @@ def _on_primary(
     pairing: Pairing, sender: Any, course: Course[Result, Result], plan: Plan
 ) -> Done[Result] | None:
     try:
-        if sender.turn.take(course.time.on_primary(now=pairing.clock())):
-            # While this one waited for its turn, another may have failed the entity over.
-            plan = pairing.plan(course.path)
+        has_waited = sender.turn.take(course.time.on_primary(now=pairing.clock()))
         try:
+            if has_waited:  # another may have failed the entity over meanwhile
+                plan = pairing.plan(course.path)
             if not isinstance(plan, ToPrimary):
                 return None
             if plan.epoch != sender.epoch:
                 sender.renew(plan.epoch)
             remaining = course.time.on_primary(now=pairing.clock())
-            with pairing.keeper.guard(sender, remaining):
-                result = course.errand.on_primary(remaining)
+            try:
+                with pairing.keeper.guard(sender, remaining):
+                    result = course.errand.on_primary(remaining)
+            except Exception:
+                raise
+            except BaseException:
+                sender.distrust()
+                raise
         finally:
             sender.turn.release()
     except Exception as error:
         _wait(pairing, course.primary_failed(plan, error), error)
         return None
-    except BaseException:
-        sender.distrust()
-        raise
     if course.errand.count:  # a link that opens is no proof that a message would be taken
         pairing.sent(course.path, plan, count=course.errand.count)
     return Done(result)
