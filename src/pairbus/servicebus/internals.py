@@ -112,6 +112,13 @@ async def close_writer(writer: Any) -> None:
         await writer.wait_closed()
 
 
+def abort(sender: Any) -> None:
+    """What `cut` is for a blocking sender."""
+    transport = getattr(writer_of(sender), "transport", None)
+    if transport is not None:
+        transport.abort()
+
+
 def writer_of(sender: Any) -> Any:
     connection = getattr(getattr(sender, "_handler", None), "_connection", None)
     return getattr(getattr(connection, "_transport", None), "writer", None)

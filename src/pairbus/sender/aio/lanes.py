@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
@@ -15,6 +16,8 @@ from pairbus.sender.aio.failing import QuickToFail
 from pairbus.servicebus import internals
 
 logger = logging.getLogger("pairbus.sender")
+
+CLOSE_SECONDS_MAX = 5.0
 
 
 class BacklogSender(QuickToFail):
@@ -33,6 +36,8 @@ class Lanes:
         self._clock = clock
         self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._out: set[Lane] = set()
+        self._is_back = asyncio.Event()
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -56,10 +61,13 @@ class Lanes:
                     await freed
         except TimeoutError:
             raise shelves.AllBusy(queue, timeout) from None
+        self._out.add(lane)
         return lane
 
     def give_back(self, lane: Lane, *, is_usable: bool) -> None:
         """Waits for nothing, so that it also works while the task is being cancelled."""
+        self._out.discard(lane)
+        self._is_back.set()
         is_usable = is_usable and not self._is_closed
         self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
         if not is_usable:
@@ -77,15 +85,26 @@ class Lanes:
         """Ends all lanes, those that are lent too: what is sent on them fails."""
         idle, lent = self._shelves.empty()
         self._wake()
-        for lane in [*idle, *lent]:
+        for lane in idle:
             self._end(lane)
+        # Not closed: a task that is opening one would go on, and leave what it opened behind. Its
+        # wait ends with an error, and then it gives the lane back.
+        for lane in lent:
+            internals.abort(lane.sender)
         if self._endings:
             await asyncio.wait(list(self._endings))
 
     async def close(self) -> None:
-        """For good."""
+        """For good. When it returns, they are closed."""
         self._is_closed = True
         await self.drop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                while self._out:
+                    self._is_back.clear()
+                    await self._is_back.wait()
+        if self._endings:
+            await asyncio.wait(list(self._endings))
 
     def _wake(self) -> None:
         # Which queue each of them waits for does not matter: who finds nothing waits again. So all
