@@ -8,7 +8,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing lock clean
+.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing bench-syphon lock clean
 .NOTPARALLEL:
 
 setup:
@@ -50,6 +50,10 @@ bench-topics: setup
 
 bench-pairing: setup
 	$(BIN)/python benchmarks/pairing.py $(filter-out --deep --only-deep --alone,$(ARGS))
+
+# Not a part of `make bench`: it starts Java machines. Takes --count, too.
+bench-syphon: setup
+	$(BIN)/python benchmarks/syphon.py $(ARGS)
 
 # No index is written into the lock, so it says what to install and not where from.
 lock: setup

@@ -16,7 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import rows
 from command import Progress
 from load import DURABLE, data_section
 from loop import LoadError
+from pairbus.amqp.sections import read_property, slice_message
 from pairbus.amqp.values import Int, encode
 from pairbus.servicebus.fast import FastClient
 
@@ -71,6 +72,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
     result = command.blank(options, base, SIZE)
     count = options.count or (1_000 if options.quick else COUNT)
     result["count"] = count
+    result["sdk_count"] = max(count // SDK_SHARE // len(BACKLOGS), 1) * len(BACKLOGS)
     samples: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     progress("starting two namespaces")
     with (
@@ -81,8 +83,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
         for number in range(options.rounds):
             for way, title in WAYS.items():
                 progress(f"round {number + 1} of {options.rounds}: {title}")
-                # Whole hundreds for each queue.
-                some = count if way != "sdk" else max(count // SDK_SHARE // 1_000, 1) * 1_000
+                some = result["sdk_count"] if way == "sdk" else count
                 samples[way].append(stage.measure(way, some))
         progress("how long a message takes while nothing else is to be done")
         result["wakes"] = stage.wakes(2 if options.quick else WAKES)
@@ -99,61 +100,68 @@ class _Stage:
         }
 
     def measure(self, way: str, count: int) -> dict[str, float]:
-        ids = self._fill(count)
-        before = self._cpu()
+        before: dict[str, float] = {}
+
+        def fill() -> None:
+            self._fill(count)
+            before.update(self._cpu())
+
         groups = [BACKLOGS[n::CORES] for n in range(CORES)] if way == "sdk" else [BACKLOGS]
-        answers = self._ask(way, groups, count // len(BACKLOGS))
+        each = count // len(BACKLOGS)
+        counts = [each * len(group) for group in groups]
+        answers = self._ask(way, groups, counts, fill)
         seconds = max(answer["seconds"] for answer in answers)
         spent = {name: used - before[name] for name, used in self._cpu().items()}
-        self._check(ids)
+        self._check(count)
         return {
             "rate": count / seconds,
+            "first_seconds": answers[0].get("first_seconds", 0.0),
             **{f"{name}_us": used / count * 1e6 for name, used in spent.items()},
         }
 
     def wakes(self, count: int) -> list[float]:
-        [answer] = self._ask("wakes", [BACKLOGS], count, "--target", TARGETS[0], share=False)
+        more = ("--target", TARGETS[0])
+        [answer] = self._ask("wakes", [BACKLOGS], [count], lambda: None, more)
         return list(answer["seconds"])
 
     def _cpu(self) -> dict[str, float]:
         return {name: rows.cpu_seconds(broker.pid) for name, broker in self._brokers.items()}
 
-    def _fill(self, count: int) -> set[str]:
+    def _fill(self, count: int) -> None:
         """Each backlog queue with messages for all targets, one after the other."""
-        ids: set[str] = set()
         with FastClient.from_connection_string(self._texts["secondary"]) as client:
             for place, queue in enumerate(BACKLOGS):
-                named = [f"{place}-{number}" for number in range(count // len(BACKLOGS))]
-                ids.update(named)
                 client.sender(queue).send(
                     [
-                        backlog_message(name, TARGETS[number % len(TARGETS)])
-                        for number, name in enumerate(named)
+                        backlog_message(f"{place}-{number}", TARGETS[number % len(TARGETS)])
+                        for number in range(count // len(BACKLOGS))
                     ]
                 )
-        return ids
 
-    def _check(self, ids: set[str]) -> None:
-        """Empties the primary: every message once."""
-        found = 0
+    def _check(self, count: int) -> None:
+        """Empties the primary: as many messages as were sent, and no two alike."""
+        found: list[str] = []
         with FastClient.from_connection_string(self._texts["primary"]) as client:
             for target in TARGETS:
                 receiver = client.receiver(target, credit=1_000, mode="receiveAndDelete")
                 while received := receiver.receive(1_000, max_wait_seconds=0.3):
-                    found += len(received)
-                found += len(receiver.close())
-        if found != len(ids):
-            raise LoadError(f"{found} messages came home where {len(ids)} were sent")
+                    found += [_id(one.data) for one in received]
+                found += [_id(one.data) for one in receiver.close()]
+        if not len(found) == len(set(found)) == count:
+            raise LoadError(
+                f"{len(found)} messages came home, {len(set(found))} of them different, where "
+                f"{count} were sent"
+            )
 
     def _ask(
         self,
         way: str,
         groups: Sequence[Sequence[str]],
-        count: int,
-        *more: str,
-        share: bool = True,
+        counts: Sequence[int],
+        fill: Callable[[], None],
+        more: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
-        """All get ready, then all begin."""
+        """All get ready, the queues are filled, and all begin."""
         processes = [
             subprocess.Popen(
                 [
@@ -161,7 +169,7 @@ class _Stage:
                     *("--primary", self._texts["primary"]),
                     *("--secondary", self._texts["secondary"]),
                     *("--queues", ",".join(group)),
-                    *("--count", str(count * len(group) if share else count), *more),
+                    *("--count", str(count), *more),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -170,12 +178,13 @@ class _Stage:
                 start_new_session=True,
                 text=True,
             )
-            for group in groups
+            for group, count in zip(groups, counts, strict=True)
         ]
         try:
             for process in processes:
                 if _line(process, way).strip() != "ready":
                     raise LoadError(f"{way}: not ready")
+            fill()
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write("go\n")
@@ -197,12 +206,18 @@ def _line(process: subprocess.Popen[str], what: str) -> str:
     return line
 
 
+def _id(data: bytes) -> str:
+    parts = slice_message(data)
+    return str(read_property(parts.bare, parts.properties, 0))
+
+
 def _figure(samples: list[dict[str, float]]) -> dict[str, Any]:
     rates = [sample["rate"] for sample in samples]
     return {
         "rate": statistics.median(rates),
         "rates": rates,
         "primary_us": statistics.median(sample["primary_us"] for sample in samples),
+        "first_seconds": statistics.median(sample["first_seconds"] for sample in samples),
         "secondary_us": statistics.median(sample["secondary_us"] for sample in samples),
     }
 
@@ -220,10 +235,11 @@ def _rates(result: dict[str, Any]) -> report.Table:
     ways = result["ways"]
     table = report.Table(
         f"Home from {len(BACKLOGS)} backlog queues to {len(TARGETS)} queues: {result['count']:,} "
-        f"messages of {result['size']} bytes (the loop on the SDK: a {SDK_SHARE}th of them), the "
+        f"messages of {result['size']} bytes (the loop on the SDK: {result['sdk_count']:,}), the "
         f"median of {result['rounds']} rounds (in brackets the slowest and the fastest)",
-        ["", "messages a second", f"the syphon is (aim {AIM:g} x)", "primary", "secondary"],
-    )
+        ["", "messages a second", f"the syphon is (aim {AIM:g} x)", "primary", "secondary",
+         "first round"],
+    )  # fmt: skip
     for way, title in WAYS.items():
         figure = ways[way]
         table.rows.append(
@@ -233,6 +249,7 @@ def _rates(result: dict[str, Any]) -> report.Table:
                 "" if way == "spark" else f"{ways['spark']['rate'] / figure['rate']:.1f} x",
                 f"{figure['primary_us']:.0f} us",
                 f"{figure['secondary_us']:.0f} us",
+                f"{figure['first_seconds']:.1f} s" if figure["first_seconds"] else "",
             ]
         )
     return table
@@ -241,7 +258,7 @@ def _rates(result: dict[str, Any]) -> report.Table:
 def _wakes(result: dict[str, Any]) -> report.Table:
     found = result["wakes"]
     return report.Table(
-        "From the backlog's acceptance of a message to its arrival, while the syphon waits "
+        "From the sending of a message to a backlog queue to its arrival, while the syphon waits "
         f"(aim {WAKE_AIM_SECONDS:g} s)",
         ["", "median", "shortest", "longest"],
         [

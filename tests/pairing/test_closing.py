@@ -152,6 +152,11 @@ def test_a_client_that_is_closed_in_a_silence_leaves_nothing(world, start, scena
     assert subject.ends()["close_seconds"] < 12
 
 
+@pytest.mark.req("C-02")
+def test_a_client_that_is_closed_while_its_connections_are_made_leaves_nothing(world, start):
+    assert start("hasty", world.queue()).ends()["close_seconds"] < 10
+
+
 @pytest.mark.req("A-07", "C-02")
 @pytest.mark.parametrize("who", ["manager", "secondary"])
 def test_a_pairing_that_was_refused_leaves_nothing(world, start, who):

@@ -339,6 +339,46 @@ def test_an_open_sender_that_is_cut_fails_its_next_send(opened: Any) -> None:
     assert not internals.cut(opened)
 
 
+def test_aborting_frees_a_task_that_reads_from_a_silent_peer() -> None:
+    async def run(peer: SilentPeer) -> None:
+        client = azure.servicebus.aio.ServiceBusClient.from_connection_string(
+            peer.connection_string(), retry_total=0
+        )
+        sender = client.get_queue_sender("orders")
+        internals.abort(sender)  # which has nothing to abort yet
+        opening = asyncio.create_task(sender.__aenter__())
+        while internals.writer_of(sender) is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not opening.done()
+
+        internals.abort(sender)
+
+        with pytest.raises(ServiceBusError):
+            await asyncio.wait_for(opening, FREED_SECONDS_MAX)
+        await client.close()
+
+    with SilentPeer() as peer:
+        asyncio.run(run(peer))
+
+
+def test_closing_a_writer_does_not_wait_for_a_silent_peer(certificates: Certificates) -> None:
+    now = time.time()
+    trusting = ssl.create_default_context(cafile=str(certificates.ca_file(now=now)))
+
+    async def run(peer: SilentPeer) -> float:
+        _, writer = await asyncio.open_connection("localhost", peer.port, ssl=trusting)
+        began = time.monotonic()
+        await internals.close_writer(writer)
+        await internals.close_writer(writer)
+        await internals.close_writer(None)
+        return time.monotonic() - began
+
+    with SilentPeer(tls=certificates.context(now=now)) as peer:
+        # asyncio itself would wait for the peer's farewell for half a minute.
+        assert asyncio.run(run(peer)) < FREED_SECONDS_MAX
+
+
 def test_a_socket_that_is_closed_or_missing_can_be_closed_again(opened: Any) -> None:
     sock = internals.socket_of(opened)
     assert sock is not None

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pairbus.errors import OptionsError
+from pairbus.spark.columns import DESTINATION, NAMES
 from pairbus.spark.options import READ, WRITE, read_options, write_options
-from pairbus.spark.rows import DESTINATION, NAMES
 from pairbus.spark.settings import Address
 from pairbus.spark.typed import TYPES
 from tests.spark.world import VARIABLE

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pairbus.amqp.types import Timestamp
-from pairbus.broker import QueueDescription
+from pairbus.broker import Broker, QueueDescription
 from pairbus.errors import OptionsError
 from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.options import read_options
@@ -281,3 +281,13 @@ def test_no_secret_is_in_what_shows(make_bus: Buses) -> None:
     assert key
     assert key not in shown
     assert read_options(made.options, streaming=False).path == "q"
+
+
+def test_a_connection_may_be_encrypted_on_any_port() -> None:
+    with Broker(["q"]) as broker:
+        bus = Bus(broker.connection_string)
+        bus.send("q", messages(2))
+        plain = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+        options = {"connectionString": plain, "queue": "q", "port": str(broker.port)}
+        reader = ServiceBusDataSource(options | {"caFile": str(broker.ca_file)}).reader(full())
+        assert names(rows_of(reader, reader.partitions())) == ["m-0", "m-1"]

@@ -11,8 +11,9 @@ import pytest
 from pairbus.amqp.sections import slice_message
 from pairbus.amqp.splice import stamp
 from pairbus.amqp.types import Array, Symbol, Timestamp, UInt, ULong
+from pairbus.spark.columns import COLUMNS, NAMES
 from pairbus.spark.outgoing import RowError, message_of
-from pairbus.spark.rows import COLUMNS, NAMES, UnreadableMessage, read, reader_of
+from pairbus.spark.rows import UnreadableMessage, read, reader_of
 from tests.spark.world import EVERY_VALUE, as_row, described, message
 
 NOW_MS = 1_767_225_600_000

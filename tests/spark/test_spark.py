@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.types import Symbol, Timestamp, UInt, ULong
-from pairbus.spark.rows import COLUMNS
+from pairbus.spark.columns import COLUMNS
 from tests.spark.world import EVERY_VALUE, KEY, VARIABLE, Bus, described, message, messages, names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.req("X-07")]
 WRITABLE = [column.name for column in COLUMNS if column.writable]
 
 

@@ -27,7 +27,8 @@ from pairbus.amqp.types import (
 )
 from pairbus.amqp.values import encode
 from pairbus.servicebus.fast import Received
-from pairbus.spark.rows import NAMES, read, reader_of
+from pairbus.spark.columns import NAMES
+from pairbus.spark.rows import read, reader_of
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
 KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="

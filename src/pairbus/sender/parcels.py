@@ -35,7 +35,7 @@ def pack(
         return [_single(lane, messages[0], path=path, queue=queue)]
     parcels: list[Parcel] = []
     _, batch_bytes_max = internals.link_limits(lane)
-    batch = ServiceBusMessageBatch(batch_bytes_max)
+    batch = internals.new_batch(lane, batch_bytes_max)
     for message in messages:
         try:
             batch.add_message(message)
@@ -43,7 +43,7 @@ def pack(
         except MessageSizeExceededError:
             if len(batch):
                 parcels.append(Parcel(content=batch, count=len(batch)))
-                batch = ServiceBusMessageBatch(batch_bytes_max)
+                batch = internals.new_batch(lane, batch_bytes_max)
         try:
             batch.add_message(message)
         except MessageSizeExceededError:

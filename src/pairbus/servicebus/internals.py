@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import certifi
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 # What the SDK takes a namespace's limit for before a link has told it: that of the Standard tier.
@@ -217,6 +218,11 @@ def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
     """Lets a sender make batches before its own link has told it how large they may be."""
     if not sender._max_message_size_on_link:
         sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
+
+
+def new_batch(sender: Any, size_bytes_max: int) -> ServiceBusMessageBatch:
+    """An empty one for this sender: of another's kind, the SDK would encode it all again."""
+    return ServiceBusMessageBatch(size_bytes_max, amqp_transport=sender._amqp_transport)
 
 
 def encoded_size(sender: Any, message: Any) -> int:

@@ -40,8 +40,10 @@ def give_ids(messages: Any) -> Any:
     one at each attempt; iterables become lists. What is no message passes, for the SDK to refuse in
     its own words.
     """
-    if isinstance(messages, ServiceBusMessage | AmqpAnnotatedMessage):
-        return _with_id(messages)
+    kind = type(messages)
+    if kind is ServiceBusMessage or kind is AmqpAnnotatedMessage:
+        _identify(_raw(messages))
+        return messages
     if isinstance(messages, ServiceBusMessageBatch):
         return _batch_with_ids(messages)
     if isinstance(messages, Mapping | str | bytes) or not isinstance(messages, Iterable):
@@ -59,6 +61,9 @@ def id_of(message: Message) -> str:
 
 
 def _with_id(message: Any) -> Any:
+    if type(message) is ServiceBusMessage:  # almost always; what follows costs more than it looks
+        _identify(message.raw_amqp_message)
+        return message
     if isinstance(message, Mapping):
         try:
             return ServiceBusMessage(**message)

@@ -3,6 +3,7 @@
     settings.py   where a namespace is and how to get in
     options.py    pure: the data source's options, checked
     typed.py      pure: AMQP values as a type and a text
+    columns.py    pure: what a row has
     rows.py       pure: messages as rows
     outgoing.py   pure: rows as messages
     schema.py     the columns in Spark's types;  arrow.py  the rows in Arrow's

@@ -22,7 +22,7 @@ from pairbus.amqp.types import Symbol, Timestamp, UInt, ULong
 from pairbus.amqp.values import encode, encode_list, encode_map
 from pairbus.amqp.walk import PAST_THE_END, MalformedMessage, skip
 from pairbus.errors import PairbusError
-from pairbus.spark import rows
+from pairbus.spark import columns
 from pairbus.spark.typed import EPOCH, from_typed
 
 _NULL: Final = b"\x40"
@@ -42,15 +42,15 @@ class RowError(PairbusError, ValueError):
 
 
 _TEXTS: Final = {
-    "to": rows.TO,
-    "subject": rows.SUBJECT,
-    "replyTo": rows.REPLY_TO,
-    "contentType": rows.CONTENT_TYPE,
-    "contentEncoding": rows.CONTENT_ENCODING,
-    "sessionId": rows.GROUP_ID,
-    "replyToSessionId": rows.REPLY_TO_GROUP_ID,
+    "to": columns.TO,
+    "subject": columns.SUBJECT,
+    "replyTo": columns.REPLY_TO,
+    "contentType": columns.CONTENT_TYPE,
+    "contentEncoding": columns.CONTENT_ENCODING,
+    "sessionId": columns.GROUP_ID,
+    "replyToSessionId": columns.REPLY_TO_GROUP_ID,
 }
-_SYMBOLS: Final = frozenset((rows.CONTENT_TYPE, rows.CONTENT_ENCODING))
+_SYMBOLS: Final = frozenset((columns.CONTENT_TYPE, columns.CONTENT_ENCODING))
 
 
 def message_of(
@@ -60,25 +60,25 @@ def message_of(
     get = row.get
     header, times = _life(get("timeToLive"), now_ms)
     annotations = _annotations(row)
-    fields: list[bytes] = [_NULL] * (rows.REPLY_TO_GROUP_ID + 1)
+    fields: list[bytes] = [_NULL] * (columns.REPLY_TO_GROUP_ID + 1)
     for column, index in _TEXTS.items():
         value = get(column)
         if value is not None:
             fields[index] = encode(Symbol(value) if index in _SYMBOLS else value)
     if get("userId") is not None:
-        fields[rows.USER_ID] = encode(bytes(row["userId"]))
+        fields[columns.USER_ID] = encode(bytes(row["userId"]))
     if get("correlationId") is not None:
-        fields[rows.CORRELATION_ID] = _identifier("correlationId", row["correlationId"])
+        fields[columns.CORRELATION_ID] = _identifier("correlationId", row["correlationId"])
     application = _map("applicationProperties", get("applicationProperties"), str)
     body = _body(get("body"), get("bodyType"))
     if get("messageId") is not None:
-        fields[rows.MESSAGE_ID] = _identifier("messageId", row["messageId"])
+        fields[columns.MESSAGE_ID] = _identifier("messageId", row["messageId"])
     elif name is not None:
         # Of what a row says, and not of the time: a repeated row has the same id.
         said = b"".join((header, annotations, *fields, application, body))
-        fields[rows.MESSAGE_ID] = encode(name(said))
+        fields[columns.MESSAGE_ID] = encode(name(said))
     if times is not None:
-        fields[rows.CREATION], fields[rows.EXPIRY] = times
+        fields[columns.CREATION], fields[columns.EXPIRY] = times
     while fields and fields[-1] == _NULL:
         fields.pop()
     properties = _section(PROPERTIES, encode_list(fields)) if fields else b""
@@ -125,9 +125,9 @@ def _life(ttl_ms: Any, now_ms: int) -> tuple[bytes, tuple[bytes, bytes] | None]:
         raise RowError(
             "timeToLive", f"{ttl_ms} is no time to live: milliseconds are expected, 1 or more"
         )
-    short = min(int(ttl_ms), rows.HEADER_TTL_MAX)
+    short = min(int(ttl_ms), columns.HEADER_TTL_MAX)
     header = _section(HEADER, encode_list([_NULL, _NULL, encode(UInt(short))]))
-    if ttl_ms <= rows.HEADER_TTL_MAX:
+    if ttl_ms <= columns.HEADER_TTL_MAX:
         return header, None
     expiry = min(now_ms + int(ttl_ms), _EXPIRY_MS_MAX)
     return header, (encode(Timestamp(now_ms)), encode(Timestamp(expiry)))
@@ -138,14 +138,14 @@ def _annotations(row: Mapping[str, Any]) -> bytes:
     count = 0
     key = row.get("partitionKey")
     if key is not None:
-        pairs += (encode(Symbol(rows.PARTITION_KEY)), encode(key))
+        pairs += (encode(Symbol(columns.PARTITION_KEY)), encode(key))
         count += 1
     due = row.get("scheduledEnqueueTime")
     if due is not None:
-        pairs += (encode(Symbol(rows.SCHEDULED)), encode(_due(due)))
+        pairs += (encode(Symbol(columns.SCHEDULED)), encode(_due(due)))
         count += 1
     for name, value in _pairs("annotations", row.get("annotations")):
-        if name not in rows.TOLD:
+        if name not in columns.TOLD:
             pairs += (encode(Symbol(name)), value)
             count += 1
     if not count:
@@ -192,11 +192,11 @@ def _body(value: bytes | str | None, kind: str | None) -> bytes:
             raise RowError("body", f"it is null where bodyType is {kind!r}; a body is expected")
         return _section(DATA, encode(b""))
     raw = value.encode() if isinstance(value, str) else bytes(value)
-    if kind is None or kind == rows.DATA_BODY:
+    if kind is None or kind == columns.DATA_BODY:
         return _section(DATA, encode(raw))
-    section = rows.BODY_SECTIONS.get(kind)
+    section = columns.BODY_SECTIONS.get(kind)
     if section is None:
-        raise RowError("bodyType", f"{kind!r} is none of {', '.join(rows.BODY_SECTIONS)}")
+        raise RowError("bodyType", f"{kind!r} is none of {', '.join(columns.BODY_SECTIONS)}")
     try:
         pos = 0
         while pos < len(raw):

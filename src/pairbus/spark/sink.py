@@ -28,9 +28,9 @@ from pairbus.errors import PairbusError
 from pairbus.servicebus.failures import Kind, kind_of
 from pairbus.servicebus.fast import FastClient, Sender, SendFailed
 from pairbus.spark import arrow
+from pairbus.spark.columns import COLUMNS, DESTINATION
 from pairbus.spark.options import WriteOptions
 from pairbus.spark.outgoing import RowError, message_of
-from pairbus.spark.rows import COLUMNS, DESTINATION
 
 _WRITABLE: Final = frozenset(column.name for column in COLUMNS if column.writable) | {DESTINATION}
 _BUSY_SECONDS: Final = 10.0

@@ -34,6 +34,8 @@ Line = tuple[int, str]
 
 def log_event(event: Event) -> None:
     logger, line_of = _LINES[type(event)]
+    if isinstance(event, Diverted) and not logger.isEnabledFor(DEBUG):
+        return  # one for each message: without the text that nobody reads
     level, text = line_of(event)
     logger.log(level, text)  # without arguments, so that a percent sign in a cause is just that
 

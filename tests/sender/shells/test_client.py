@@ -214,7 +214,7 @@ def test_a_client_may_be_closed_by_who_is_told_of(stage: Stage, moment: str) -> 
             errors.append(error)
 
     assert not errors or "closed" in str(errors[0]), "safe, or refused because it is closed"
-    assert bool(errors) is ("Diverted" not in stage.kinds())
+    assert client.pairing.status().entity("orders").diverted == (not errors)
     until(lambda: stage.background() == before, "nothing of it runs")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
+from pairbus.sender.aio import lanes as aio_lanes
 from pairbus.sender.blocking.lanes import Lanes
 from pairbus.sender.shelves import IDLE_SECONDS_MAX, LANES_PER_QUEUE_MAX, AllBusy
 from tests.sender.fakes import Clock, plain_client
@@ -49,6 +50,11 @@ def fleet(side: Side) -> Fleet:
 @pytest.fixture
 def lanes(side: Side, fleet: Fleet) -> Any:
     return side.lanes(fleet, time.monotonic)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio_lanes, "CLOSE_SECONDS_MAX", 0.3)
 
 
 def borrowed(lanes: Any, count: int, queue: str = "a") -> list[Any]:
@@ -302,7 +308,9 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_lane_with_it(
     asyncio_side.call(run)
 
 
-def test_no_task_is_left_when_closing_returns(asyncio_side: AsyncioSide, clock: Clock) -> None:
+def test_closing_waits_for_what_is_lent_and_leaves_no_task(
+    asyncio_side: AsyncioSide, clock: Clock
+) -> None:
     fleet = Fleet(asyncio_side)
     lanes = asyncio_side.lanes(fleet, clock).target
 
@@ -311,9 +319,24 @@ def test_no_task_is_left_when_closing_returns(asyncio_side: AsyncioSide, clock: 
         idle = [await lanes.borrow("a", timeout=1.0) for _ in range(4)]
         for lane in idle:
             lanes.give_back(lane, is_usable=True)
-        await lanes.borrow("b", timeout=1.0)
-        await lanes.close()
+        lent = await lanes.borrow("b", timeout=1.0)
+        closing = asyncio.create_task(lanes.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        assert not lent.sender.is_closed, "under whoever is at work with it"
+        lanes.give_back(lent, is_usable=True)
+        await asyncio.wait_for(closing, 2)
         return asyncio.all_tasks() - before
 
     assert asyncio_side.call(run) == set()
     assert len(fleet.closed) == 5
+
+
+def test_closing_does_not_wait_for_ever(asyncio_side: AsyncioSide, clock: Clock) -> None:
+    lanes = asyncio_side.lanes(Fleet(asyncio_side), clock).target
+
+    async def run() -> None:
+        await lanes.borrow("a", timeout=1.0)
+        await asyncio.wait_for(lanes.close(), 2)
+
+    asyncio_side.call(run)
