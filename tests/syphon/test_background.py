@@ -1,0 +1,113 @@
+"""`enable_syphon=True`: an outage from its begin to its end, and nobody has to do anything."""
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncAdministrationClient,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+import pairbus
+import pairbus.aio
+from pairbus.broker import Broker
+from pairbus.syphon.background import BackgroundSyphon
+
+BODIES = [f"order {n}" for n in range(10)]
+SETTINGS = {
+    "backlog_queue_count": 2,
+    "failover_interval": timedelta(0),
+    "ping_primary_interval": timedelta(seconds=1),
+    "primary_namespace_name": "contoso",
+    "enable_syphon": True,
+}
+
+
+@pytest.fixture
+def brokers():
+    with Broker(queues=["orders"]) as primary, Broker() as secondary:
+        yield primary, secondary
+
+
+def arrived(broker, seconds=60):
+    """The bodies of what came home, in their order."""
+    bodies = []
+    deadline = time.monotonic() + seconds
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver("orders") as receiver,
+    ):
+        while len(bodies) < len(BODIES) and time.monotonic() < deadline:
+            for message in receiver.receive_messages(max_message_count=20, max_wait_time=1):
+                bodies += [str(message)] if str(message) in BODIES else []  # pings come, too
+                receiver.complete_message(message)
+    return bodies
+
+
+def of_the_syphon():
+    return [thread.name for thread in threading.enumerate() if "syphon" in thread.name]
+
+
+@pytest.mark.spark
+@pytest.mark.req("A-06", "S-01", "C-02")
+def test_messages_come_home_in_the_background(spark, brokers):
+    first, second = brokers
+    primary = pairbus.ServiceBusClient.from_connection_string(
+        first.connection_string, retry_total=0
+    )
+    secondary = pairbus.ServiceBusClient.from_connection_string(second.connection_string)
+    manager = ServiceBusAdministrationClient.from_connection_string(
+        second.connection_string, connection_verify=str(second.ca_file)
+    )
+    with secondary, primary, manager:
+        options = pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager, secondary, syphon=BackgroundSyphon(spark), **SETTINGS
+        )
+        primary.pair_namespace(options)
+        assert of_the_syphon()
+        with first.faults.unreachable(), primary.get_queue_sender("orders") as sender:
+            for body in BODIES:
+                sender.send_messages(ServiceBusMessage(body))
+            assert primary.pairing.status().entity("orders").diverted == len(BODIES)
+
+        assert arrived(first) == BODIES
+
+        primary.close()
+        assert not of_the_syphon()
+    assert spark.sparkContext.parallelize([1, 2]).sum() == 3, "the session is not the syphon's"
+
+
+@pytest.mark.spark
+@pytest.mark.req("A-06", "S-01", "C-02")
+def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
+    first, second = brokers
+
+    async def outage():
+        primary = pairbus.aio.ServiceBusClient.from_connection_string(
+            first.connection_string, retry_total=0
+        )
+        secondary = pairbus.aio.ServiceBusClient.from_connection_string(second.connection_string)
+        manager = AsyncAdministrationClient.from_connection_string(
+            second.connection_string, connection_verify=str(second.ca_file)
+        )
+        async with secondary, primary, manager:
+            options = pairbus.aio.SendAvailabilityPairedNamespaceOptions(
+                manager, secondary, syphon=BackgroundSyphon(spark), **SETTINGS
+            )
+            await primary.pair_namespace(options)
+            assert of_the_syphon()
+            with first.faults.unreachable():
+                async with primary.get_queue_sender("orders") as sender:
+                    for body in BODIES:
+                        await sender.send_messages(ServiceBusMessage(body))
+
+            assert await asyncio.to_thread(arrived, first) == BODIES
+
+            await primary.close()
+            assert not of_the_syphon()
+
+    asyncio.run(outage())
