@@ -350,7 +350,9 @@ def test_a_connection_that_the_secondary_refuses_is_told_with_what_to_do(clock: 
     assert "'backup.servicebus.windows.net' does not take a sender's link to backlog queue 'q'" in (
         str(error)
     )
-    assert "the connection is gone; its client needs the Send claim" in str(error)
+    assert "the connection is gone; it must be up, and messaging_factory must lead to it" in str(
+        error
+    )
     assert error.queue == "q"
 
 

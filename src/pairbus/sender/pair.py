@@ -33,6 +33,7 @@ from pairbus.sender.status import PairingStatus, snapshot
 from pairbus.servicebus import internals
 from pairbus.servicebus.backlog_queues import Found
 from pairbus.servicebus.errors import PairingError
+from pairbus.servicebus.failures import Kind, kind_of
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -40,6 +41,14 @@ logger = logging.getLogger("pairbus.pairing")
 READY_AGAIN_SECONDS = 30.0
 # A ping or a probe has this long, or as long as a send if that is less.
 CHORE_SECONDS_MAX = 30.0
+
+
+_REACH = "it must be up, and messaging_factory must lead to it"
+_HINTS = {
+    Kind.SETUP: "check the key and the policy's name in messaging_factory, which needs the Send "
+    "claim, and that the queue is on its namespace",
+    Kind.THROTTLED: "it is busy: try again in a while",
+}
 
 
 class Pair:
@@ -185,7 +194,7 @@ class Pair:
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
         return PairingError(
             f"the secondary {self.secondary!r} does not take a sender's link to backlog queue "
-            f"{queue!r}: {str(error).rstrip('.')}; its client needs the Send claim",
+            f"{queue!r}: {str(error).rstrip('.')}; {_HINTS.get(kind_of(error), _REACH)}",
             namespace=self.secondary,
             queue=queue,
             error=error,

@@ -27,7 +27,7 @@ def checked(
     primary = internals.host_of(client)
     if options.is_asyncio != is_asyncio:
         ours, theirs = ("asyncio", "blocking") if is_asyncio else ("blocking", "asyncio")
-        module = "azure.servicebus.aio and its .management" if is_asyncio else "azure.servicebus"
+        module = f"azure.servicebus{'.aio' if is_asyncio else ''} and its .management"
         raise PairingError(
             f"this client is {ours}, and the secondary's clients in the options are {theirs}; "
             f"take them from {module}",
@@ -73,12 +73,20 @@ def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -
             namespace=secondary,
         )
     manager = internals.host_of(options.secondary_namespace_manager)
-    if _bare(manager) != _bare(secondary):
+    if not _are_one(manager, secondary):
         raise PairingError(
             "secondary_namespace_manager and messaging_factory must be of one namespace: the "
             f"former is of {manager!r}, the latter of {secondary!r}",
             namespace=secondary,
         )
+
+
+def _are_one(manager: str, client: str) -> bool:
+    """Whether two hosts are one; their ports count if both have one, as local brokers do."""
+    ports = [host.split("//")[-1].split("/")[0].rpartition(":")[2] for host in (manager, client)]
+    if all(port.isdigit() for port in ports) and ports[0] != ports[1]:
+        return False
+    return _bare(manager) == _bare(client)
 
 
 def _bare(host: str) -> str:

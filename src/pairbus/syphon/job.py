@@ -147,8 +147,12 @@ class Job:
         """What somebody else has locked cannot be received, and yet is there: wait a little."""
         if self._looks_left <= 0:
             return False
-        with self._options.secondary.client(timeout_seconds=15.0) as client:
-            left = [queue for queue in self._backlog.queues if client.management(queue).peek(0, 1)]
+        try:
+            with self._options.secondary.client(timeout_seconds=15.0) as client:
+                left = [each for each in self._backlog.queues if client.management(each).peek(0, 1)]
+        except AzureError as error:
+            logger.warning("what others have locked cannot be looked at: %s", error)
+            return False
         if not left:
             return False
         self._looks_left -= 1

@@ -82,6 +82,7 @@ class Syphon:
         self.context = context
 
     def stop(self, *, timeout_seconds: float) -> None:
+        assert self.context is not None or self.start_error is not None, "it has not started"
         self.stops.append(timeout_seconds)
         self.stopped_in.append(threading.current_thread().name)
         if self.stop_error is not None:
@@ -251,7 +252,10 @@ def test_a_syphon_that_does_not_stop_well_is_logged_and_the_client_closes(
 
 
 @pytest.mark.req("C-02")
-def test_nothing_is_left_when_both_have_ended(pair: Pair) -> None:
+def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocking_partnership, aio_partnership):
+        monkeypatch.setattr(module, "Partners", lambda: Partners(60.0))
+    pair = Pair(side)
     pair.start()
 
     pair.close(pair.primary)
@@ -338,8 +342,7 @@ def test_a_task_that_is_cancelled_while_the_syphon_starts_can_stop_it(
         starting = asyncio.create_task(pair.partnership.start())
         await asyncio.to_thread(pair.syphon.started.wait, 5)
         starting.cancel()
-        await asyncio.sleep(0.05)
-        pair.syphon.gate.set()
+        asyncio.get_running_loop().call_later(0.2, pair.syphon.gate.set)
         with pytest.raises(asyncio.CancelledError):
             await starting
         await pair.partnership.abandon()
