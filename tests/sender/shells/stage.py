@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -103,6 +104,10 @@ class Stage:
         self._open.close()
 
     # --- what is left in the background
+
+    def has_left(self, before: list[str]) -> bool:
+        """Whether something runs that did not before."""
+        return bool(Counter(self.background()) - Counter(before))
 
     def background(self) -> list[str]:
         """The names of threads and tasks that are ours, or the SDK's."""

@@ -79,7 +79,7 @@ def test_nothing_of_a_failed_link_is_left_when_the_sender_is_closed(stage: Stage
 
     sender.close()
 
-    assert stage.background() == before
+    assert not stage.has_left(before)
 
 
 @pytest.mark.req("A-10")

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pairbus.sender.aio.pairing import Pairing
 
 
+# What a call that is under way has to end in when its sender is closed.
+CLOSE_SECONDS_MAX = 5.0
+
 _Made = ServiceBusMessageBatch | None
 
 
@@ -182,6 +185,22 @@ class PairedSender(QuickToFail):
         )
         made = await deliver(pairing, self, batching, None)
         return Batch.of(made or await create(max_size_in_bytes))
+
+    async def close(self) -> None:
+        """As the SDK's, but not under a task that is just opening the link: that would go on, and
+        leave behind what it opened."""
+        has_turn = self._pairing is None or self.turn.is_mine() or self.turn.take_at_once()
+        is_taken = has_turn and self._pairing is not None and self.turn.is_mine()
+        if not has_turn:
+            internals.abort(self)
+            with suppress(TurnTaken):
+                await self.turn.take(CLOSE_SECONDS_MAX)
+                is_taken = True
+        try:
+            await super().close()
+        finally:
+            if is_taken:
+                self.turn.release()
 
     # --- for `deliver` ----------------------------------------------------------------------------
 
