@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -113,19 +114,24 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
     """What the script answers for each shell, given the ends for that shell. All run at once, so
     who wants figures asks for one at a time."""
     given = [str(argument) for argument in arguments]
-    processes = {
-        shell: subprocess.Popen(
-            [sys.executable, str(rows.HERE / script), *_arguments(shell, those), *given],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ours.environment(),
-            start_new_session=True,
-            text=True,
-        )
-        for shell, those in ends.items()
-    }
+    processes: dict[str, subprocess.Popen[str]] = {}
     try:
+        for shell, those in ends.items():
+            command = [sys.executable, str(rows.HERE / script), *_arguments(shell, those), *given]
+            # Ctrl-C in the middle of starting one would leave it to nobody.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                processes[shell] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=ours.environment(),
+                    start_new_session=True,
+                    text=True,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return {shell: _answered(process, script, shell) for shell, process in processes.items()}
     finally:
         for process in processes.values():

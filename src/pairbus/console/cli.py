@@ -36,9 +36,6 @@ app = typer.Typer(
 
 app.add_typer(entities.app)
 app.add_typer(fault.app)
-app.command()(syphon)
-app.command()(report)
-app.command()(package_for_spark)
 
 
 class Sku(StrEnum):
@@ -225,3 +222,8 @@ def demo() -> None:
     from pairbus.console.demo import run
 
     run()
+
+
+app.command()(syphon)
+app.command()(report)
+app.command()(package_for_spark)

@@ -257,6 +257,25 @@ def test_closing_ends_a_send_that_waits_for_a_silent_primary(stage: Stage, other
 
 
 @pytest.mark.req("C-02")
+def test_closing_ends_all_sends_that_share_a_sender_of_a_silent_primary(
+    stage: Stage, others: Others
+) -> None:
+    before = stage.background()
+    client = stage.pair(send_timeout=timedelta(minutes=10))
+    sender = stage.sender(client)
+    with stage.primary.faults.hang():
+        calls = [others.begin(sender.send_messages, ServiceBusMessage("a")) for _ in range(10)]
+        assert is_waiting(calls[0], 0.5)
+        began = time.monotonic()
+
+        client.close()
+
+        assert time.monotonic() - began < 4
+        assert outcomes(*calls) == ["ValueError"] * 10
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
 @pytest.mark.parametrize("seconds", [0.005, 0.02, 0.05, 0.2])
 def test_closing_leaves_nothing_of_a_link_that_is_just_being_opened(
     stage: Stage, others: Others, seconds: float
