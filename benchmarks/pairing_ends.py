@@ -8,6 +8,7 @@ whose cost would only hide ours. Nothing is measured here.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import signal
@@ -118,7 +119,8 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
     try:
         for shell, those in ends.items():
             command = [sys.executable, str(rows.HERE / script), *_arguments(shell, those), *given]
-            # Ctrl-C in the middle of starting one would leave it to nobody.
+            # Ctrl-C while one is started, or just before it is ended, would leave it to nobody: it
+            # is started without, and whatever still runs at the exit is ended there.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 processes[shell] = subprocess.Popen(
@@ -130,6 +132,7 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
                     start_new_session=True,
                     text=True,
                 )
+                atexit.register(processes[shell].kill)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return {shell: _answered(process, script, shell) for shell, process in processes.items()}
