@@ -14,7 +14,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -120,9 +120,8 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
         for shell, those in ends.items():
             command = [sys.executable, str(rows.HERE / script), *_arguments(shell, those), *given]
             # Ctrl-C while one is started, or just before it is ended, would leave it to nobody: it
-            # is started without, and whatever still runs at the exit is ended there.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            # waits a moment, and whatever still runs at the exit is ended there.
+            with _uninterrupted():
                 processes[shell] = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -132,14 +131,30 @@ def ask(script: str, ends: Mapping[str, Ends], arguments: Sequence[Any]) -> dict
                     start_new_session=True,
                     text=True,
                 )
-                atexit.register(processes[shell].kill)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                atexit.register(_end, processes[shell])
         return {shell: _answered(process, script, shell) for shell, process in processes.items()}
     finally:
         for process in processes.values():
             process.kill()
             process.communicate()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """By Python's handler and not by a mask: any thread may be the one that gets the signal."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _arguments(shell: str, ends: Ends) -> list[str]:
