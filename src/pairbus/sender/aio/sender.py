@@ -6,6 +6,7 @@ As `blocking/sender.py`. It may be shared by tasks, which the SDK's own may not.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import datetime
@@ -189,12 +190,16 @@ class PairedSender(QuickToFail):
     async def close(self) -> None:
         """As the SDK's, but not under a task that is just opening the link: that would go on, and
         leave behind what it opened."""
-        has_turn = self._pairing is None or self.turn.is_mine() or self.turn.take_at_once()
-        is_taken = has_turn and self._pairing is not None and self.turn.is_mine()
-        if not has_turn:
-            internals.abort(self)
+        if self._pairing is None or self.turn.is_mine():
+            await super().close()
+            return
+        self._shutdown.set()  # who waits for the turn has nothing to wait for any more
+        is_taken = self.turn.take_at_once()
+        until = time.monotonic() + CLOSE_SECONDS_MAX
+        while not is_taken and time.monotonic() < until:
+            internals.abort(self)  # again and again: the SDK may try anew
             with suppress(TurnTaken):
-                await self.turn.take(CLOSE_SECONDS_MAX)
+                await self.turn.take(0.1)
                 is_taken = True
         try:
             await super().close()
