@@ -132,7 +132,7 @@ class Pair:
         if events:
             self._audience.tell(events)
 
-    # The next two are on the way of every message; `deciding` would cost them a microsecond.
+    # The next three are on the way of messages; `deciding` would cost each a microsecond.
 
     def direct(self, path: str) -> ToPrimary | None:
         """For an entity that is healthy: where almost every message goes."""

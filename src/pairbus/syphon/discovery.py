@@ -43,9 +43,3 @@ def backlog_queues(names: Iterable[str], namespace: str) -> list[str]:
         if match and match["namespace"].lower() == namespace.lower():
             found.append((int(match["index"]), name))
     return [name for _, name in sorted(found)]
-
-
-def namespaces(names: Iterable[str]) -> list[str]:
-    """The primaries that have backlog queues among these."""
-    matches: Iterable[re.Match[str]] = filter(None, map(_NAME.fullmatch, names))
-    return sorted({match["namespace"] for match in matches})

@@ -208,7 +208,8 @@ class _Drain:
         done: list[Received],
         buried: dict[Bury, list[Received]],
     ) -> None:
-        """In order: what follows a message that has to wait waits as well."""
+        """In order: what follows a message that has to wait because of its destination waits as
+        well. One that has to wait because of itself, and may be at fault, is overtaken."""
         now = self._clock()
         destination = self._destinations[pairs[0][1].path]
         is_late = now > self._deadline + LATE_SECONDS_MAX

@@ -26,7 +26,7 @@ class SparkRunner:
 
 
 class HereRunner:
-    """In this process, one task after the other: for tests, and where there is no Spark."""
+    """In this process, one task after the other: for tests, and to measure what Spark costs."""
 
     slots = 1
 
