@@ -126,6 +126,18 @@ def test_what_waits_for_a_destination_goes_home_when_that_is_back(brokers):
     assert any(each.outcome is Outcome.WAITING for each in rounds[0].receipts)
 
 
+def test_once_says_what_is_left_where_a_destination_stays_down(brokers, monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 2)
+    divert(brokers, QUEUES[0], (ServiceBusMessage("a"), "orders"))
+    job = Job(options(brokers), HereRunner(), Named(QUEUES))
+
+    with brokers[0].faults.throttle(entity="orders"):
+        assert moved(job.run(once=True)) == 0
+
+    assert "orders is throttled" in job.left
+    assert len(received(brokers[1], QUEUES[0])) == 1
+
+
 def test_queues_that_appear_later_are_found(brokers):
     with ServiceBusAdministrationClient.from_connection_string(
         brokers[1].connection_string, connection_verify=str(brokers[1].ca_file)

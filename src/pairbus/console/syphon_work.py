@@ -80,6 +80,8 @@ def run(wanted: Wanted) -> None:
             show.end(receipts)
         finally:
             show.close()
+        if job.left:
+            raise NamespaceError(job.left)
 
 
 def _target(text: str | None, ca_file: Path | None, which: str) -> Target:

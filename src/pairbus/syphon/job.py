@@ -106,6 +106,8 @@ class Job:
         self._backlog = Backlog(shares=options.shares)
         self._stopping = threading.Event()
         self._round = 0
+        self.left = ""
+        """Why `once` has ended although something is left; empty where nothing is."""
         self._fruitless = 0
         self._looks_left = LOCKED_LOOKS_MAX
         self._troubles: tuple[tuple[str, str], ...] = ()
@@ -134,7 +136,7 @@ class Job:
                 told = self._run_round()
                 receipts = merged([*receipts, *told], across_rounds=True)
                 if self._is_fruitless(told) and once:
-                    logger.warning("nothing could be brought home for a while: %s", self._why())
+                    self._give_up(f"nothing could be brought home for a while: {self._why()}")
                     break
         finally:
             if self._ledger is not None:
@@ -145,22 +147,25 @@ class Job:
 
     def _has_locked_left(self) -> bool:
         """What somebody else has locked cannot be received, and yet is there: wait a little."""
-        if self._looks_left <= 0:
-            return False
         try:
             with self._options.secondary.client(timeout_seconds=15.0) as client:
                 left = [each for each in self._backlog.queues if client.management(each).peek(0, 1)]
         except AzureError as error:
-            logger.warning("what others have locked cannot be looked at: %s", error)
+            self._give_up(f"whether others have locked messages cannot be looked at: {error}")
             return False
         if not left:
             return False
-        self._looks_left -= 1
         if not self._looks_left:
-            logger.warning("messages are left that others have locked, in %s", ", ".join(left))
+            self._give_up(f"messages are left that others have locked, in {', '.join(left)}")
+            return False
+        self._looks_left -= 1
         self._stopping.wait(LOCKED_SECONDS)
         self._backlog.arrived(left)
         return True
+
+    def _give_up(self, why: str) -> None:
+        self.left = why
+        logger.warning("%s", why)
 
     def _is_fruitless(self, receipts: Sequence[Receipt]) -> bool:
         has_moved = any(each.outcome is not Outcome.WAITING and each.count for each in receipts)
