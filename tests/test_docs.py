@@ -4,10 +4,13 @@ A fence's first word says what is done with it:
 
 * `python`: run by itself; if the next fence is `text output`, it must print just that;
 * `python continued`: the same, after the page's first `python` fence;
+* `python pytest`: a file of tests, which pass;
+* `yaml`: a document; what its steps run are commands that are known, with options that exist;
+* `toml`: a document; of pytest's options, those that are registered;
 * `diff`: before and after, it is a program whose imports are there;
 * `sh`: each line is run; `pairbus broker` is started, waited for and stopped; the other commands
   find a broker with a queue and a topic; `make` only says what it would do, because it would run
-  these tests, except `make demo`;
+  these tests, and the demo has tests of its own;
 * `json`: a Config.json, loaded; the page's first one is there for its `sh` lines.
 
 `no-run: REASON` after the word leaves a fence out. Anything else is a mistake in the page.
@@ -31,6 +34,7 @@ from typing import NamedTuple
 
 import pytest
 import typer.main
+import yaml
 
 import pairbus
 from pairbus import events
@@ -44,9 +48,12 @@ from pairbus.sender.blocking import keeper as blocking_keeper
 from pairbus.sender.status import EntityStatus, PairingStatus
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    path for folder in ("", "docs", "examples") for path in sorted((ROOT / folder).glob("*.md"))
+]
 FENCE = re.compile(r"^```(?P<info>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 SECONDS_MAX = 60
+LANGUAGES = ("python", "diff", "sh", "json", "yaml", "toml", "text")
 SHELL_COMMANDS = {"pairbus", "python", "make"}
 
 
@@ -77,7 +84,7 @@ BLOCKS = [
     for path in PAGES
     for block in blocks_of(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
 ]
-RUN = [block for block in BLOCKS if block.note in ("", "continued")]
+RUN = [block for block in BLOCKS if block.note in ("", "continued", "pytest")]
 
 
 def cases(language):
@@ -126,8 +133,12 @@ def finished(process):
 
 
 @pytest.mark.parametrize("block", cases("python"))
-def test_an_example_runs_and_prints_what_the_page_says(block, shell):
+def test_an_example_runs_and_prints_what_the_page_says(block, shell, tmp_path):
     program = block.text
+    if block.note == "pytest":
+        (tmp_path / "test_example.py").write_text(program)
+        finished(shell([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]))
+        return
     if block.note == "continued":
         program = f"{first_of(block.page, 'python').text}\n{program}"
 
@@ -139,6 +150,33 @@ def test_an_example_runs_and_prints_what_the_page_says(block, shell):
 
 def first_of(page, language):
     return next(b for b in RUN if (b.page, b.language) == (page, language))
+
+
+@pytest.mark.parametrize("block", cases("yaml"))
+def test_a_recipe_is_a_document_whose_commands_are_there(block):
+    document = yaml.safe_load(block.text)
+    jobs = document.get("jobs", {}).values()
+    lines = [
+        line for job in jobs for step in job["steps"] for line in step.get("run", "").split("\n")
+    ]
+    pods = document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+    commands = [shlex.split(line) for line in lines] + [pod["args"] for pod in pods]
+    assert commands
+
+    for words in commands:
+        if words[:1] != ["pairbus"]:
+            continue
+        command = typer.main.get_group(app).commands[words[1]]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("block", cases("toml"))
+def test_settings_of_pytest_are_registered(block, pytestconfig):
+    options = tomllib.loads(block.text)["tool"]["pytest"]["ini_options"]
+
+    for name in options:
+        pytestconfig.getini(name)
 
 
 @pytest.mark.parametrize("block", cases("diff"))
@@ -174,10 +212,7 @@ def test_a_command_runs(block, shell, local, tmp_path):
         if not words:
             continue
         assert words[0] in SHELL_COMMANDS, f"{block.place}: how is {words[0]!r} to be tested?"
-        if words[:2] == ["make", "demo"]:
-            finished(shell(["make", "--dry-run", *words[1:]], cwd=ROOT))
-            finished(shell(["pairbus", "demo"]))
-        elif words[0] == "make":
+        if words[0] == "make":
             finished(shell(["make", "--dry-run", *words[1:]], cwd=ROOT))
         elif words[-1] == "--help" or "broker" not in words:
             finished(shell(words, PAIRBUS_PRIMARY=local))
@@ -204,8 +239,8 @@ def test_a_config_is_one_that_loads(block, tmp_path):
 
 
 def test_every_fence_is_run_or_says_why_not():
-    known = {(language, "") for language in ("python", "diff", "sh", "json", "text")}
-    known |= {("python", "continued"), ("text", "output")}
+    known = {(language, "") for language in LANGUAGES}
+    known |= {("python", "continued"), ("python", "pytest"), ("text", "output")}
     odd = [
         block.place
         for block in BLOCKS

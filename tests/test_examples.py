@@ -1,0 +1,59 @@
+"""The programs of examples/, run as their first lines say. Those for Spark are in tests/spark."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+pytestmark = pytest.mark.servicebus(queues=["orders"])
+
+
+def run(pair, *arguments):
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ
+        | {
+            "PAIRBUS_PRIMARY": pair.primary.connection_string,
+            "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+            "PAIRBUS_CA_FILE": str(pair.secondary.ca_file),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("example", ["orders.py", "orders_asyncio.py"])
+def test_orders_reach_the_primary(servicebus_pair, example):
+    printed = run(servicebus_pair, EXAMPLES / example, "--count", "4")
+
+    count = 4 if example == "orders.py" else 4 * 5
+    assert printed == f"{count} to the primary, 0 diverted, none lost\n"
+
+
+@pytest.mark.parametrize("example", ["orders.py", "orders_asyncio.py"])
+def test_orders_are_taken_in_an_outage(servicebus_pair, example):
+    with servicebus_pair.primary.faults.cannot_send("orders"):
+        printed = run(servicebus_pair, EXAMPLES / example, "--count", "2")
+
+    count = 2 if example == "orders.py" else 2 * 5
+    assert printed.endswith(f"0 to the primary, {count} diverted, none lost\n")
+    assert len(servicebus_pair.backlog()) == count
+
+
+def test_the_example_of_tests_passes():
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", EXAMPLES / "order_tests.py"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert ran.returncode == 0, ran.stdout
+    assert "2 passed" in ran.stdout
