@@ -42,7 +42,7 @@ def faults_routes(namespace: Namespace) -> list[BaseRoute]:
     def checked(endpoint: Endpoint) -> Endpoint:
         async def answer(request: Request) -> Response:
             try:
-                _check_manage(request, namespace)
+                check_manage(request, namespace)
                 return await endpoint(request)
             except Refused as refused:
                 return _error(refused.status, refused.detail, refused.headers)
@@ -84,7 +84,7 @@ def faults_routes(namespace: Namespace) -> list[BaseRoute]:
     ]
 
 
-def _check_manage(request: Request, namespace: Namespace) -> None:
+def check_manage(request: Request, namespace: Namespace) -> None:
     """By the broker's clock: who has made the namespace's jump must be able to get it back."""
     try:
         grant = tokens.verify(

@@ -1,4 +1,4 @@
-"""What a namespace answers over HTTP: its health, and its administration for all other paths.
+"""What a namespace answers over HTTP: health, faults, meter, metrics, else its administration.
 
 A plain ASGI application. Which port it is on, and that AMQP shares that port, it does not know.
 Errors have the form of the service, so that the official clients can read them.
@@ -20,6 +20,7 @@ from pairbus.broker.admin.app import Administration
 from pairbus.broker.admin.atom import escape
 from pairbus.broker.admin.errors import Refused
 from pairbus.broker.fault_routes import FaultGate, faults_routes
+from pairbus.broker.meter_routes import MetricsGate, meter_routes
 from pairbus.broker.namespace import Namespace
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def make_app(namespace: Namespace) -> Starlette:
 
     routes: list[BaseRoute] = [Route(HEALTH_PATH, health, methods=["GET"])]
     routes += faults_routes(namespace)
+    routes += meter_routes(namespace)
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app = Starlette(
         routes=routes,
@@ -44,7 +46,7 @@ def make_app(namespace: Namespace) -> Starlette:
     )
     app.router.redirect_slashes = False
     # Names of entities are paths, with slashes that may be encoded: it reads them by itself.
-    app.router.default = FaultGate(namespace, Administration(namespace))
+    app.router.default = MetricsGate(namespace, FaultGate(namespace, Administration(namespace)))
     return app
 
 

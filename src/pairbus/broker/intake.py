@@ -15,6 +15,7 @@ from pairbus.broker import lifecycle, passage
 from pairbus.broker.entities import milliseconds
 from pairbus.broker.incoming import Checked, Incoming, check, to_message
 from pairbus.broker.message import State
+from pairbus.cost.meter import UNIT_BYTES, units_of
 
 if TYPE_CHECKING:
     from pairbus.broker.passage import Placed
@@ -66,6 +67,10 @@ class Intake:
         )
         if error is not None:
             return error
+        queue.tally.send += (
+            # If all together are no larger than that, each of them is one.
+            len(checked) if added <= UNIT_BYTES else sum(units_of(one.size) for one in checked)
+        )
         placed: Placed = []
         numbers = []
         firsts: list[_FirstSend] = []
@@ -126,6 +131,10 @@ class Intake:
         queue = self._queue
         number = queue.main.next_sequence()
         if one.is_ping or self._is_duplicate(one, firsts, now_ms=now_ms):
+            if one.is_ping:
+                units = units_of(one.size)
+                queue.tally.send -= units
+                queue.tally.ping += units
             queue.namespace.store.keep_count(queue.main.counters)
             return number, []
         times = plain_times

@@ -21,9 +21,11 @@ from pairbus.broker.incoming import Incoming
 from pairbus.broker.lifecycle import Settlement
 from pairbus.broker.mailbox import Lock, Mailbox
 from pairbus.broker.message import Message
+from pairbus.broker.meter import Poll
 from pairbus.broker.paths import Path
 from pairbus.broker.queue import Queue, lock_lost
 from pairbus.broker.sessions import Session
+from pairbus.cost.meter import UNIT_BYTES, units_of
 
 if TYPE_CHECKING:
     from pairbus.broker.connection import AmqpConnection
@@ -126,6 +128,10 @@ class Outlet:
         # Receive-and-delete: the delivery is settled when it leaves.
         self._deletes = link.remote.snd_settle_mode == 1
         self._deleting = 0
+        self._tally = queue.tally
+        self._poll = Poll(queue.tally)
+        self._gave = False
+        """Something, since it was last asked."""
         link.context = self
 
     # attach
@@ -169,6 +175,7 @@ class Outlet:
         self.connection.has_output()
 
     def session_timed_out(self) -> None:
+        self._tally.empty_receive += 1
         self.link.refuse(
             AmqpError(_TIMEOUT, f"no session of {self.queue.description} became available in time")
         )
@@ -191,6 +198,7 @@ class Outlet:
     def closed(self) -> None:
         """The link is gone: a session is free at once, locks of single messages run on."""
         self.queue.waiting.pop(self, None)
+        self._poll.over(gave=self._gave)
         if self.session is not None:
             session, self.session = self.session, None
             self.mailbox.detach(self)
@@ -208,13 +216,17 @@ class Outlet:
             if refused is not None:
                 self.connection.end(self.link, refused)
                 return
-        if self.link.credit > 0:
+        credit = self.link.credit
+        self._poll.asked(credit, gave=self._gave, drain=self.link.drain)
+        self._gave = False
+        if credit > 0:
             self.mailbox.hunger(self)
             self.queue.pump(self.mailbox, now_ms=now_ms)
         self._answer_drain()
 
     def _answer_drain(self) -> None:
         if self._deleting == 0 and self.link.drain:
+            self._poll.over(gave=self._gave)
             self.link.drained()
             self.connection.has_output()
 
@@ -230,20 +242,24 @@ class Outlet:
         )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:
+        self._gave = True
         if self._deletes:
             self._deleting += 1
             self.queue.remove(self.mailbox, message, self._deleted, message)
             return
         lock = self.queue.lock(self.mailbox, message, self, now_ms=now_ms)
         data = stamped(message, lock)
+        size = len(data)
+        self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
         self.link.send(lock.token, data, context=lock)
-        self.connection.sends(len(data), self.path)
+        self.connection.sends(size, self.path)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1
         if error is None:
             if self.link.alive:
                 data = stamped(message, None)
+                self._tally.receive += units_of(len(data))
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
                 self.connection.sends(len(data), self.path)
             else:

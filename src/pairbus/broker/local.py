@@ -28,6 +28,7 @@ from pairbus.broker.entities import (
 from pairbus.broker.faults import Faults
 from pairbus.broker.server import Endpoint, Server
 from pairbus.broker.shorthand import described_topics
+from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, ConfigError
 
 _START_SECONDS: Final = 60.0
@@ -144,6 +145,11 @@ class Broker:
     def faults(self) -> Faults:
         """What goes wrong in the only namespace, on demand; else `broker[name].faults`."""
         return self._only().faults
+
+    @property
+    def meter(self) -> Meter:
+        """What was done in the only namespace, as it would be billed; else `broker[name].meter`."""
+        return self._only().meter
 
     @property
     def port(self) -> int:

@@ -36,6 +36,7 @@ from pairbus.broker.management_body import (
 )
 from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
 from pairbus.broker.rule_requests import add_rule, enumerate_rules, remove_rule
+from pairbus.cost.meter import units_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ def handle(context: Context, request: Request, reply: Reply) -> None:
     try:
         context.queue.accessed_ms = context.now_ms
         function(context, body, reply)
+        if (kind := BILLED_AS.get(request.operation)) is not None:
+            tally = context.queue.tally
+            setattr(tally, kind, getattr(tally, kind) + 1)
     except Refused as refused:
         reply(refusal(refused.error))
     except Exception:
@@ -92,6 +96,7 @@ def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
     for lock in locks:
         context.mailbox.renew(lock, until_ms=until_ms)
     context.queue.namespace.expect(until_ms)
+    context.queue.tally.renew += len(locks)
     expirations = Array([Timestamp(until_ms)] * len(body["lock-tokens"]))
     reply(Answer(200, body={"expirations": expirations}))
 
@@ -101,7 +106,7 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
     count = min(integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
     session_id = text(body, "session-id") if body.get("session-id") is not None else None
     found: list[dict[str, Any]] = []
-    size = 0
+    size = given = 0
     store, mailbox = context.queue.namespace.store, context.mailbox
     for message in store.read_from(
         mailbox.counters.mailbox_id,
@@ -115,6 +120,8 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
         if found and size > _PEEK_BYTES_MAX:
             break
         found.append({"message": data})
+        given = size
+    context.queue.tally.peek += units_of(given)
     reply(Answer(200, body={"messages": found}) if found else Answer(204, "No Content"))
 
 
@@ -144,6 +151,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
             )
     if integer(body, "receiver-settle-mode") == 0:
         found: list[dict[str, Any]] = [{"message": stamped(one, None)} for one in messages]
+        queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
         done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))
         for message in messages:
             mailbox.held[message.sequence] = message
@@ -155,6 +163,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
         found.append(
             {"message": stamped(message, lock), "lock-token": UUID(bytes=guid(lock.token))}
         )
+    queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
     reply(Answer(200, body={"messages": found}))
 
 
@@ -313,6 +322,19 @@ OPERATIONS: Final[dict[str, tuple[Callable[[Context, dict[str, Any], Reply], Non
     "com.microsoft:remove-rule": (remove_rule, Right.MANAGE),
     "com.microsoft:enumerate-rules": (enumerate_rules, Right.MANAGE),
 }
+
+BILLED_AS: Final = {
+    "com.microsoft:cancel-scheduled-message": "manage",
+    "com.microsoft:batch-delete-messages": "manage",
+    "com.microsoft:renew-session-lock": "renew",
+    "com.microsoft:get-session-state": "session",
+    "com.microsoft:set-session-state": "session",
+    "com.microsoft:get-message-sessions": "session",
+    "com.microsoft:add-rule": "manage",
+    "com.microsoft:remove-rule": "manage",
+    "com.microsoft:enumerate-rules": "manage",
+}
+"""Each request is one operation; the others count by their messages."""
 
 GIVES_OUT: Final = frozenset({"com.microsoft:receive-by-sequence-number"})
 """What is receiving under another name, and refused where receiving is."""

@@ -33,6 +33,7 @@ from pairbus.broker.schema import readable
 from pairbus.broker.store import Store
 from pairbus.broker.topic import Topic
 from pairbus.broker.topic_entities import SubscriptionDescription, TopicDescription
+from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, StartError
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Namespace:
         self.loop = loop
         self.clock = clock
         self.tokens = Tokens()
+        self.meter = Meter(options.name, since=clock())
         self.connections: set[Flushable] = set()
         self.store: Store
         self.committer: Committer

@@ -19,6 +19,7 @@ from pairbus.broker import lifecycle
 from pairbus.broker.incoming import Checked, parts_of, to_message, why
 from pairbus.broker.lifecycle import FORWARD_HOPS_MAX, Kind
 from pairbus.broker.message import Message, State
+from pairbus.cost.meter import units_of
 
 if TYPE_CHECKING:
     from pairbus.broker.mailbox import Mailbox
@@ -55,6 +56,7 @@ def forward(
                 one, number, times, enqueued_sequence=number, dead_letter_source=source
             )
             return bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, *(refused or _NO_TARGET))
+        target.tally.forward += units_of(one.size)
         target_name = target.description.forward_to
     assert target is not None
     return _arrive(target, one, number, source=source, now_ms=now_ms)

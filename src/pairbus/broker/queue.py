@@ -22,6 +22,7 @@ from pairbus.broker.mailbox import Consumer, Lock, Mailbox
 from pairbus.broker.message import Message, State
 from pairbus.broker.sessions import Session
 from pairbus.broker.store import Counters, StoredEntity
+from pairbus.cost.meter import Tally
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -53,11 +54,12 @@ class Queue:
         self.namespace = namespace
         self.entity_id = stored.entity_id
         self.description = description
+        self.tally: Tally = namespace.meter.of(description.name)
         self.lock_ms = 0
         self.redescribe(description)
-        self.created_ms = stored.created_ms
-        self.updated_ms = stored.updated_ms
-        self.accessed_ms = stored.accessed_ms
+        self.created_ms: int = stored.created_ms
+        self.updated_ms: int = stored.updated_ms
+        self.accessed_ms: int = stored.accessed_ms
         """When it was last used; 0 for never."""
         self.available_ms = namespace.now_ms()
         """Since when it could be used as it is: idleness counts from here at the earliest."""
@@ -218,7 +220,9 @@ class Queue:
             decision = self._refusal_of_properties(lock.message, properties) or decision
         if isinstance(decision, Refuse):
             done(decision.error, *arguments)
-        elif settlement is Settlement.RELEASE:
+            return
+        self.tally.settle += 1
+        if settlement is Settlement.RELEASE:
             self._returned(mailbox, lock.message)
             done(None, *arguments)
         else:

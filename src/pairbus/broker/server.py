@@ -23,6 +23,7 @@ from pairbus.broker.faults import Faults
 from pairbus.broker.guests import AmqpProtocol, Seat
 from pairbus.broker.listener import Listener
 from pairbus.broker.namespace import Namespace
+from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, ConfigError, StartError
 
 logger = logging.getLogger(__name__)
@@ -40,12 +41,19 @@ class Endpoint:
     policies: tuple[Policy, ...]
     is_tls_only: bool
     own_faults: Faults | None = field(default=None, repr=False, compare=False)
+    own_meter: Meter | None = field(default=None, repr=False, compare=False)
 
     @property
     def faults(self) -> Faults:
         """What goes wrong there, on demand."""
         assert self.own_faults is not None, "an endpoint that no server made"
         return self.own_faults
+
+    @property
+    def meter(self) -> Meter:
+        """What Azure would bill for what is done there: `meter.read()`."""
+        assert self.own_meter is not None, "an endpoint that no server made"
+        return self.own_meter
 
     @property
     def connection_string(self) -> str:
@@ -160,6 +168,7 @@ class Server:
             policies=tuple(options.policies),
             is_tls_only=self._is_tls_only,
             own_faults=Faults(namespace),
+            own_meter=namespace.meter,
         )
 
         def open_amqp(seat: Seat, is_encrypted: bool) -> AmqpProtocol:

@@ -18,6 +18,7 @@ from pairbus.broker.admin import access, atom, describe, rules, targets
 from pairbus.broker.admin.atom import Entry, Page, Place
 from pairbus.broker.admin.changes import Changes
 from pairbus.broker.admin.errors import Refused, bad_request
+from pairbus.broker.meter import NAMESPACE
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.queue import Queue
 from pairbus.broker.topic import Subscription, Topic
@@ -69,6 +70,13 @@ class _Call:
         if request.method not in _METHODS:
             raise _not_allowed(request, _METHODS)
         access.check_manage(request, self._namespace, target)
+        response = await self._answer(target)
+        of_entity = not isinstance(target, targets.NamespaceInfo | targets.Queues | targets.Topics)
+        self._namespace.meter.of(target.path if of_entity else NAMESPACE).manage += 1
+        return response
+
+    async def _answer(self, target: targets.Target) -> Response:
+        request = self._request
         match request.method, target:
             case "GET", _:
                 return self._get(target)
