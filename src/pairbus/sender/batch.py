@@ -13,9 +13,10 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.servicebus import internals, messages
+from pairbus.servicebus.batches import EncodedOnce
 
 
-class Batch(ServiceBusMessageBatch):
+class Batch(EncodedOnce):
     as_added: list[AmqpAnnotatedMessage]
 
     @classmethod

@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.route.envelope import ALIASES
 from pairbus.servicebus import internals
+from pairbus.servicebus.batches import new_batch
 from pairbus.servicebus.errors import EnvelopeTooLarge
 
 
@@ -35,7 +36,7 @@ def pack(
         return [_single(lane, messages[0], path=path, queue=queue)]
     parcels: list[Parcel] = []
     _, batch_bytes_max = internals.link_limits(lane)
-    batch = internals.new_batch(lane, batch_bytes_max)
+    batch = new_batch(lane, batch_bytes_max)
     for message in messages:
         try:
             batch.add_message(message)
@@ -43,7 +44,7 @@ def pack(
         except MessageSizeExceededError:
             if len(batch):
                 parcels.append(Parcel(content=batch, count=len(batch)))
-                batch = internals.new_batch(lane, batch_bytes_max)
+                batch = new_batch(lane, batch_bytes_max)
         try:
             batch.add_message(message)
         except MessageSizeExceededError:
