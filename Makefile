@@ -8,7 +8,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing bench-syphon lock clean
+.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -54,6 +54,10 @@ bench-pairing: setup
 # Not a part of `make bench`: it starts Java machines. Takes --count, too.
 bench-syphon: setup
 	$(BIN)/python benchmarks/syphon.py $(ARGS)
+
+# docs/reference.md, out of docstrings.
+reference: setup
+	$(BIN)/python scripts/reference
 
 # No index is written into the lock, so it says what to install and not where from.
 lock: setup

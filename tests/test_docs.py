@@ -275,6 +275,10 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
+def test_the_reference_is_what_the_docstrings_say(shell):
+    finished(shell([sys.executable, str(ROOT / "scripts" / "reference"), "--check"]))
+
+
 # --- what the pages list is what the code has -----------------------------------------------------
 
 
