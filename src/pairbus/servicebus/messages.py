@@ -19,6 +19,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.route.envelope import SCHEDULED, TIME_TO_LIVE, wrap
+from pairbus.servicebus.batches import splice
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -146,7 +147,11 @@ def diverted_all(
     messages: Any, path: str, schedule: datetime | None = None
 ) -> list[AmqpAnnotatedMessage]:
     """The same for whatever `give_ids` has answered."""
-    return [diverted(message, path, schedule) for message in messages_of(messages)]
+    originals = messages_of(messages)
+    twins = [diverted(message, path, schedule) for message in originals]
+    if hasattr(messages, "as_added"):  # its bytes are those of what it remembers
+        splice(messages, messages.as_added, twins)
+    return twins
 
 
 def messages_of(messages: Any) -> list[Message]:

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 import pairbus
 import pairbus.aio
 from pairbus.events import Event
+from pairbus.servicebus import internals
 from tests.sender.fakes import PRIMARY, busy, outage
 from tests.sender.shells.both import Others, Side, SyncSide, is_waiting
 
@@ -29,16 +30,18 @@ class Interrupted(BaseException):
 class World:
     """A paired sender whose SDK does as the test says."""
 
-    def __init__(self, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, side: Side, monkeypatch: pytest.MonkeyPatch, *, is_below: bool = False
+    ) -> None:
+        """`is_below`: what is replaced is what the SDK's `send_messages` calls, and so do we."""
         self.side = side
         self.told: list[Event] = []
         self.script: list[Any] = []
         self.attempts: list[float] = []
         module: Any = azure.servicebus if side.name == "sync" else azure.servicebus.aio
-        if side.name == "sync":
-            monkeypatch.setattr(module.ServiceBusSender, "send_messages", self._send)
-        else:
-            monkeypatch.setattr(module.ServiceBusSender, "send_messages", self._send_async)
+        send = self._send if side.name == "sync" else self._send_async
+        name = "_do_retryable_operation" if is_below else "send_messages"
+        monkeypatch.setattr(module.ServiceBusSender, name, send)
         ours: Any = pairbus if side.name == "sync" else pairbus.aio
         self.client = side.call(ours.ServiceBusClient.from_connection_string, PRIMARY)
         self.pairing = side.pairing(failover_interval=timedelta(0), observers=[self.told.append])
@@ -46,8 +49,9 @@ class World:
         self.pairing.throttle_seconds = 0.01
         self.client._state.install(self.pairing)
         self.sender = side.call(self.client.get_queue_sender, PATH)
+        internals.lend_limits(self.sender, (10_000, 10_000))
 
-    def _send(self, message: Any, *, timeout: float) -> None:
+    def _send(self, what: Any, *, timeout: float, **_: Any) -> None:
         assert self.sender.turn.is_mine(), "without its turn"
         self.attempts.append(timeout)
         step = self.script.pop(0) if self.script else None
@@ -56,8 +60,8 @@ class World:
         if step is not None:
             step()
 
-    async def _send_async(self, message: Any, *, timeout: float) -> None:
-        self._send(message, timeout=timeout)
+    async def _send_async(self, what: Any, *, timeout: float, **_: Any) -> None:
+        self._send(what, timeout=timeout)
 
     def send(self, message: Any = None, **settings: Any) -> None:
         message = ServiceBusMessage("a") if message is None else message
@@ -75,9 +79,11 @@ class World:
         return bool(self.sender.turn._lock.locked())
 
 
-@pytest.fixture
-def world(side: Side, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    world = World(side, monkeypatch)
+@pytest.fixture(params=[False, True], ids=["the SDK's method", "what it calls"])
+def world(
+    request: pytest.FixtureRequest, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    world = World(side, monkeypatch, is_below=request.param)
     yield world
     side.call(world.client.close)
 
@@ -206,7 +212,7 @@ def test_a_send_of_a_client_that_closes_is_told_so(side: Side, world: World) -> 
 
 
 def test_the_blocking_send_is_guarded_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(SyncSide(), monkeypatch)
+    world = World(SyncSide(), monkeypatch, is_below=True)
     guards = world.pairing.keeper._guards
     seen: list[Any] = []
     world.script = [lambda: seen.extend(guard.sender for guard in guards.values())]

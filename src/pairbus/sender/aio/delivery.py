@@ -135,7 +135,7 @@ async def _send_on(pairing: Pairing, course: Course[Any, Any], lane: Lane, way: 
     while parcels:
         began = clock()
         patience = course.time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
-        await sender.send_messages(parcels[0].content, timeout=patience)
+        await internals.send(sender.send_messages, parcels[0].content, patience)
         course.diverted(way, seconds=clock() - began)
 
 

@@ -98,7 +98,7 @@ class PairedSender(QuickToFail):
             bound = pairing.send_seconds if timeout is None else timeout
             began = pairing.clock()
             try:
-                await super().send_messages(message, timeout=bound)
+                await internals.send(super().send_messages, message, bound)
             except Exception as error:
                 failed = FirstFailure(way, error, began)
             except BaseException:

@@ -130,7 +130,7 @@ def _send_on(pairing: Pairing, course: Course[Any, Any], lane: Lane, way: ToBack
         began = clock()
         patience = course.time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
         with pairing.keeper.guard(sender, patience):
-            sender.send_messages(parcels[0].content, timeout=patience)
+            internals.send(sender.send_messages, parcels[0].content, patience)
         course.diverted(way, seconds=clock() - began)
 
 

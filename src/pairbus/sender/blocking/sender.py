@@ -92,7 +92,7 @@ class PairedSender(QuickToFail):
             began = pairing.clock()
             try:
                 with pairing.keeper.guard(self, bound):
-                    super().send_messages(message, timeout=bound)
+                    internals.send(super().send_messages, message, bound)
             except Exception as error:
                 failed = FirstFailure(way, error, began)
             except BaseException:
