@@ -706,6 +706,7 @@ def test_credit_is_held_to_the_limit_of_unsettled_deliveries():
         _, theirs = pair.sending_to_client(credit=100)
         sent = [theirs.send(b"%d" % number, b"m") for number in range(5)]
         assert theirs.credit == 0
+        assert theirs.credit_for_settled == 95
 
         sent[0].settle(ACCEPTED)
 

@@ -234,6 +234,16 @@ class Link:
         return credit if credit > 0 else 0
 
     @property
+    def credit_for_settled(self) -> int:
+        """Sender: how many may be sent that are settled at once, and so count as no unsettled ones.
+
+        An answer must not wait for the settlements that it may be needed for.
+        """
+        if self._pn is None or self._closing:
+            return 0
+        return max(0, int(_link_credit(self._pn)))
+
+    @property
     def drain(self) -> bool:
         """Sender: the peer wants the credit used up or given back (`drained`)."""
         return self._pn is not None and not self._closing and bool(lib.pn_link_get_drain(self._pn))

@@ -66,7 +66,7 @@ class AnswerLink:
         self.flowed()
 
     def flowed(self, *, now_ms: int = 0) -> None:
-        while self._waiting and self.link.credit > 0:
+        while self._waiting and self.link.credit_for_settled > 0:
             self._tag += 1
             self.link.send(self._tag.to_bytes(8, "big"), self._waiting.popleft(), settled=True)
         if self.link.drain:
