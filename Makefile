@@ -2,7 +2,7 @@
 
 # Extras of pyproject.toml that the lock, and so the development environment, holds: add a word, run
 # `make lock`.
-EXTRAS := otel prometheus spark
+EXTRAS := otel plot prometheus spark
 # `make lock UPGRADE=--upgrade` moves every pinned version on, `make lock` only what must move.
 UPGRADE :=
 
@@ -26,7 +26,7 @@ test: setup
 	$(BIN)/pytest -n 2 -m "not spark" $(APART:%=--ignore=%)
 	$(BIN)/pytest -n 8 tests/interop tests/pairing --ignore=tests/pairing/test_outage.py
 	$(BIN)/pytest tests/chaos tests/pairing/test_outage.py
-	$(BIN)/pytest -m spark tests/spark tests/syphon
+	$(BIN)/pytest -m spark tests/spark tests/syphon tests/console
 
 check: setup
 	$(BIN)/ruff format --check .

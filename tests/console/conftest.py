@@ -6,11 +6,12 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from pairbus.broker import Broker
+from pairbus.broker import Broker, QueueDescription
 from pairbus.console.cli import main
 
 
@@ -65,3 +66,43 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], Broker]:
 def broker(use: Callable[[Broker], Broker]) -> Iterator[Broker]:
     with Broker(queues=["orders"], topics=["events", "events/Subscriptions/audit"]) as running:
         yield use(running)
+
+
+QUEUES = 80
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[Broker]:
+    """One for all tests of a module, each of which has a queue of its own."""
+    sessions = QueueDescription(name="sorted", requires_session=True)
+    queues: list[str | QueueDescription] = [f"q{number}" for number in range(QUEUES)]
+    with Broker(queues=[*queues, sessions], topics=["events/Subscriptions/audit"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def unused(namespace: Broker) -> Iterator[str]:
+    return (f"q{number}" for number in range(QUEUES))
+
+
+@pytest.fixture
+def queue(namespace: Broker, unused: Iterator[str], use: Callable[[Broker], Broker]) -> str:
+    """One that is empty, on the namespace that commands are about."""
+    use(namespace)
+    return next(unused)
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """What comes on it."""
+    opened = []
+
+    def feed(data: bytes) -> None:
+        file = tmp_path / "stdin"
+        file.write_bytes(data)
+        opened.append(file.open(encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdin", opened[-1])
+
+    yield feed
+    for file in opened:
+        file.close()

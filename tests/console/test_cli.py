@@ -304,15 +304,3 @@ def test_help_has_examples_and_the_version_is_told() -> None:
 
     assert "Commands:\n  broker" in run().stdout
     assert "pairbus broker --queue orders" in run("broker", "--help").stdout
-
-
-@pytest.mark.req("X-08")
-def test_the_demo_tells_its_story(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "demo"], capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Sent 'Hello, Service Bus!' to the queue 'demo'" in done.stdout
-    assert "Received 'Hello, Service Bus!' from it, and completed it." in done.stdout
-    assert list(tmp_path.iterdir()) == []

@@ -499,3 +499,28 @@ def test_the_broker_command_does_not_load_the_sdk(tmp_path: Path) -> None:
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_was_made_and_deleted_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
+    made = pairbus("entities", "create", "queue", "new", "--json")
+    assert json.loads(made.out) == {"created": {"Kind": "queue", "Name": "new"}}
+    rule = ("entities", "create", "rule", "events", "audit", "all", "--true")
+    told = json.loads(pairbus(*rule, "--replace-default", "--json").out)
+    assert told["created"] == {
+        "Kind": "rule",
+        "Topic": "events",
+        "Subscription": "audit",
+        "Name": "all",
+    }
+    assert told["deleted"]["Name"] == "$Default"
+
+    gone = pairbus("entities", "delete", "queue", "new", "orders", "--json")
+    assert [one["Name"] for one in json.loads(gone.out)["deleted"]] == ["new", "orders"]
+
+
+def test_a_name_of_another_kind_is_not_there(pairbus: Run, broker: Broker) -> None:
+    done = pairbus("entities", "show", "queue", "events")
+
+    assert done.code == 1
+    assert "queue 'events' is not there" in done.err
+    assert done.err.endswith(": something else has that name\n")

@@ -260,3 +260,10 @@ def test_in_a_process_of_its_own_it_loads_no_sdk(broker: Broker, tmp_path: Path)
     )
 
     assert (done.stdout, done.stderr) == ("[]\n0 False\n", "")
+
+
+def test_what_was_cleared_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
+    pairbus("fault", "add", "hang", "--entity", "orders")
+
+    assert json.loads(pairbus("fault", "clear", "1", "--json").out) == {"cleared": [1]}
+    assert json.loads(pairbus("fault", "clear", "--json").out) == {"cleared": "all"}

@@ -65,7 +65,15 @@ class Administration:
         return self._list(f"list_{kind}s_runtime_properties", kind, parents)
 
     def get(self, kind: Kind, path: Sequence[str]) -> Any:
-        return self._call(f"get_{kind}", kind, path)
+        try:
+            return self._call(f"get_{kind}", kind, path)
+        except AttributeError as error:
+            # The service answers with whatever has the name, and the SDK trips over a topic where
+            # it expects a queue.
+            raise NamespaceError(
+                f"{spoken(kind, path)} is not there, at {self._target.address}: "
+                "something else has that name"
+            ) from core.ResourceNotFoundError(error=error)
 
     def get_counts(self, kind: Kind, path: Sequence[str]) -> Any:
         return self._call(f"get_{kind}_runtime_properties", kind, path)

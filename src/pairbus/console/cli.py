@@ -15,9 +15,15 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.console import entities, fault
+from pairbus.console import dead_letters, entities, fault
+from pairbus.console.cost import cost
+from pairbus.console.demo import demo
 from pairbus.console.package import package_for_spark
+from pairbus.console.peek import peek
+from pairbus.console.receive import receive
 from pairbus.console.report import report
+from pairbus.console.send import send
+from pairbus.console.status import status
 from pairbus.console.syphon import syphon
 from pairbus.errors import NamespaceError, PairbusError
 
@@ -27,14 +33,15 @@ DEFAULT_DATA: Final = Path("pairbus-data")
 
 app = typer.Typer(
     name="pairbus",
-    help="A local Azure Service Bus, and what goes with it.",
-    add_completion=False,
+    help="Paired namespaces for Azure Service Bus, a local Service Bus, and what goes with them.",
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 
 app.add_typer(entities.app)
+app.add_typer(dead_letters.app)
 app.add_typer(fault.app)
 
 
@@ -216,14 +223,12 @@ def broker(
     run(options, host=host, tls_only=tls_only or None, log_level=log_level.value)
 
 
-@app.command()
-def demo() -> None:
-    """Start a broker, send a message through it with the official SDK, and receive it."""
-    from pairbus.console.demo import run
-
-    run()
-
-
+app.command()(demo)
+app.command()(send)
+app.command()(receive)
+app.command()(peek)
+app.command()(status)
 app.command()(syphon)
 app.command()(report)
+app.command()(cost)
 app.command()(package_for_spark)

@@ -1,63 +1,63 @@
-"""`pairbus demo`: a broker in a process of its own, and a message there and back again.
-
-The message goes through Microsoft's own SDK, because that is what users have.
-"""
+"""`pairbus demo`: what a person types to see an outage, and what it takes."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Annotated
 
-from pairbus.errors import BrokerError, StartError
-
-_QUEUE: Final = "demo"
-_STOP_SECONDS: Final = 15
+import typer
 
 
-def run() -> None:
-    from azure.servicebus import ServiceBusClient, ServiceBusMessage
+def demo(
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=2,
+            max=20,
+            help="How long all is well, and about how long the outage is. The whole takes some "
+            "twenty seconds more, of which most are Spark's.",
+        ),
+    ] = 12,
+    rate: Annotated[
+        float, typer.Option(min=4, max=200, help="Messages a second, over all entities.")
+    ] = 40,
+    seed: Annotated[
+        int,
+        typer.Option(help="Decides what is sent, and the moments: another one, another kill."),
+    ] = 0,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Go on afterwards, for you to play with; says how. Ctrl-C ends it."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="JSON lines for programs: what happens, at last the ledger."),
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw it all into a file.", hidden=True),
+    ] = None,
+) -> None:
+    """Kill a namespace under load, and lose nothing: the whole of pairbus, on this machine.
 
-    print("Starting a broker: a Service Bus in one process, for this machine alone.")
-    with _broker_process() as connection_string:
-        print(f"It is ready. Its connection string is\n  {connection_string}")
-        with ServiceBusClient.from_connection_string(connection_string) as client:
-            with client.get_queue_sender(_QUEUE) as sender:
-                message = ServiceBusMessage("Hello, Service Bus!")
-                sender.send_messages(message)
-                print(f"Sent {str(message)!r} to the queue {_QUEUE!r} with azure-servicebus.")
-            with client.get_queue_receiver(_QUEUE, max_wait_time=30) as receiver:
-                for received in receiver:
-                    receiver.complete_message(received)
-                    print(f"Received {str(received)!r} from it, and completed it.")
-                    break
-                else:
-                    raise BrokerError("the message that was sent did not arrive within 30 seconds")
-    print("The broker has stopped. That is all: no Docker, no cloud, no account.")
+    Two namespaces start, paired senders, a receiver with the official SDK, and a syphon on Spark.
+    Then the primary is killed, sends fail over, the primary comes back, and the syphon brings
+    home what waited. At the end is the account, by message id. Needs Java 17 or newer; everything
+    is in processes and a folder of its own, which are gone afterwards, also after Ctrl-C. Ends
+    with 0 if all messages have arrived once, with 1 if not, and with 2 if something is missing.
 
+    \b
+    Examples:
+      pairbus demo
+      pairbus demo --seed 7 --rate 100
+      pairbus demo --keep
+      pairbus demo --json | tail -n 1
+    """
+    from pairbus.console.demo_work import Wanted, run
 
-@contextmanager
-def _broker_process() -> Iterator[str]:
-    """Yields the connection string; the process is gone afterwards."""
-    command = [sys.executable, "-m", "pairbus", "broker", "--memory", "--queue", _QUEUE]
-    process = subprocess.Popen(
-        [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True
+    code = run(
+        Wanted(seconds=seconds, rate=rate, seed=seed, keep=keep, as_json=as_json, picture=picture)
     )
-    try:
-        assert process.stdout is not None
-        # Ends with the first line, or with the process, whose stderr is ours and says why.
-        _, ready, connection_string = process.stdout.readline().strip().partition(" ready: ")
-        if not ready:
-            raise StartError("the broker did not start")
-        yield connection_string
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    raise typer.Exit(code)

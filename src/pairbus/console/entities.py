@@ -123,6 +123,7 @@ def delete(
     is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --all.")] = False,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Delete entities with all their messages. A topic's subscriptions go with it.
 
@@ -143,12 +144,12 @@ def delete(
     if kind is not None and not is_all:
         depth = len(kind.parents)
         named = [(kind, (*given[:depth], name)) for name in given[depth:]]
-        entity_work.delete(target, named)
+        entity_work.delete(target, named, as_json=as_json)
         return
     found = entity_work.find_all(target, kind, given)
     if found and not is_sure:
         _ask(f"Delete {len(found)} entities of {target.address} with all their messages?")
-    entity_work.delete(target, found)
+    entity_work.delete(target, found, as_json=as_json)
 
 
 @app.command()

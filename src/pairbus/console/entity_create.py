@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.console.kinds import Kind
-from pairbus.console.options import CA_FILE, CONNECTION_STRING, command_group
+from pairbus.console.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
 from pairbus.console.target import parse_target
 
 create_app = command_group("create", "Create a queue, a topic, a subscription or a rule.")
@@ -103,6 +103,7 @@ def queue(
     user_metadata: METADATA = None,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Create a queue.
 
@@ -129,6 +130,7 @@ def topic(
     user_metadata: METADATA = None,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Create a topic.
 
@@ -156,6 +158,7 @@ def subscription(
     user_metadata: METADATA = None,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Create a subscription, which takes everything until it has other rules.
 
@@ -169,8 +172,8 @@ def subscription(
 def _create(kind: Kind, given: dict[str, Any]) -> None:
     """The parameters of a command are the settings of the SDK, by the same names."""
     target = parse_target(given.pop("connection_string"), given.pop("ca_file"))
-    name = given.pop("name")
+    name, as_json = given.pop("name"), given.pop("as_json")
     path = (given.pop("topic"), name) if kind is Kind.SUBSCRIPTION else (name,)
     from pairbus.console.entity_work import create
 
-    create(target, kind, path, **given)
+    create(target, kind, path, as_json=as_json, **given)

@@ -78,20 +78,31 @@ def show_one(target: Target, kind: Kind, path: Names, *, as_json: bool) -> None:
 # -- create and delete --------------------------------------------------------------------------
 
 
-def create(target: Target, kind: Kind, path: Names, **settings: Any) -> None:
+def create(target: Target, kind: Kind, path: Names, *, as_json: bool, **settings: Any) -> None:
     with administration(target) as admin:
         admin.create(kind, path, **settings)
-    print(f"{spoken(kind, path)} created")
+    if as_json:
+        print_json({"created": views.place(kind, path)})
+    else:
+        print(f"{spoken(kind, path)} created")
 
 
-def create_rule(target: Target, path: Names, *, replaced: str | None, **settings: Any) -> None:
+def create_rule(
+    target: Target, path: Names, *, replaced: str | None, as_json: bool, **settings: Any
+) -> None:
     with administration(target) as admin:
         admin.create(Kind.RULE, path, **settings)
-        print(f"{spoken(Kind.RULE, path)} created")
+        told = {"created": views.place(Kind.RULE, path)}
+        if not as_json:
+            print(f"{spoken(Kind.RULE, path)} created")
         if replaced is not None:
             former = (*path[:-1], replaced)
             admin.delete(Kind.RULE, former)
-            print(f"{spoken(Kind.RULE, former)} deleted")
+            told["deleted"] = views.place(Kind.RULE, former)
+            if not as_json:
+                print(f"{spoken(Kind.RULE, former)} deleted")
+    if as_json:
+        print_json(told)
 
 
 def find_all(target: Target, kind: Kind | None, parents: Names) -> list[tuple[Kind, Names]]:
@@ -104,9 +115,15 @@ def find_all(target: Target, kind: Kind | None, parents: Names) -> list[tuple[Ki
         ]
 
 
-def delete(target: Target, found: Sequence[tuple[Kind, Names]]) -> None:
+def delete(target: Target, found: Sequence[tuple[Kind, Names]], *, as_json: bool) -> None:
     with administration(target) as admin:
         _delete(admin, found)
+    if as_json:
+        print_json({"deleted": [views.place(kind, path) for kind, path in found]})
+    elif len(found) == 1:
+        print(f"{spoken(*found[0])} deleted")
+    else:
+        print(f"{len(found)} deleted")
 
 
 def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
@@ -119,10 +136,6 @@ def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
         if len(found) == 1:
             raise
         raise NamespaceError(f"{done} of {len(found)} deleted, then: {error}") from error
-    if len(found) == 1:
-        print(f"{spoken(*found[0])} deleted")
-    else:
-        print(f"{done} deleted")
 
 
 # -- export -------------------------------------------------------------------------------------

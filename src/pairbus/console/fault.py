@@ -149,6 +149,7 @@ def clear(
     ] = None,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """End faults now.
 
@@ -160,4 +161,4 @@ def clear(
     target = parse_target(connection_string, ca_file)
     from pairbus.console import fault_work
 
-    fault_work.clear(target, numbers or [])
+    fault_work.clear(target, numbers or [], as_json=as_json)

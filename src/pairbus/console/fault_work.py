@@ -87,14 +87,18 @@ def run(target: Target, script: dict[str, Any], *, as_json: bool) -> None:
     _show(FaultClient(target).run(script), as_json=as_json)
 
 
-def clear(target: Target, numbers: list[int]) -> None:
+def clear(target: Target, numbers: list[int], *, as_json: bool) -> None:
     client = FaultClient(target)
     if not numbers:
         client.clear_all()
-        print("all faults cleared")
     for number in numbers:
         client.clear(number)
-        print(f"fault {number} cleared")
+        if not as_json:
+            print(f"fault {number} cleared")
+    if as_json:
+        print_json({"cleared": numbers or "all"})
+    elif not numbers:
+        print("all faults cleared")
 
 
 def show_kinds(*, as_json: bool) -> None:

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pairbus.console.completion import complete_queue_or_topic, complete_subscription
+from pairbus.console.places import SubQueue
 from pairbus.console.target import ENVIRONMENT
 
-CONNECTION_STRING = Annotated[
-    str | None,
-    typer.Option(
+
+def _connection_string(needs: str) -> Any:
+    return typer.Option(
         "--connection-string",
         "-c",
         metavar="TEXT",
         envvar=ENVIRONMENT,
-        help="Of the namespace; its policy needs Manage.",
+        help=f"Of the namespace; its policy needs {needs}.",
         show_default=False,
+    )
+
+
+CONNECTION_STRING = Annotated[str | None, _connection_string("Manage")]
+CONNECTION_TO_SEND = Annotated[str | None, _connection_string("Send")]
+CONNECTION_TO_LISTEN = Annotated[str | None, _connection_string("Listen")]
+CONNECTION_TO_BOTH = Annotated[str | None, _connection_string("Listen, and Send to resubmit")]
+ENTITY = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENTITY",
+        help="A queue, or the topic of SUBSCRIPTION.",
+        autocompletion=complete_queue_or_topic,
+    ),
+]
+SUBSCRIPTION = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="Of the topic ENTITY.",
+        show_default=False,
+        autocompletion=complete_subscription,
     ),
 ]
 CA_FILE = Annotated[
@@ -29,6 +53,10 @@ CA_FILE = Annotated[
         "machine whose connection string says UseDevelopmentEmulator=true.",
         show_default=False,
     ),
+]
+SUB_QUEUE = Annotated[
+    SubQueue | None,
+    typer.Option(help="What was put aside in it, in place of its messages.", show_default=False),
 ]
 AS_JSON = Annotated[bool, typer.Option("--json", help="JSON for programs, and no table.")]
 

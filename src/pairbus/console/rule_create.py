@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.console.options import CA_FILE, CONNECTION_STRING
+from pairbus.console.options import AS_JSON, CA_FILE, CONNECTION_STRING
 from pairbus.console.target import parse_target
 
 Value = str | int | float | bool | datetime | timedelta
@@ -73,6 +73,7 @@ def rule(
     ] = False,
     connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Create a rule: an expression, or values that must match. Without either, it takes everything.
 
@@ -108,6 +109,7 @@ def rule(
         target,
         (topic, subscription, name),
         replaced="$Default" if is_replacing else None,
+        as_json=as_json,
         filter=chosen,
         action=None if action is None else SqlRuleAction(action),
     )

@@ -9,13 +9,14 @@ import typer
 
 from pairbus.console.options import AS_JSON
 
-PRIMARY = Annotated[
-    str | None,
+PRIMARIES = Annotated[
+    list[str] | None,
     typer.Option(
         "--primary",
         envvar="PAIRBUS_PRIMARY",
         metavar="TEXT",
-        help="Connection string of the primary: where messages belong. Needs Send.",
+        help="Connection string of the primary: where messages belong. Needs Send. Once for each "
+        "primary that has its backlog on this secondary.",
         show_default=False,
         show_envvar=False,
     ),
@@ -34,18 +35,24 @@ SECONDARY = Annotated[
 
 
 def syphon(
-    primary: PRIMARY = None,
+    primary: PRIMARIES = None,
     secondary: SECONDARY = None,
     namespace: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="The primary's name in the paths of backlog queues. "
-            "Default: the first label of its host.",
+            metavar="NAME",
+            help="The primary's name in the paths of backlog queues; once for each primary, in "
+            "their order. Default: the first label of its host.",
             show_default=False,
         ),
     ] = None,
     primary_ca_file: Annotated[
-        Path | None, typer.Option(help="The authority of the primary's certificate.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The authority of the primary's certificate: one for all, or one for each.",
+            show_default=False,
+        ),
     ] = None,
     secondary_ca_file: Annotated[
         Path | None, typer.Option(help="The authority of the secondary's certificate.")
@@ -86,8 +93,9 @@ def syphon(
     Runs until Ctrl-C or SIGTERM, which it obeys within a few seconds and with nothing left locked.
     On a terminal it shows how it goes; else it tells now and then, in lines on stderr.
     Connection strings are better given in the environment (PAIRBUS_PRIMARY, PAIRBUS_SECONDARY)
-    than as options, which other users of the machine can see. Ends with 0 if all went well, 1 if a
-    namespace refused or did not answer, and 2 if the words are wrong.
+    than as options, which other users of the machine can see; those of several primaries with a
+    space in between. Ends with 0 if all went well, 1 if a namespace refused or did not answer, and
+    2 if the words are wrong.
 
     \b
     Examples:
@@ -99,10 +107,10 @@ def syphon(
 
     run(
         Wanted(
-            primary=primary,
+            primaries=tuple(primary or ()),
             secondary=secondary,
-            namespace=namespace,
-            primary_ca_file=primary_ca_file,
+            namespaces=tuple(namespace or ()),
+            primary_ca_files=tuple(primary_ca_file or ()),
             secondary_ca_file=secondary_ca_file,
             master=master,
             once=once,

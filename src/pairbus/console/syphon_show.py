@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -16,19 +18,22 @@ from rich.text import Text
 
 from pairbus.console.tables import make_table
 from pairbus.syphon.destinations import Condition
+from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.job import RoundEnded
 from pairbus.syphon.receipts import Outcome, Receipt
 
 PLAIN_SECONDS = 10.0
 RATE_SECONDS = 10.0
 COUNT_SECONDS = 5.0
+WARNING_SECONDS = 30.0
 
 Left = dict[str, tuple[int, int]]
 """Messages and dead letters of each backlog queue."""
 
 
 class Show(Protocol):
-    def begin(self, namespace: str, queues: int) -> None: ...
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+        """`others`: primaries whose backlog queues are left alone, and how many these are."""
 
     def round_ended(self, ended: RoundEnded) -> None: ...
 
@@ -62,6 +67,11 @@ def _summary(counts: Counter[str], seconds: float) -> str:
     )
 
 
+def _left_alone(others: Mapping[str, int]) -> str:
+    told = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
+    return f"backlog queues of other primaries are left alone: {told}"
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -72,11 +82,9 @@ class JsonShow:
     def __init__(self) -> None:
         self._began = time.monotonic()
 
-    def begin(self, namespace: str, queues: int) -> None:
-        print(
-            json.dumps({"ready": True, "namespace": namespace, "backlog_queues": queues}),
-            flush=True,
-        )
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+        told = {"ready": True, "primaries": list(primaries), "backlog_queues": queues}
+        print(json.dumps(told | {"left_alone": dict(others)}), flush=True)
 
     def round_ended(self, ended: RoundEnded) -> None:
         by_path = [
@@ -121,8 +129,10 @@ class PlainShow:
         self._untold_since = self._began
         self._moved = 0
 
-    def begin(self, namespace: str, queues: int) -> None:
-        _say(f"ready: {queues} backlog queues of {namespace}; Ctrl-C ends it")
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+        _say(f"ready: {queues} backlog queues of {', '.join(primaries)}; Ctrl-C ends it")
+        if others:
+            _say(_left_alone(others))
 
     def round_ended(self, ended: RoundEnded) -> None:
         counts = counts_of(ended.receipts)
@@ -163,13 +173,14 @@ class LiveShow:
         self._count = count
         self._began = time.monotonic()
         self._state = "starting Spark"
-        self._namespace = ""
+        self._primaries: tuple[str, ...] = ()
+        self._others = ""
         self._counts: Counter[str] = Counter()
-        self._by_path: dict[str, Counter[str]] = {}
-        self._conditions: dict[str, tuple[str, str]] = {}
+        self._destinations: dict[tuple[str, str], _Destination] = {}
         self._rounds: deque[tuple[float, float, int]] = deque(maxlen=1000)
         self._left: Left = {}
-        self._note = ""
+        self._troubles: list[str] = []
+        self._warning = "", 0.0
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._counting = threading.Thread(target=self._keep_counting, daemon=True)
@@ -180,11 +191,14 @@ class LiveShow:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        self._handler = _Warnings(self)
+        logging.getLogger("pairbus.syphon").addHandler(self._handler)
         self._live.start()
 
-    def begin(self, namespace: str, queues: int) -> None:
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
         with self._lock:
-            self._namespace, self._state = namespace, "waiting for messages"
+            self._primaries, self._state = tuple(primaries), "waiting for messages"
+            self._others = _left_alone(others) if others else ""
         self._counting.start()
 
     def round_ended(self, ended: RoundEnded) -> None:
@@ -196,14 +210,27 @@ class LiveShow:
             self._rounds.append((now - ended.seconds, now, counts["moved"]))
             for receipt in ended.receipts:
                 if receipt.path and receipt.outcome is not Outcome.WAITING:
-                    sums = self._by_path.setdefault(receipt.path, Counter())
-                    sums[receipt.outcome.value] += receipt.count
-            for each in ended.destinations:
-                self._by_path.setdefault(each.path, Counter())
-                self._conditions[each.path] = each.condition.value, each.detail
+                    primary = namespace_of(receipt.queue) or ""
+                    counts = self._destination(primary, receipt.path).counts
+                    counts[receipt.outcome.value] += receipt.count
+            for primary, each in ended.destinations:
+                known = self._destination(primary, each.path)
+                known.condition, known.detail = each.condition.value, each.detail
             if not self._ending.is_set() and not self._state.startswith("stopping"):
                 self._state = "bringing home" if ended.pending else "waiting for messages"
-            self._note = "; ".join(f"{queue}: {why}" for queue, why in ended.troubles)
+            self._troubles = [f"backlog queue {queue}: {why}" for queue, why in ended.troubles]
+
+    def _destination(self, primary: str, path: str) -> _Destination:
+        """Names that differ in case only are one, as they are to the service."""
+        if len(self._primaries) == 1:
+            [primary] = self._primaries
+        return self._destinations.setdefault(
+            (primary.lower(), path.lower()), _Destination(primary=primary, path=path)
+        )
+
+    def warn(self, text: str) -> None:
+        """No lock: whoever has something to log may hold it."""
+        self._warning = text, time.monotonic()
 
     def stopping(self) -> None:
         # No lock: called by a signal's handler, in a thread that may hold it.
@@ -215,6 +242,7 @@ class LiveShow:
 
     def close(self) -> None:
         self._ending.set()
+        logging.getLogger("pairbus.syphon").removeHandler(self._handler)
         if self._live.is_started:
             self._live.stop()
 
@@ -229,10 +257,10 @@ class LiveShow:
 
     def _picture(self) -> Group:
         with self._lock:
-            return Group(self._headline(), *self._queues(), *self._destinations(), *self._notes())
+            return Group(self._headline(), *self._queues(), *self._homes(), *self._notes())
 
     def _headline(self) -> Text:
-        parts = [f"syphon {self._namespace}".strip(), self._state]
+        parts = [f"syphon {', '.join(self._primaries)}".strip(), self._state]
         if self._counts["moved"]:
             parts += [f"{self._counts['moved']:,} brought home", f"{self._rate():,.0f}/s"]
         for outcome, words in (("buried", "dead-lettered"), ("expired", "expired")):
@@ -255,15 +283,43 @@ class LiveShow:
             table.add_row(queue, f"{left:,}", f"{dead:,}")
         return [Text(""), table]
 
-    def _destinations(self) -> list[Any]:
-        if not self._by_path:
+    def _homes(self) -> list[Any]:
+        if not self._destinations:
             return []
-        table = make_table("destination", "state", right=("brought home", "dead-lettered"))
-        for path, sums in sorted(self._by_path.items()):
-            condition, detail = self._conditions.get(path, (Condition.UNKNOWN.value, ""))
-            state = f"{condition}: {detail[:60]}" if detail else condition
-            table.add_row(path, state, f"{sums['moved']:,}", f"{sums['buried']:,}")
+        has_several = len(self._primaries) > 1
+        columns = ("primary", "destination", "state")[0 if has_several else 1 :]
+        table = make_table(*columns, right=("brought home", "dead-lettered"))
+        for _, each in sorted(self._destinations.items()):
+            state = f"{each.condition}: {each.detail[:60]}" if each.detail else each.condition
+            named = (each.primary, each.path)[0 if has_several else 1 :]
+            table.add_row(*named, state, f"{each.counts['moved']:,}", f"{each.counts['buried']:,}")
         return [Text(""), table]
 
     def _notes(self) -> list[Any]:
-        return [Text(f"\n{self._note}")] if self._note else []
+        warning, at = self._warning
+        lines = [self._others, *self._troubles]
+        if time.monotonic() - at < WARNING_SECONDS and warning not in lines:
+            lines.append(warning)
+        return [Text("\n" + line) for line in lines if line]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Destination:
+    """A line of the picture."""
+
+    primary: str
+    path: str
+    condition: str = Condition.UNKNOWN.value
+    detail: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class _Warnings(logging.Handler):
+    """What would be written across the picture becomes a part of it."""
+
+    def __init__(self, show: LiveShow) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show.warn(record.getMessage())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,10 +32,10 @@ ROUND_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    primary: str | None
+    primaries: tuple[str, ...]
     secondary: str | None
-    namespace: str | None
-    primary_ca_file: Path | None
+    namespaces: tuple[str, ...]
+    primary_ca_files: tuple[Path, ...]
     secondary_ca_file: Path | None
     master: str | None
     once: bool
@@ -45,25 +46,25 @@ class Wanted:
 
 
 def run(wanted: Wanted) -> None:
-    primary = _target(wanted.primary, wanted.primary_ca_file, "primary")
+    primaries = _primaries(wanted)
     secondary = _target(wanted.secondary, wanted.secondary_ca_file, "secondary")
-    if primary.address.lower() == secondary.address.lower():
-        raise ConfigError(f"primary and secondary are the same namespace, {primary.address}")
+    for primary in primaries.values():
+        if primary.address.lower() == secondary.address.lower():
+            raise ConfigError(f"primary and secondary are the same namespace, {primary.address}")
     if importlib.util.find_spec("pyspark") is None:
         raise OptionsError("the syphon runs on Spark, which is not installed: pairbus[spark]")
     options = SyphonOptions(
-        primary=_address(primary),
+        primary={name: _address(primary) for name, primary in primaries.items()},
         secondary=_address(secondary),
         round_seconds=ROUND_SECONDS,
         shares=wanted.shares,
         ttl_keeps_running=wanted.ttl_keeps_running,
     )
     ledger = None if wanted.ledger is None else ParquetLedger(wanted.ledger)
-    namespace = wanted.namespace or primary.host.split(".")[0]
     with _manager(secondary) as manager:
-        discovery = Listed(manager, namespace)
+        discovery = Listed(manager, *primaries)
         queues = _found(discovery, secondary)
-        show = show_for(as_json=wanted.as_json, count=lambda: _left(secondary, namespace))
+        show = show_for(as_json=wanted.as_json, count=lambda: _left(secondary, tuple(primaries)))
         try:
             with _told(), session(wanted.master) as spark:
                 spark.sparkContext.setLogLevel("ERROR")
@@ -73,15 +74,44 @@ def run(wanted: Wanted) -> None:
                     discovery,
                     ledger=ledger,
                     progress=show.round_ended,
+                    cancel=spark.sparkContext.cancelAllJobs,
                 )
                 with _stopped_by_signals(job, show):
-                    show.begin(namespace, len(queues))
+                    show.begin(tuple(primaries), len(queues), discovery.others)
                     receipts = job.run(once=wanted.once)
             show.end(receipts)
         finally:
             show.close()
         if job.left:
             raise NamespaceError(job.left)
+
+
+def _primaries(wanted: Wanted) -> dict[str, Target]:
+    """By the names that their backlog queues have."""
+    texts = wanted.primaries or ("",)
+    names, files = wanted.namespaces, wanted.primary_ca_files
+    if names and len(names) != len(texts):
+        raise ConfigError(
+            f"{len(texts)} primaries and {len(names)} times --namespace: give it once for each "
+            "primary, in their order, or not at all"
+        )
+    if len(files) > 1 and len(files) != len(texts):
+        raise ConfigError(
+            f"{len(texts)} primaries and {len(files)} times --primary-ca-file: give one for all, "
+            "or one for each primary, in their order"
+        )
+    found: dict[str, Target] = {}
+    for place, text in enumerate(texts):
+        file = files[place] if len(files) > 1 else files[0] if files else None
+        target = _target(text, file, "primary")
+        name = names[place] if names else target.host.split(".")[0]
+        if name.lower() in map(str.lower, found):
+            raise ConfigError(
+                f"two primaries have the name {name!r}, so their backlog queues cannot be told "
+                "apart; if they are not the same, --namespace names each"
+            )
+        found[name] = target
+    return found
 
 
 def _target(text: str | None, ca_file: Path | None, which: str) -> Target:
@@ -122,12 +152,12 @@ def _found(discovery: Listed, secondary: Target) -> list[str]:
         ) from error
 
 
-def _left(secondary: Target, namespace: str) -> Left:
+def _left(secondary: Target, namespaces: tuple[str, ...]) -> Left:
     """What the backlog queues hold now; nothing, if nobody answers. With a client of its own: it is
     called by another thread."""
     left: Left = {}
     with suppress(AzureError), _manager(secondary) as manager:
-        for queue in Listed(manager, namespace).queues():
+        for queue in Listed(manager, *namespaces).queues():
             counts = manager.get_queue_runtime_properties(queue)
             left[queue] = (
                 counts.active_message_count or 0,
@@ -167,7 +197,8 @@ def _stopped_by_signals(job: Job, show: Show) -> Iterator[None]:
         if is_stopping:
             raise KeyboardInterrupt
         is_stopping = True
-        job.stop()
+        # Not here: this thread may be just inside of what `stop` needs.
+        threading.Thread(target=job.stop, daemon=True).start()
         show.stopping()
 
     before: dict[signal.Signals, Callable[..., Any] | int | None] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from rich.console import Console
-from rich.progress import track
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
 from rich.table import Table
 
 _WIDTH_MAX: Final = 10_000
@@ -30,7 +31,7 @@ def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def print_table(table: Table) -> None:
+def print_table(table: RenderableType) -> None:
     console = Console(markup=False, highlight=False)
     if console.is_terminal:
         console.print(table)
@@ -48,3 +49,16 @@ def watched(things: Sequence[_One], what: str) -> Iterable[_One]:
     if len(things) < 2 or not console.is_terminal:
         return things
     return track(things, what, console=console, transient=True)
+
+
+@contextmanager
+def counted(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """The same where the work says how much of it is done; without a total it only counts."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal or (total is not None and total < 2):
+        yield lambda count: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -46,6 +46,10 @@ class Tally:
     def as_dict(self) -> dict[str, int]:
         return {kind: getattr(self, kind) for kind in KINDS}
 
+    def add(self, other: Tally) -> None:
+        for kind in KINDS:
+            setattr(self, kind, getattr(self, kind) + getattr(other, kind))
+
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, kind) + getattr(other, kind) for kind in KINDS))
 
@@ -122,6 +126,11 @@ class Meter:
     def of(self, path: str) -> Tally:
         """To be added to. It outlives its entity: what was counted is billed."""
         return self._tallies.setdefault(path.lower(), (path, Tally()))[1]
+
+    def add(self, reading: Reading) -> None:
+        """What somebody else has counted for this namespace."""
+        for path, tally in reading.entities.items():
+            self.of(path).add(tally)
 
     def read(self) -> Reading:
         """From any thread. What is being counted meanwhile may be in it or not."""

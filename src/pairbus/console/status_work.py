@@ -1,0 +1,251 @@
+"""What `pairbus status` does: asks everybody at once, and waits for nobody longer than it was told.
+
+Each question has a thread of its own. One that is not answered in time is left behind, and ends
+with the process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from pairbus.console.scrape import check_url, fetch, parse_metrics
+from pairbus.console.spans import parse_span
+from pairbus.console.status_metrics import Told, together, told_by
+from pairbus.console.status_probe import Backlog, NamespaceState, backlog, probe
+from pairbus.console.status_show import Process, Status, as_form, tables_of
+from pairbus.console.tables import print_json, print_table
+from pairbus.console.target import Target, parse_target
+from pairbus.errors import ConfigError, NamespaceError
+
+_RATE_SECONDS: Final = 1.0
+"""Between two looks at what a syphon has moved, where nothing else gives a rate."""
+_FAILED: Final = 1
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    primary: str | None
+    secondary: str | None
+    namespace: str | None
+    primary_ca_file: Path | None
+    secondary_ca_file: Path | None
+    metrics: tuple[str, ...]
+    look_at: int
+    timeout: str
+    watch: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    targets: dict[str, Target]
+    namespace: str | None
+    urls: tuple[str, ...]
+    look_at: int
+    seconds: float
+
+
+def run(wanted: Wanted) -> None:
+    plan = _plan(wanted)
+    if wanted.watch is None:
+        status = _gather(plan, None)
+        if status.told.moved is not None:
+            time.sleep(_RATE_SECONDS)
+            status = _with_rate(status, plan)
+        _print(status, as_json=wanted.as_json)
+        if not status.is_well:
+            raise typer.Exit(_FAILED)
+        return
+    every = parse_span(wanted.watch, "--watch").total_seconds()
+    if every <= 0:
+        raise ConfigError(f"--watch {wanted.watch!r}: more than nothing is expected, such as 5s")
+    try:
+        _watch(plan, every, as_json=wanted.as_json)
+    except KeyboardInterrupt:  # that is how it ends
+        return
+
+
+def _plan(wanted: Wanted) -> _Plan:
+    given = {
+        "primary": (wanted.primary, wanted.primary_ca_file),
+        "secondary": (wanted.secondary, wanted.secondary_ca_file),
+    }
+    targets = {}
+    for role, (text, ca_file) in given.items():
+        if text:
+            try:
+                targets[role] = parse_target(text, ca_file)
+            except ConfigError as error:
+                raise ConfigError(f"the {role}: {error}") from None
+    urls = tuple(check_url(url) for text in wanted.metrics for url in text.split())
+    if not targets and not urls:
+        raise ConfigError(
+            "which namespaces? Put their connection strings into PAIRBUS_PRIMARY and "
+            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
+        )
+    seconds = parse_span(wanted.timeout, "--timeout").total_seconds()
+    if seconds <= 0:
+        raise ConfigError(f"--timeout {wanted.timeout!r}: more than nothing is expected")
+    namespace = wanted.namespace
+    if namespace is None and "primary" in targets:
+        namespace = targets["primary"].host.split(".")[0]
+    return _Plan(
+        targets=targets, namespace=namespace, urls=urls, look_at=wanted.look_at, seconds=seconds
+    )
+
+
+# -- asking -------------------------------------------------------------------------------------
+
+
+def _gather(plan: _Plan, before: Status | None) -> Status:
+    now = time.time()
+    questions: dict[str, Callable[[], Any]] = {}
+    for role, target in plan.targets.items():
+        questions[role] = _later(probe, role, target, seconds=plan.seconds)
+    if "secondary" in plan.targets:
+        questions["backlog"] = _later(
+            backlog,
+            plan.targets["secondary"],
+            plan.namespace,
+            look_at=plan.look_at,
+            seconds=plan.seconds,
+            now=now,
+        )
+    for url in plan.urls:
+        questions[url] = _later(_process, url, plan.seconds)
+    answers = ask_all(questions, seconds=plan.seconds)
+    status = Status(
+        at=now,
+        namespaces=tuple(_namespace(role, plan, answers[role]) for role in plan.targets),
+        backlog=_answered(answers.get("backlog"), Backlog),
+        backlog_why=_why_not(answers.get("backlog"), plan.seconds),
+        processes=tuple(_of_process(url, answers[url], plan.seconds) for url in plan.urls),
+        told=together(
+            found.told
+            for found in (_answered(answers[url], Process) for url in plan.urls)
+            if found is not None
+        ),
+    )
+    return status if before is None else _rated(before, status)
+
+
+def _later(call: Callable[..., _Answer], *args: Any, **kwargs: Any) -> Callable[[], _Answer]:
+    return lambda: call(*args, **kwargs)
+
+
+def ask_all(questions: dict[str, Callable[[], Any]], *, seconds: float) -> dict[str, Any]:
+    """An answer, the error, or None where there was neither in time."""
+    answers: dict[str, Any] = dict.fromkeys(questions)
+
+    def ask(name: str) -> None:
+        try:
+            answers[name] = questions[name]()
+        except Exception as error:
+            answers[name] = error
+
+    until = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=ask, args=(name,), name=f"pairbus-{name}", daemon=True)
+        for name in questions
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(until - time.monotonic(), 0))
+    for answer in (taken := dict(answers)).values():
+        if isinstance(answer, Exception) and not isinstance(answer, NamespaceError):
+            raise answer
+    return taken
+
+
+def _process(url: str, seconds: float) -> Process:
+    return Process(url=url, told=told_by(parse_metrics(fetch(url, seconds=seconds))))
+
+
+def _namespace(role: str, plan: _Plan, answer: Any) -> NamespaceState:
+    if isinstance(answer, NamespaceState):
+        return answer
+    return NamespaceState(
+        role=role,
+        address=plan.targets[role].address,
+        is_reachable=False,
+        why=_why_not(answer, plan.seconds),
+    )
+
+
+def _of_process(url: str, answer: Any, seconds: float) -> Process:
+    if isinstance(answer, Process):
+        return answer
+    return Process(url=url, why=_why_not(answer, seconds), told=Told())
+
+
+def _answered(answer: Any, kind: type[_Answer]) -> _Answer | None:
+    return answer if isinstance(answer, kind) else None
+
+
+def _why_not(answer: Any, seconds: float) -> str | None:
+    if answer is None:
+        return f"no answer within {seconds:g} s"
+    return str(answer) if isinstance(answer, Exception) else None
+
+
+# -- again and again ----------------------------------------------------------------------------
+
+
+def _with_rate(status: Status, plan: _Plan) -> Status:
+    """Only what syphons tell is asked for again."""
+    again = _gather(replace(plan, targets={}), None)
+    return replace(status, rate=_rated(status, again).rate)
+
+
+def _rated(before: Status, status: Status) -> Status:
+    moved, earlier = status.told.moved, before.told.moved
+    seconds = status.at - before.at
+    if moved is None or earlier is None or seconds <= 0 or moved < earlier:
+        return status  # one of them has begun anew
+    return replace(status, rate=(moved - earlier) / seconds)
+
+
+def _watch(plan: _Plan, every: float, *, as_json: bool) -> None:
+    with _screen(as_json=as_json) as show:
+        status: Status | None = None
+        while True:  # until Ctrl-C
+            began = time.monotonic()
+            status = _gather(plan, status)
+            show(status)
+            time.sleep(max(every - (time.monotonic() - began), 0))
+
+
+@contextmanager
+def _screen(*, as_json: bool) -> Iterator[Callable[[Status], None]]:
+    console = Console(markup=False, highlight=False)
+    if as_json:
+        yield lambda status: print(json.dumps(as_form(status), ensure_ascii=False), flush=True)
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda status: live.update(tables_of(status), refresh=True)
+    else:
+        yield lambda status: _print(status, as_json=False, is_followed=True)
+
+
+def _print(status: Status, *, as_json: bool, is_followed: bool = False) -> None:
+    if as_json:
+        print_json(as_form(status))
+        return
+    print_table(tables_of(status))
+    if is_followed:
+        print()
+        sys.stdout.flush()

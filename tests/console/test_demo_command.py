@@ -1,0 +1,134 @@
+"""`pairbus demo` as a person and a program meet it: with Spark, in processes of its own, and with
+nothing left of it afterwards."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "pairbus", "demo"]
+SECONDS_MAX = 150
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Its temporary files are in a folder of ours, by which its processes are known, too."""
+    return os.environ | {"TMPDIR": str(tmp_path)}
+
+
+def left_of_it(folder):
+    """What still runs with that folder for temporary files, and what is in there."""
+    mark = f"TMPDIR={folder}".encode()
+    running = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                running.append((process / "cmdline").read_bytes().replace(b"\0", b" "))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return running, list(folder.iterdir())
+
+
+@pytest.mark.req("X-02", "X-10", "F-03", "F-08", "S-01")
+def test_it_tells_its_story_and_every_message_is_accounted_for(environment, tmp_path):
+    began = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, "--json", "--seconds", "3", "--seed", "11"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert time.monotonic() - began < 120
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    scenes = list(dict.fromkeys(each["scene"] for each in told if each["event"] == "scene"))
+    assert scenes == [
+        "healthy",
+        "failing over",
+        "outage",
+        "returning",
+        "draining",
+        "stopping",
+        "counting",
+        "over",
+    ]
+    ledger = told[-1]
+    assert ledger["event"] == "ledger"
+    assert ledger["sent"] == ledger["delivered"] > 100
+    assert [ledger[name] for name in ("lost", "duplicated", "raised", "strange")] == [0, 0, 0, 0]
+    assert ledger["moved"] > 50
+    assert left_of_it(tmp_path) == ([], [])
+
+
+class Terminal:
+    """One that is 90 columns wide, and what the demo has drawn on it."""
+
+    def __init__(self, environment, *words):
+        self._screen, other_side = pty.openpty()
+        fcntl.ioctl(other_side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
+        self.process = subprocess.Popen(
+            [*COMMAND, *words],
+            env=environment | {"TERM": "xterm"},
+            stdin=subprocess.DEVNULL,
+            stdout=other_side,
+            stderr=other_side,
+        )
+        os.close(other_side)
+        self._drawn = b""
+
+    @property
+    def text(self):
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="replace"))
+
+    def read_until(self, pattern):
+        deadline = time.monotonic() + SECONDS_MAX
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < deadline, self.text
+            assert self._read(), self.text
+
+    def rest(self):
+        while self._read():
+            pass
+        os.close(self._screen)
+        return self.text
+
+    def _read(self):
+        try:
+            data = os.read(self._screen, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self._drawn += data
+        return bool(data)
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [("backlog .* at most", signal.SIGINT), ("messages wait on the secondary", signal.SIGTERM)],
+)
+def test_interrupted_it_leaves_neither_processes_nor_files(environment, tmp_path, words, number):
+    terminal = Terminal(environment, "--seconds", "2")
+
+    terminal.read_until(words)
+    terminal.process.send_signal(number)
+    text = terminal.rest()
+
+    assert terminal.process.wait(SECONDS_MAX) == 128 + number
+    assert "pairbus demo: " in text
+    assert text.rstrip().endswith("Interrupted. Nothing is left running.")
+    assert "Traceback" not in text
+    assert left_of_it(tmp_path) == ([], [])

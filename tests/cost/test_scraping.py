@@ -1,0 +1,79 @@
+"""Prometheus asks a broker and a paired client during an outage, each on its own port."""
+
+import urllib.request
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+from pairbus.broker import Broker
+from pairbus.telemetry.prometheus import PrometheusObserver
+
+
+def scraped(port):
+    """Values by the name and the labels' values, in the order of the labels."""
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics") as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def served():
+    """An observer, and the port where its metrics are."""
+    registry = CollectorRegistry()
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    yield PrometheusObserver(registry), server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.req("M-01")
+def test_brokers_and_client_are_scraped_during_an_outage(served):
+    observer, port = served
+    with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
+        primary = ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
+        secondary = ServiceBusClient.from_connection_string(west.connection_string)
+        manager = ServiceBusAdministrationClient.from_connection_string(
+            west.connection_string, connection_verify=str(west.ca_file)
+        )
+        options = SendAvailabilityPairedNamespaceOptions(
+            manager,
+            secondary,
+            backlog_queue_count=1,
+            failover_interval=timedelta(0),
+            observers=[observer],
+        )
+        with primary, secondary, manager:
+            primary.pair_namespace(options)
+            [backlog] = primary.pairing.status().backlog_queues
+            with primary.get_queue_sender("orders") as sender:
+                sender.send_messages(ServiceBusMessage("before"))
+                with east.faults.cannot_send("orders"):
+                    sender.send_messages([ServiceBusMessage("in") for _ in range(3)])
+
+                    ours, there = scraped(port), scraped(east.port)
+                    helper = scraped(west.port)
+
+    # By backlog_queue or entity, namespace, and operation or state.
+    assert ours["pairbus_failed_over", "orders", "localhost"] == 1
+    assert ours["pairbus_diverted_messages_total", "orders", "localhost"] == 3
+    assert ours["pairbus_backlog_messages_total", backlog, "localhost"] == 3
+
+    assert there["pairbus_broker_faults", "east"] == 1
+    assert there["pairbus_broker_operations_total", "orders", "east", "send"] == 1
+    assert there["pairbus_broker_messages", "orders", "east", "active"] == 1
+
+    assert helper["pairbus_broker_faults", "west"] == 0
+    assert helper["pairbus_broker_connections", "west"] >= 1
+    assert helper["pairbus_broker_operations_total", backlog, "west", "send"] == 3
+    assert helper["pairbus_broker_messages", backlog, "west", "active"] == 3
+    assert helper["pairbus_broker_size_bytes", backlog, "west"] > 0
