@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 
-from pairbus.spark.session import local_session
 from pairbus.spark.settings import Address
+from pairbus.syphon.cluster import session
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, RoundEnded, SyphonOptions
 from pairbus.syphon.runner import SparkRunner
@@ -20,18 +20,17 @@ PRIMARY, SECONDARY = "PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY"
 
 
 def main(master: str, chunk: str, *queues: str) -> None:
-    spark, _ = local_session(master)
-    spark.sparkContext.setLogLevel("OFF")
     options = SyphonOptions(
         primary=Address.from_connection_string(os.environ[PRIMARY]),
         secondary=Address.from_connection_string(os.environ[SECONDARY]),
         chunk=int(chunk),
     )
-    job = Job(options, SparkRunner(spark), Named(queues), progress=_tell)
-    signal.signal(signal.SIGTERM, lambda *_: job.stop())
-    print("ready", flush=True)
-    job.run()
-    spark.stop()
+    with session(master) as spark:
+        spark.sparkContext.setLogLevel("OFF")
+        job = Job(options, SparkRunner(spark), Named(queues), progress=_tell)
+        signal.signal(signal.SIGTERM, lambda *_: job.stop())
+        print("ready", flush=True)
+        job.run()
 
 
 def _tell(ended: RoundEnded) -> None:

@@ -222,7 +222,12 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
 
     told = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert told[0] == {"ready": True, "namespace": "contoso", "backlog_queues": 2}
+    assert told[0] == {
+        "ready": True,
+        "primaries": ["contoso"],
+        "backlog_queues": 2,
+        "left_alone": {},
+    }
     assert {(each["path"], each["outcome"]) for each in told[1]["by_path"]} == {
         ("orders", "moved"),
         ("gone", "buried"),
@@ -238,6 +243,37 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
 
 
 @pytest.mark.spark
+@pytest.mark.req("S-01")
+def test_several_primaries_share_a_syphon_and_a_strangers_backlog_is_left_alone(
+    spark, run, brokers, tmp_path
+):
+    fabrikam, stranger = (f"{name}/x-servicebus-transfer/0" for name in ("fabrikam", "stranger"))
+    with (
+        Broker(queues=["orders"]) as other,
+        Broker(queues=[*QUEUES, fabrikam, stranger]) as secondary,
+    ):
+        namespaces = brokers[0], secondary
+        divert(namespaces, "orders", 5)
+        divert(namespaces, "orders", 3, fabrikam)
+        divert(namespaces, "orders", 1, stranger)
+        both = f"{brokers[0].connection_string} {other.connection_string}"
+
+        words = ("--namespace", "fabrikam", "--once", "--ledger", str(tmp_path))
+        code, out, err = run(
+            *words, PAIRBUS_PRIMARY=both, PAIRBUS_SECONDARY=secondary.connection_string
+        )
+
+        assert code == 0, err
+        assert "ready: 3 backlog queues of contoso, fabrikam" in err
+        assert "backlog queues of other primaries are left alone: 1 of stranger" in err
+        assert "8 brought home" in out
+        assert at_once(brokers[0], "orders", 5) == 5
+        assert at_once(other, "orders", 3) == 3
+        assert at_once(secondary, stranger, 1) == 1
+    assert files_of(tmp_path)
+
+
+@pytest.mark.spark
 def test_a_key_that_the_primary_refuses_ends_it_with_one(spark, run, brokers):
     divert(brokers, "orders", 1)
     wrong = brokers[0].connection_string.replace(KEY, "d3Jvbmc=")
@@ -245,7 +281,7 @@ def test_a_key_that_the_primary_refuses_ends_it_with_one(spark, run, brokers):
     code, _, err = run("--once", PAIRBUS_PRIMARY=wrong)
 
     assert code == 1
-    assert "the primary refuses the syphon's credentials for 'orders'" in err
+    assert re.search(r"the primary localhost:\d+ refuses the syphon's credentials for 'ord", err)
     assert "Traceback" not in err
     assert at_once(brokers[1], QUEUES[0], 1) == 1
 
@@ -282,3 +318,31 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
 
     assert code == 2
     assert "primary and secondary are the same namespace, localhost:" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--namespace", "b"), "1 primaries and 2 times --namespace: give it once for each"),
+        (
+            ("--primary", "{0}", "--primary", "{1}"),
+            "2 primaries and 1 times --namespace: give it once for each primary",
+        ),
+        (
+            ("--primary", "{0}", "--primary", "{1}", "--namespace", "CONTOSO"),
+            "two primaries have the name 'CONTOSO'.*--namespace names each",
+        ),
+        (
+            ("--primary-ca-file", "a.pem", "--primary-ca-file", "b.pem"),
+            "1 primaries and 2 times --primary-ca-file: give one for all, or one for each",
+        ),
+    ],
+)
+def test_primaries_and_what_belongs_to_them_must_pair_up(run, brokers, words, told):
+    texts = [broker.connection_string for broker in brokers]
+
+    code, _, err = run(*(word.format(*texts) for word in words))
+
+    assert code == 2
+    assert re.search(told, err)
+    assert KEY not in err

@@ -172,6 +172,23 @@ def test_the_time_zone_of_the_session_changes_nothing(report, spark, folder):
 
 
 @pytest.mark.spark
+def test_destinations_of_several_primaries_are_told_apart(spark, tmp_path):
+    ledger = ParquetLedger(tmp_path)
+    for number, primary in enumerate(("contoso", "Contoso", "fabrikam")):
+        queue = f"{primary}/x-servicebus-transfer/0"
+        ledger.append([receipt(number, TEN, TEN, TEN, queue=queue, count=2, bytes=20)])
+    ledger.close()
+
+    told = read(spark, tmp_path)
+
+    assert [(h.path, h.messages) for h in told.hours] == [
+        ("Contoso: orders", 4),
+        ("fabrikam: orders", 2),
+    ]
+    assert len(told.outages) == 2
+
+
+@pytest.mark.spark
 def test_programs_get_json(spark, folder, capsys):
     run(folder, gap_minutes=10, as_json=True)
 

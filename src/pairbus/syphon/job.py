@@ -1,17 +1,19 @@
 """The syphon: a loop of bounded rounds on Spark, and a quiet wait in between.
 
 While there is nothing to bring home, the driver alone waits, with one long poll for each backlog
-queue on one connection. A message arrives: it is released, and a round runs, a Spark job with a
-task for each group of queues. A round lasts some seconds, so a stop takes no longer than that, and
-leaves nothing locked. The account of a round goes to the ledger before the next one begins.
+queue (`watch.py`). A message arrives: it is released, and a round runs, a Spark job with a task for
+each group of queues of one primary. A round lasts some seconds, so a stop takes no longer than
+that, and leaves nothing locked. The account of a round goes to the ledger before the next one
+begins.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
@@ -19,14 +21,13 @@ from uuid import uuid4
 from azure.core.exceptions import AzureError
 
 from pairbus.errors import PairbusError
-from pairbus.servicebus.fast import FastClient, Receiver
-from pairbus.servicebus.fast.watch import wait_for_any
 from pairbus.spark.settings import Address
 from pairbus.syphon.destinations import Condition, Destination
-from pairbus.syphon.discovery import Discovery
+from pairbus.syphon.discovery import Discovery, Finder
 from pairbus.syphon.drain import Drained, DrainTask
-from pairbus.syphon.plan import Backlog
+from pairbus.syphon.plan import Backlogs
 from pairbus.syphon.receipts import Outcome, Receipt, merged
+from pairbus.syphon.watch import ANSWER_SECONDS, Watch
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -35,8 +36,12 @@ DISCOVER_SECONDS = 60.0
 # How often the quiet wait looks whether it is to end; costs nothing but a wake-up.
 LOOK_SECONDS = 0.5
 TROUBLE_SECONDS = 5.0
+# A round that a stop would have to wait for longer is cancelled, where that is possible: Spark may
+# have nobody to run it.
+CANCEL_SECONDS = 4.0
 # `once` gives up after so many rounds in a row that brought nothing home.
 FRUITLESS_ROUNDS_MAX = 10
+ONCE_PAUSE_SECONDS_MAX = 5.0
 # ... and looks so often, so far apart, for what others have locked: longer than a lock lasts.
 LOCKED_LOOKS_MAX = 18
 LOCKED_SECONDS = 5.0
@@ -48,13 +53,19 @@ class SyphonError(PairbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonOptions:
-    primary: Address
+    primary: Address | Mapping[str, Address]
+    """Where messages belong. Of several, by the names that their backlog queues have."""
     secondary: Address
     round_seconds: float = 3.0
     chunk: int = 500
     shares: int = 1
     ttl_keeps_running: bool = False
     long_poll_seconds: float = LONG_POLL_SECONDS
+
+    @property
+    def primaries(self) -> Mapping[str, Address]:
+        """A single one may have any name, as its backlog queues may."""
+        return {"": self.primary} if isinstance(self.primary, Address) else self.primary
 
 
 class Runner(Protocol):
@@ -63,7 +74,8 @@ class Runner(Protocol):
     @property
     def slots(self) -> int: ...
 
-    def run(self, tasks: Sequence[DrainTask]) -> list[Drained]: ...
+    def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
+        """In the order of the tasks."""
 
 
 class Ledger(Protocol):
@@ -81,7 +93,8 @@ class RoundEnded:
     receipts: tuple[Receipt, ...]
     pending: tuple[str, ...]
     """Queues that may hold more."""
-    destinations: tuple[Destination, ...]
+    destinations: tuple[tuple[str, Destination], ...]
+    """Each with the name of its primary."""
     troubles: tuple[tuple[str, str], ...]
 
 
@@ -94,108 +107,135 @@ class Job:
         *,
         ledger: Ledger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
+        cancel: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`cancel` ends a round that runs, from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self._options = options
         self._runner = runner
-        self._discovery = discovery
         self._ledger = ledger
         self._progress = progress
+        self._cancel = cancel
         self._clock = clock
-        self._backlog = Backlog(shares=options.shares)
+        self._backlog = Backlogs(options.primaries, shares=options.shares)
         self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._finder = Finder(discovery, every_seconds=DISCOVER_SECONDS)
+        self._is_listed = False
+        self._watch = Watch(
+            options.secondary,
+            poll_seconds=options.long_poll_seconds,
+            stopping=self._stopping,
+            clock=clock,
+        )
         self._round = 0
         self.left = ""
         """Why `once` has ended although something is left; empty where nothing is."""
         self._fruitless = 0
         self._looks_left = LOCKED_LOOKS_MAX
         self._troubles: tuple[tuple[str, str], ...] = ()
-        self._discovered = 0.0
+        self._told = ""
 
     def stop(self) -> None:
-        """From any thread or a signal's handler: ends within a round."""
-        self._stopping.set()
+        """From any thread, but from no signal's handler: ends within a round."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            threading.Thread(target=self._cancel_late, daemon=True).start()
 
     def run(self, *, once: bool = False) -> list[Receipt]:
         """Until `stop`; `once`: until nothing is left that could be brought home. Answers what was
         done, added up."""
         receipts: list[Receipt] = []
+        if once:
+            self._backlog.hurry(ONCE_PAUSE_SECONDS_MAX)
         try:
             while not self._stopping.is_set():
                 self._discover()
-                if not self._backlog.pending:
-                    if once and not self._has_locked_left():
-                        break
-                    if once:
-                        continue
-                    self._wait_quietly()
-                    continue
-                if self._stopping.wait(self._backlog.pause(now=self._clock())):
+                if once and not self._backlog.pending and not self._has_locked_left():
                     break
+                self._wait(once=once)
                 told = self._run_round()
                 receipts = merged([*receipts, *told], across_rounds=True)
-                if self._is_fruitless(told) and once:
+                if once and self._is_fruitless():
                     self._give_up(f"nothing could be brought home for a while: {self._why()}")
                     break
         finally:
+            self._ended.set()
+            self._watch.close()
             if self._ledger is not None:
                 self._ledger.close()
         return receipts
+
+    def _cancel_late(self) -> None:
+        if self._cancel is not None and not self._ended.wait(CANCEL_SECONDS):
+            self._cancel()
 
     # --- the end of `once` ------------------------------------------------------------------------
 
     def _has_locked_left(self) -> bool:
         """What somebody else has locked cannot be received, and yet is there: wait a little."""
         try:
-            with self._options.secondary.client(timeout_seconds=15.0) as client:
-                left = [each for each in self._backlog.queues if client.management(each).peek(0, 1)]
+            left, why = self._peek(), "messages are left that others have locked, in "
         except AzureError as error:
-            self._give_up(f"whether others have locked messages cannot be looked at: {error}")
-            return False
+            left, why = self._backlog.queues, f"they cannot be looked at ({error}): "
         if not left:
             return False
         if not self._looks_left:
-            self._give_up(f"messages are left that others have locked, in {', '.join(left)}")
+            self._give_up(why + ", ".join(left))
             return False
         self._looks_left -= 1
         self._stopping.wait(LOCKED_SECONDS)
         self._backlog.arrived(left)
         return True
 
+    def _peek(self) -> Sequence[str]:
+        """The backlog queues that hold messages, locked or not."""
+        if not self._backlog.queues:
+            return ()
+        with self._options.secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
+            return [
+                queue
+                for queue in self._backlog.queues
+                if not self._stopping.is_set() and client.management(queue).peek(0, 1)
+            ]
+
     def _give_up(self, why: str) -> None:
         self.left = why
         logger.warning("%s", why)
 
-    def _is_fruitless(self, receipts: Sequence[Receipt]) -> bool:
-        has_moved = any(each.outcome is not Outcome.WAITING and each.count for each in receipts)
-        self._fruitless = 0 if has_moved else self._fruitless + 1
+    def _is_fruitless(self) -> bool:
         return self._fruitless >= FRUITLESS_ROUNDS_MAX and bool(self._backlog.pending)
 
     def _why(self) -> str:
         down = [
-            f"{one.path} is {one.condition.value}"
-            for one in self._backlog.destinations
+            f"{self._name(primary, one)} is {one.condition.value}"
+            for primary, one in self._backlog.destinations
             if one.condition is not Condition.UP
         ]
         return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._troubles)])
 
+    def _name(self, primary: str, destination: Destination) -> str:
+        is_one_of_many = len(self._options.primaries) > 1
+        return f"{primary}: {destination.path}" if is_one_of_many else destination.path
+
     # --- rounds -----------------------------------------------------------------------------------
 
     def _run_round(self) -> list[Receipt]:
+        """None, if it is for no queue the time."""
+        slots = max(1, self._runner.slots)
+        groups = self._backlog.groups(slots, now=self._clock())
+        if not groups or self._stopping.is_set():
+            return []
         self._round += 1
         began = time.monotonic()
-        tasks = [self._task(group) for group in self._backlog.groups(self._runner.slots)]
-        results = self._runner.run(tasks)
+        # Tasks that wait for each other share the time of the round.
+        seconds = self._options.round_seconds / math.ceil(len(groups) / slots)
+        results = self._run([self._task(*group, seconds=seconds) for group in groups])
         receipts = merged(receipt for result in results for receipt in result.receipts)
-        destinations = [one for result in results for one in result.destinations]
-        emptied = [queue for result in results for queue in result.emptied]
-        self._troubles = troubles = tuple(
-            trouble for result in results for trouble in result.troubles
-        )
         if self._ledger is not None:
             self._ledger.append(receipts)
-        self._backlog.ended(receipts, destinations, emptied, now=self._clock())
+        self._learn([primary for primary, _ in groups], results)
         if self._progress is not None:
             self._progress(
                 RoundEnded(
@@ -203,86 +243,106 @@ class Job:
                     seconds=time.monotonic() - began,
                     receipts=tuple(receipts),
                     pending=self._backlog.pending,
-                    destinations=tuple(self._backlog.destinations),
-                    troubles=troubles,
+                    destinations=self._backlog.destinations,
+                    troubles=self._troubles,
                 )
             )
-        for queue, trouble in troubles:
+        for queue, trouble in self._troubles:
             logger.warning("backlog queue %s: %s", queue, trouble)
-        stopper = self._backlog.destinations.stopper
-        if stopper is not None:
-            raise SyphonError(
-                f"the primary refuses the syphon's credentials for {stopper.path!r}: "
-                f"{stopper.detail}. They need the Send claim; nothing was lost"
-            )
+        self._check_credentials()
         return receipts
 
-    def _task(self, queues: tuple[str, ...]) -> DrainTask:
+    def _run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
+        try:
+            return self._runner.run(tasks)
+        except Exception:
+            if self._cancel is None or not self._stopping.is_set():
+                raise
+            logger.warning("the last round was cancelled; what it had locked is free in a minute")
+            return []
+
+    def _learn(self, primaries: Sequence[str], results: Sequence[Drained]) -> None:
+        by_primary: dict[str, list[Drained]] = {}
+        for primary, result in zip(primaries, results, strict=False):
+            by_primary.setdefault(primary, []).append(result)
+        for primary, some in by_primary.items():
+            self._backlog.ended(
+                primary,
+                [receipt for result in some for receipt in result.receipts],
+                [destination for result in some for destination in result.destinations],
+                [queue for result in some for queue in result.emptied],
+                now=self._clock(),
+            )
+        self._troubles = tuple(trouble for result in results for trouble in result.troubles)
+        has_moved = any(
+            each.outcome is not Outcome.WAITING and each.count
+            for result in results
+            for each in result.receipts
+        )
+        self._fruitless = 0 if has_moved else self._fruitless + 1
+
+    def _check_credentials(self) -> None:
+        if (stopper := self._backlog.stopper) is not None:
+            primary, destination = stopper
+            raise SyphonError(
+                f"the primary {self._options.primaries[primary].host} refuses the syphon's "
+                f"credentials for {destination.path!r}: {destination.detail}. They need the Send "
+                "claim; nothing was lost"
+            )
+
+    def _task(self, primary: str, queues: tuple[str, ...], *, seconds: float) -> DrainTask:
         options = self._options
         return DrainTask(
             run=self.run_id,
             round=self._round,
             queues=queues,
-            primary=options.primary,
+            primary=options.primaries[primary],
             secondary=options.secondary,
-            seconds=options.round_seconds,
+            seconds=seconds,
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
-            known=tuple(self._backlog.destinations),
+            known=tuple(each for name, each in self._backlog.destinations if name == primary),
         )
 
     # --- between rounds ---------------------------------------------------------------------------
 
     def _discover(self) -> None:
-        now = self._clock()
-        if self._discovered and now - self._discovered < DISCOVER_SECONDS:
-            return
+        """The first time it is waited for."""
         try:
-            new = self._backlog.found(self._discovery.queues())
+            found = self._finder.news(is_enough=None if self._is_listed else self._stopping.is_set)
         except AzureError as error:
-            if not self._backlog.queues:
+            if not self._is_listed:
                 raise SyphonError(
                     f"the backlog queues on the secondary cannot be listed: {error}"
                 ) from error
             logger.warning(
                 "the backlog queues could not be listed, the known ones go on: %s", error
             )
-        else:
+            return
+        if found is not None:
+            self._is_listed = True
+            new = self._backlog.found(found)
             if new:
                 logger.info("backlog queues found: %s", ", ".join(new))
-        self._discovered = now
 
-    def _wait_quietly(self) -> None:
-        """Until a message arrives, it is time to look for queues, or the end."""
-        queues = self._backlog.queues
-        if not queues:
-            self._stopping.wait(min(DISCOVER_SECONDS, TROUBLE_SECONDS))
-            self._discovered = 0.0
+    def _wait(self, *, once: bool) -> None:
+        """Until the next round is due, or something has arrived; but not long."""
+        pending = self._backlog.pending
+        pause = self._backlog.pause(now=self._clock())
+        if once:
+            self._stopping.wait(pause)
             return
-        try:
-            with self._options.secondary.client(timeout_seconds=15.0) as client:
-                self._backlog.arrived(self._watch(client, queues))
-        except AzureError as error:
-            logger.warning("waiting for messages on the secondary: %s", error)
+        if not self._backlog.queues:
             self._stopping.wait(TROUBLE_SECONDS)
-
-    def _watch(self, client: FastClient, queues: tuple[str, ...]) -> list[str]:
-        receivers = [client.receiver(queue, credit=1) for queue in queues]
-        polled = time.monotonic()
-        while not self._stopping.is_set():
-            seen = wait_for_any(receivers, max_wait_seconds=LOOK_SECONDS)
-            if seen:
-                return [receiver.path for receiver in seen]
-            if time.monotonic() - polled >= self._options.long_poll_seconds:
-                polled = time.monotonic()
-                self._poll_again(receivers)
-            self._discover()
-            if self._backlog.queues != queues:
-                return []
-        return []
-
-    @staticmethod
-    def _poll_again(receivers: Sequence[Receiver]) -> None:
-        """One poll has ended without a message; the next one begins."""
-        for receiver in receivers:
-            receiver.stop()
+            self._finder.ask_soon()
+            return
+        idle = [queue for queue in self._backlog.queues if queue not in pending]
+        try:
+            seconds = min(pause, LOOK_SECONDS) if pending else LOOK_SECONDS
+            self._backlog.arrived(self._watch.look(idle, seconds=seconds))
+            self._told = ""
+        except AzureError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.warning("waiting for messages on the secondary: %s", error)
+            self._stopping.wait(pause if pending else TROUBLE_SECONDS)

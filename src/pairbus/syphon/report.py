@@ -196,14 +196,25 @@ def _spelled(file: Path) -> str:
     return "file://" + re.sub(r"([\\*?\[\]{}])", r"\\\1", str(file.resolve()))
 
 
-# Paths that differ in case only are one, as they are to the service.
+# Paths that differ in case only are one, as they are to the service. If the rows are of several
+# primaries, which the names of backlog queues tell, a path begins with its own.
 _LEDGER: Final = """
+    WITH owned AS (
+        SELECT *, regexp_extract(queue, '(?i)^(.+)/x-servicebus-transfer/[0-9]+$', 1) AS owner
+        FROM syphon_ledger_rows
+    ), named AS (
+        SELECT * EXCEPT (path), IF(
+            path <> '' AND min(lower(owner)) OVER () <> max(lower(owner)) OVER (),
+            concat(owner, ': ', path), path
+        ) AS path
+        FROM owned
+    )
     SELECT min(path) OVER (PARTITION BY lower(path)) AS path,
            run, outcome, reason, count, bytes, duplicates_possible, longest_wait_ms, waits,
            unix_millis(at) AS at_ms,
            unix_millis(first_enqueued) AS first_ms,
            unix_millis(last_enqueued) AS last_ms
-    FROM syphon_ledger_rows
+    FROM named
 """
 _TOTALS: Final = """
     SELECT count(DISTINCT run) AS runs,

@@ -1,0 +1,192 @@
+"""A syphon in processes of its own, on brokers in theirs: whoever works can be killed, and what
+became of the messages is looked at."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pairbus.console.fault_client import FaultClient
+from pairbus.console.target import parse_target
+from tests.chaos.process import BrokerProcess
+from tests.syphon.driver import PRIMARY, SECONDARY
+from tests.syphon.stage import Stage, backlog_names, copies, firsts, numbered
+
+CHUNK = 100
+TASKS = 2
+EACH = 1_200
+LOCK = {"LockDuration": "PT10S", "MaxDeliveryCount": 1_000}
+PATHS = ("orders", "invoices", "unique")
+BACKLOGS = backlog_names(4)
+PRIMARY_QUEUES: dict[str, dict[str, Any]] = {
+    "orders": {},
+    "invoices": {},
+    "unique": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1H"},
+}
+# So that the round lasts long enough to die in the middle of it.
+LATENCY_SECONDS = 0.05
+
+
+@contextmanager
+def filled_stage(folder: Path) -> Iterator[Stage]:
+    (folder / "primary").mkdir()
+    (folder / "secondary").mkdir()
+    primary = BrokerProcess(folder / "primary", PRIMARY_QUEUES)
+    secondary = BrokerProcess(folder / "secondary", dict.fromkeys(BACKLOGS, LOCK))
+    try:
+        primary.start()
+        secondary.start()
+        made = Stage(primary, secondary, BACKLOGS)
+        for path in PATHS:
+            ids = numbered(EACH, path)
+            share = EACH // len(BACKLOGS)
+            for place, queue in enumerate(BACKLOGS):
+                made.divert(ids[place * share : (place + 1) * share], path, queue)
+        yield made
+    finally:
+        primary.stop()
+        secondary.stop()
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+class Driver:
+    def __init__(
+        self,
+        stage: Stage,
+        folder: Path,
+        *,
+        master: str = f"local[{TASKS},4]",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        command = [sys.executable, "-m", "tests.syphon.driver", master, str(CHUNK), *BACKLOGS]
+        self._log = (folder / "driver.log").open("a")
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "SPARK_LOCAL_DIRS": str(folder),
+                PRIMARY: stage.primary.connection_string,
+                SECONDARY: stage.secondary.connection_string,
+                **(variables or {}),
+            },
+        )
+        assert self.process.stdout is not None
+        found, _, _ = select.select([self.process.stdout], [], [], 90)
+        said = self.process.stdout.readline() if found else ""
+        assert said.strip() == "ready", Path(self._log.name).read_text()
+
+    def workers(self) -> list[int]:
+        """Python processes that Spark's daemon has forked, wherever below."""
+        return [
+            pid
+            for daemon in descendants(self.process.pid)
+            if "pyspark.daemon" in command_of(daemon)
+            for pid in children(daemon)
+        ]
+
+    def end(self) -> None:
+        """As an operator would."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+
+    def close(self) -> None:
+        below = descendants(self.process.pid)
+        for pid in (self.process.pid, *below):
+            kill(pid)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
+
+
+@contextmanager
+def driver(stage: Stage, folder: Path, **settings: Any) -> Iterator[Driver]:
+    made = Driver(stage, folder, **settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, tasks.read_text().split())
+        except OSError:
+            continue  # a thread that has just ended
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.05)
+    return answer
+
+
+# --- what is looked at ------------------------------------------------------------------------
+
+
+def slow_primary(stage: Stage) -> FaultClient:
+    faults = FaultClient(parse_target(stage.primary.connection_string))
+    faults.add({"kind": "slow", "latency_seconds": LATENCY_SECONDS})
+    return faults
+
+
+def await_arrivals(stage: Stage, number: int, path: str = "orders") -> None:
+    """Until so many were taken by the primary: its sequence numbers have no gaps."""
+    with stage.client(stage.primary) as client:
+        management = client.management(path)
+        wait_until(lambda: management.peek(number, 1), f"{number} messages in {path}")
+
+
+def await_empty_backlog(stage: Stage) -> None:
+    """Locked ones count, too."""
+    with stage.client(stage.secondary) as client:
+        for queue in BACKLOGS:
+            management = client.management(queue)
+            wait_until(
+                lambda management=management: not management.peek(1, 1), f"{queue} is empty", 90
+            )
+
+
+def check(stage: Stage, *, tasks_killed: int) -> None:
+    found = {path: stage.home(path) for path in PATHS}
+    for path, ids in found.items():
+        assert sorted(firsts(ids)) == numbered(EACH, path), f"{path}: something was lost"
+    assert copies(found["unique"]) == 0
+    assert sum(map(copies, found.values())) <= tasks_killed * CHUNK
+    assert [stage.buried(queue) for queue in BACKLOGS] == [[] for _ in BACKLOGS]

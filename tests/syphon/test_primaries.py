@@ -1,0 +1,129 @@
+"""Several primaries that have their backlogs on one secondary, in one syphon: real brokers."""
+
+import threading
+
+import pytest
+
+from pairbus.broker import Broker
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.job import Job, SyphonError, SyphonOptions
+from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.runner import HereRunner
+from tests.syphon.stage import Stage, count, numbered
+
+CONTOSO = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
+FABRIKAM = [f"Fabrikam/x-servicebus-transfer/{n}" for n in range(2)]
+STRANGER = "stranger/x-servicebus-transfer/0"
+QUEUES = [*CONTOSO, *FABRIKAM, STRANGER]
+
+
+class World:
+    def __init__(self, contoso, fabrikam, secondary):
+        self.contoso = Stage(contoso, secondary, CONTOSO)
+        self.fabrikam = Stage(fabrikam, secondary, FABRIKAM)
+        self.rounds = []
+
+    def job(self, queues=QUEUES, **settings):
+        primaries = {
+            "Contoso": self.contoso.address(self.contoso.primary),
+            "fabrikam": self.fabrikam.address(self.fabrikam.primary),
+        }
+        options = SyphonOptions(
+            primary=primaries | settings.pop("primary", {}),
+            secondary=self.contoso.address(self.contoso.secondary),
+            **settings,
+        )
+        return Job(options, HereRunner(), Named(queues), progress=self.rounds.append)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.ONCE_PAUSE_SECONDS_MAX", 0.1)
+    with (
+        Broker(queues=["orders"]) as contoso,
+        Broker(queues=["orders"]) as fabrikam,
+        Broker(queues=QUEUES) as secondary,
+    ):
+        yield World(contoso, fabrikam, secondary)
+
+
+@pytest.mark.req("S-01")
+def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(world):
+    world.contoso.divert(numbered(30, "c"))
+    world.contoso.divert(numbered(5, "d"), queue=CONTOSO[1])
+    world.fabrikam.divert(numbered(20, "f"), queue=FABRIKAM[1])
+    world.contoso.divert(numbered(3, "s"), queue=STRANGER)
+
+    job = world.job()
+    receipts = job.run(once=True)
+
+    assert job.left == ""
+    assert count(receipts, Outcome.MOVED) == 55
+    assert sorted(world.contoso.home()) == [*numbered(30, "c"), *numbered(5, "d")]
+    assert world.fabrikam.home() == numbered(20, "f")
+    assert world.contoso.free(STRANGER) == numbered(3, "s"), "whose primary is not ours"
+    assert {receipt.queue for receipt in receipts} == {*CONTOSO, FABRIKAM[1]}
+
+
+@pytest.mark.req("S-04")
+def test_a_primary_that_is_down_holds_up_no_other_and_is_named(world, monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 1)
+    world.contoso.divert(numbered(5, "c"))
+    world.fabrikam.divert(numbered(5, "f"))
+
+    with world.fabrikam.primary.faults.throttle(entity="orders"):
+        job = world.job()
+        receipts = job.run(once=True)
+
+    assert "fabrikam: orders is throttled" in job.left
+    assert "Contoso" not in job.left
+    assert count(receipts, Outcome.MOVED) == 5
+    assert world.contoso.home() == numbered(5, "c")
+    assert world.fabrikam.free() == numbered(5, "f")
+    found = {(name, one.path, one.condition.value) for name, one in world.rounds[-1].destinations}
+    assert found == {("Contoso", "orders", "up"), ("fabrikam", "orders", "throttled")}
+
+
+@pytest.mark.req("S-04")
+def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
+    world.fabrikam.divert(numbered(1, "f"))
+    job = world.job()
+    thread = threading.Thread(target=job.run)
+    waits, moved = threading.Event(), threading.Event()
+
+    def progress(ended):
+        (moved if count(ended.receipts, Outcome.MOVED) else waits).set()
+
+    job._progress = progress
+    with world.fabrikam.primary.faults.throttle(entity="orders"):
+        thread.start()
+        try:
+            assert waits.wait(20)
+            world.contoso.divert(numbered(1, "c"), queue=CONTOSO[1])
+            assert moved.wait(20)
+        finally:
+            job.stop()
+            thread.join(20)
+
+    assert world.contoso.home() == numbered(1, "c")
+    assert world.fabrikam.free() == numbered(1, "f"), "and nothing is locked"
+
+
+def test_a_primary_that_refuses_is_named_and_ends_it_only_if_no_other_takes_anything(
+    world, monkeypatch
+):
+    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 1)
+    text = world.fabrikam.primary.connection_string
+    broker = type("Wrong", (), {"connection_string": text.replace("AccessKey=", "AccessKey=A")})
+    wrong = {"fabrikam": world.fabrikam.address(broker)}
+    world.fabrikam.divert(numbered(1, "f"))
+
+    with pytest.raises(SyphonError, match=r"the primary localhost:\d+ refuses"):
+        world.job(primary=wrong).run(once=True)
+
+    world.contoso.divert(numbered(1, "c"))
+    job = world.job(primary=wrong)
+    job.run(once=True)
+    assert "fabrikam: orders is forbidden" in job.left
+    assert world.contoso.home() == numbered(1, "c")
+    assert world.fabrikam.free() == numbered(1, "f")

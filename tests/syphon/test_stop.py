@@ -1,0 +1,125 @@
+"""A stop takes no more than five seconds, whoever has gone silent, and leaves nothing locked where
+that can be helped."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from pairbus.broker import Broker
+from pairbus.syphon.discovery import Listed, Named
+from pairbus.syphon.job import Job
+from pairbus.syphon.runner import HereRunner
+from tests.syphon.stage import Stage, backlog_names, numbered
+
+BACKLOGS = backlog_names(10)
+# Of five: the rest is for Spark.
+STOP_SECONDS_MAX = 4.0
+ROUND_SECONDS = 2.0
+
+
+@pytest.fixture
+def stage():
+    with Broker(queues=["orders", "invoices"]) as primary, Broker(queues=BACKLOGS) as secondary:
+        yield Stage(primary, secondary, BACKLOGS)
+
+
+class Running:
+    """A job in a thread, whose rounds are waited for."""
+
+    def __init__(self, stage, discovery=None, **settings):
+        self.idle = threading.Event()
+        self.job = Job(
+            stage.options(round_seconds=ROUND_SECONDS, chunk=10, **settings),
+            HereRunner(),
+            discovery or Named(BACKLOGS),
+            progress=self._ended,
+        )
+        self.receipts = []
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        self.receipts = self.job.run()
+
+    def _ended(self, ended):
+        if not ended.pending:
+            self.idle.set()
+
+    def stop(self):
+        """How long it took."""
+        began = time.monotonic()
+        self.job.stop()
+        self.thread.join(60)
+        return time.monotonic() - began
+
+
+@contextmanager
+def running(stage, **settings):
+    made = Running(stage, **settings)
+    made.thread.start()
+    try:
+        yield made
+    finally:
+        made.job.stop()
+        made.thread.join(60)
+
+
+@pytest.mark.req("S-02")
+def test_a_secondary_that_goes_silent_while_nothing_is_to_do_delays_no_stop(stage):
+    with running(stage, long_poll_seconds=0.1) as syphon:
+        assert syphon.idle.wait(20)
+        time.sleep(0.3)  # into the quiet wait
+        with stage.secondary.faults.hang():
+            time.sleep(0.3)  # until a poll has ended, and nobody says so
+            seconds = syphon.stop()
+
+    assert seconds < STOP_SECONDS_MAX
+
+
+def test_a_list_of_queues_that_does_not_come_delays_no_stop(stage, monkeypatch):
+    class Manager:
+        has_answered = threading.Event()
+        asked = threading.Event()
+
+        def list_queues(self):
+            self.asked.set()
+            self.has_answered.wait(60)
+            return []
+
+    with running(stage, discovery=Listed(Manager(), "contoso")) as syphon:
+        assert Manager.asked.wait(20)
+        seconds = syphon.stop()
+        Manager.has_answered.set()
+
+    assert seconds < 1.0
+
+
+class Stuck:
+    """Spark without anybody to run its tasks."""
+
+    slots = 2
+
+    def __init__(self):
+        self.running, self.cancelled = threading.Event(), threading.Event()
+
+    def run(self, tasks):
+        self.running.set()
+        assert self.cancelled.wait(20)
+        raise RuntimeError("job 1 was cancelled")
+
+
+def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, monkeypatch, caplog):
+    monkeypatch.setattr("pairbus.syphon.job.CANCEL_SECONDS", 0.05)
+    stage.divert(numbered(1))
+    stuck = Stuck()
+    job = Job(stage.options(), stuck, Named(BACKLOGS), cancel=stuck.cancelled.set)
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    assert stuck.running.wait(20)
+    job.stop()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert "the last round was cancelled" in caplog.text
+    assert stage.free() == numbered(1)
