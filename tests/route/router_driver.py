@@ -43,7 +43,11 @@ class RouterDriver:
 
     def begin(self, path):
         entity = self.meet(path)
+        at_once = self.router.direct(path), self.router.detour(path)
         plan = self.router.plan(path, now=self.now)
+        self.check_shortcuts(*at_once, plan)
+        assert self.router.direct(path) in (None, plan)
+        assert self.router.detour(path) is (plan if isinstance(plan, ToBacklog) else None)
         if entity.state != FAILED_OVER:
             assert plan == ToPrimary(entity.ways_back)
         elif not self.model.in_rotation:
@@ -61,6 +65,12 @@ class RouterDriver:
             self.check_queue(entity, plan.queue)
         self.sends.append((path, plan))
         self.listen()
+
+    def check_shortcuts(self, direct, detour, plan):
+        """What is said without looking at the time is right, or nothing."""
+        assert direct in (None, plan)
+        assert detour in (None, plan)
+        assert detour is None or detour.turn == plan.turn
 
     def begin_rest(self, path):
         """The rest of a call of which a part is in the backlog."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -361,11 +360,15 @@ def test_a_child_process_is_told_to_pair_anew(
 ) -> None:
     pair, _ = pair_of(clock)
     pair.check_process()
+    pair.plan(PATH)
+    assert pair.direct(PATH) is not None
 
-    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr("pairbus.sender.pair._forks", 1)
 
     with pytest.raises(PairingError, match="make and pair a client in the child process"):
         pair.check_process()
+    assert pair.direct(PATH) is None
+    assert pair.detour(PATH) is None
 
 
 # --- threads

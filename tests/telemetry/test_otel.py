@@ -354,6 +354,7 @@ from pairbus.telemetry import otel
 from tests.telemetry.happenings import diverted
 
 observer = otel.observer("contoso")
+observer(diverted)  # goes nowhere
 reader, exporter = InMemoryMetricReader(), InMemorySpanExporter()
 metrics.set_meter_provider(MeterProvider([reader]))
 trace.set_tracer_provider(TracerProvider())

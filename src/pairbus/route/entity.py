@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pairbus.route.health import Health, State
-from pairbus.route.plans import Ping, ToPrimary
+from pairbus.route.plans import Ping, ToBacklog, ToPrimary
 from pairbus.route.status import EntityStatus
 
 
@@ -24,6 +24,8 @@ class Entity:
     """`to_primary` while the entity is healthy, else None: one look instead of two per send."""
     queue: str | None = None
     """Its backlog queue. It may have left the rotation since; then another is picked on demand."""
+    to_backlog: ToBacklog | None = None
+    """The last plan that led there; the same object as long as it holds, for the same reason."""
     last_error: BaseException | None = None
     next_ping: float | None = None
     slot: int = 0

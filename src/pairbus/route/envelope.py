@@ -58,7 +58,9 @@ def wrap(
     message which has been through a backlog of somebody else's comes through ours as it was.
     """
     assert path, "a message without a path could not be brought home"
-    wrapped: dict[Name, Any] = {_kept(name): value for name, value in (properties or {}).items()}
+    wrapped: dict[Name, Any] = (
+        {_kept(name): value for name, value in properties.items()} if properties else {}
+    )
     wrapped[PATH] = path
     if session_id is not None:
         wrapped[SESSION_ID] = session_id

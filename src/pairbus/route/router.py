@@ -73,12 +73,24 @@ class Router:
         entity = self._by_spelling.get(path)
         return None if entity is None else entity.direct
 
+    def detour(self, path: str) -> ToBacklog | None:
+        """The same for an entity that is failed over, once `plan` has said where to."""
+        entity = self._by_spelling.get(path)
+        if entity is None or entity.health.state is not State.FAILED_OVER:
+            return None
+        plan = entity.to_backlog
+        return plan if plan is not None and self._holds(plan, entity.queue) else None
+
     def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
         """For the rest of a call of which a part is in the backlog, whatever the entity's state."""
-        queue = self.register(path, now=now)
+        entity = self._by_spelling.get(path) or self._make(path, now=now)
+        queue = self._queue_of(entity)
         if queue is None:
             return self.causes(path, now=now)
-        return ToBacklog(queue, self._rotation.turn(queue))
+        plan = entity.to_backlog
+        if plan is None or not self._holds(plan, queue):
+            plan = entity.to_backlog = ToBacklog(queue, self._rotation.turn(queue))
+        return plan
 
     def sent(self, path: str, plan: Way, *, count: int, now: float, seconds: float = 0.0) -> None:
         """It is acknowledged. `seconds`: how long that took."""
@@ -288,6 +300,11 @@ class Router:
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
+
+    def _holds(self, plan: ToBacklog, queue: str | None) -> bool:
+        """It leads to this queue, which has been in the rotation ever since."""
+        rotation = self._rotation
+        return plan.queue == queue and rotation.has(queue) and rotation.turn(queue) == plan.turn
 
     def _advance(self, entity: Entity, *, now: float) -> None:
         before = entity.health.state

@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.route.router import ToPrimary
+from pairbus.route.router import Way
 from pairbus.servicebus.errors import SequenceNumberUnknown
 from pairbus.servicebus.messages import UnknownSequenceNumber, id_of, messages_of
 
@@ -48,9 +48,9 @@ class Errand(Generic[Attempt, Result]):
 
 @dataclass(slots=True)
 class FirstFailure:
-    """An attempt on the primary that failed, when all was still well."""
+    """An attempt that was made at once, without an errand, and failed."""
 
-    way: ToPrimary
+    way: Way
     error: Exception
     began: float
 
@@ -58,6 +58,9 @@ class FirstFailure:
 @dataclass(slots=True)
 class Done(Generic[Result]):
     result: Result
+
+
+DIVERTED: Final = Done(None)
 
 
 class Patience:
@@ -139,6 +142,12 @@ def check_arguments(sender: Any, timeout: float | None, kwargs: Mapping[str, Any
 
 def count_of(message: Any) -> int:
     return len(message) if isinstance(message, (list, ServiceBusMessageBatch)) else 1
+
+
+def is_single(message: Any) -> bool:
+    """One message, of the kind that is sent most."""
+    kind = type(message)
+    return kind is ServiceBusMessage or kind is AmqpAnnotatedMessage
 
 
 def unknown_numbers(messages: Any, queue: str) -> list[int]:

@@ -21,9 +21,11 @@ from pairbus.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.route.router import (
     Chore,
     Nowhere,
+    Ping,
     Plan,
     Probe,
     Router,
+    ToBacklog,
     ToPrimary,
     Way,
 )
@@ -39,6 +41,9 @@ logger = logging.getLogger("pairbus.pairing")
 
 # A connection that could not be made ready is tried again after this long.
 READY_AGAIN_SECONDS = 30.0
+# Senders that an entity's way back finds without a link get one first: so many, and this long.
+LINKS_AT_ONCE_MAX = 16
+LINKS_SECONDS_MAX = 5.0
 # A ping or a probe has this long, or as long as a send if that is less.
 CHORE_SECONDS_MAX = 30.0
 
@@ -49,6 +54,20 @@ _HINTS = {
     "claim, and that the queue is on its namespace",
     Kind.THROTTLED: "it is busy: try again in a while",
 }
+
+
+# How often the processes that led to this one were forked. Asking the system for its number instead
+# would cost every message more than all that is decided about it.
+_forks = 0
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # where processes can be forked
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class Pair:
@@ -72,9 +91,11 @@ class Pair:
         self.throttle_seconds = options.throttle_wait.total_seconds()
         self.throttle_laps_max = max(1, internals.retries_of(client))
         self.is_ready_mode = options.secondary_connections == "ready"
+        self.link_seconds = min(self.send_seconds, LINKS_SECONDS_MAX)
 
         self._found = found
-        self._process = os.getpid()
+        self._state = getattr(client, "_state", None)
+        self._forks = _forks
         # Reentrant, for a signal's handler that sends or looks while its own thread decides.
         self._lock = threading.RLock()
         self._router: Router = setup.router_for(self.namespace, found.queues, options)
@@ -132,11 +153,15 @@ class Pair:
         if events:
             self._audience.tell(events)
 
-    # The next three are on the way of messages; `deciding` would cost each a microsecond.
+    # The next four are on the way of messages; `deciding` would cost each a microsecond.
 
     def direct(self, path: str) -> ToPrimary | None:
         """For an entity that is healthy: where almost every message goes."""
-        return None if self.is_of_parent else self._router.direct(path)
+        return None if _forks != self._forks else self._router.direct(path)
+
+    def detour(self, path: str) -> ToBacklog | None:
+        """For an entity that is failed over: where its messages go meanwhile."""
+        return None if _forks != self._forks else self._router.detour(path)
 
     def plan(self, path: str, *, is_begun: bool = False) -> Plan:
         """`is_begun`: a part of the call is in the backlog."""
@@ -175,13 +200,13 @@ class Pair:
 
     def backlog_retries(self) -> int:
         """How often the SDK may retry on one backlog queue: as long as there is another, never."""
-        with self._lock:
-            return 0 if self._router.queues_left > 1 else self._backlog_retries
+        # One look, which needs no lock.
+        return 0 if self._router.queues_left > 1 else self._backlog_retries
 
     @property
     def is_of_parent(self) -> bool:
         """Whether this process was forked from the one that paired: nothing here is its own."""
-        return os.getpid() != self._process
+        return _forks != self._forks
 
     def check_process(self) -> None:
         if self.is_of_parent:
@@ -229,6 +254,11 @@ class Pair:
                 self._ready_again[queue] = now + READY_AGAIN_SECONDS
                 chores.append(Probe(queue))
         return chores, next_due, wanted
+
+    def to_be_opened(self, ping: Ping) -> list[Any]:
+        """The senders of an entity that is about to come back which need a link for that."""
+        senders = [] if self._state is None else self._state.senders_of(ping.path)
+        return [each for each in senders if each.is_in_use][:LINKS_AT_ONCE_MAX]
 
     def probed(self, queue: str, error: BaseException | None) -> None:
         """A connection to a backlog queue was made, or could not be."""

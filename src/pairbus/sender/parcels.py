@@ -8,7 +8,7 @@ the call's messages are still the caller's.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -55,10 +55,15 @@ def pack(
     return parcels
 
 
+def is_small(lane: Any, message: AmqpAnnotatedMessage) -> bool:
+    """Whether one message surely fits, with its envelope. Encoding it only to learn its size costs
+    as much as sending it."""
+    return _body_bytes(message) * 2 <= internals.message_limit(lane)
+
+
 def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) -> Parcel:
-    limit, _ = internals.link_limits(lane)
-    # Encoding it only to learn its size costs as much as sending it, so small ones are believed.
-    if _body_bytes(message) * 2 > limit:
+    if not is_small(lane, message):
+        limit, _ = internals.link_limits(lane)
         size = internals.encoded_size(lane, message)
         if size > limit:
             bare = _bare_size(lane, message)
@@ -80,4 +85,5 @@ def _body_bytes(message: AmqpAnnotatedMessage) -> int:
     data = message._data_body
     if data is None:
         return 1 << 62  # a sequence or a value: only encoding tells
-    return sum(len(part) for part in cast(Iterable[bytes], data))
+    parts = cast(list[bytes], data)
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

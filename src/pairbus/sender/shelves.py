@@ -45,7 +45,7 @@ class Shelves(Generic[Sender]):
         self._make = make
         self._shelves: dict[str, _Shelf[Sender]] = {}
         self.limits = (internals.MESSAGE_BYTES_ASSUMED, internals.MESSAGE_BYTES_ASSUMED)
-        """The largest message and the largest batch, in bytes, as the last open lane was told."""
+        """The largest message and the largest batch, in bytes, as the last new lane was told."""
 
     def take(self, queue: str) -> Lane[Sender] | None:
         """The lane that was idle for the shortest time, or a new one; None: all are lent."""
@@ -59,6 +59,15 @@ class Shelves(Generic[Sender]):
         shelf.lent.add(lane)
         return lane
 
+    def take_open(self, queue: str) -> Lane[Sender] | None:
+        """The same, but one that is open, as far as is known; None: there is none."""
+        shelf = self._shelves.get(queue)
+        if shelf is None or not shelf.idle or not internals.is_usable(shelf.idle[-1].sender):
+            return None
+        lane = shelf.idle.pop()
+        shelf.lent.add(lane)
+        return lane
+
     def clear(self, queue: str) -> list[Lane[Sender]]:
         """The idle lanes of a queue, to be closed: something is wrong with one like them."""
         shelf = self._shelf(queue)
@@ -66,12 +75,13 @@ class Shelves(Generic[Sender]):
         return idle
 
     def put_back(self, lane: Lane[Sender], *, is_usable: bool, now: float) -> None:
-        shelf = self._shelf(lane.queue)
+        shelf = self._shelves.get(lane.queue) or self._shelf(lane.queue)
         shelf.lent.discard(lane)
         if is_usable:
-            lane.is_fresh = False
+            if lane.is_fresh:
+                lane.is_fresh = False
+                self.limits = internals.link_limits(lane.sender)
             lane.idle_since = now
-            self.limits = internals.link_limits(lane.sender)
             shelf.idle.append(lane)
 
     def has_ready(self, queue: str) -> bool:

@@ -70,6 +70,12 @@ class ClientState(Generic[Pairing]):
             pairing.register(sender.entity_name)
         return sender
 
+    def senders_of(self, path: str) -> list[Any]:
+        """Those of an entity that somebody still has."""
+        with self._lock:
+            senders = list(self._senders)
+        return [each for each in senders if each.entity_name.lower() == path.lower()]
+
     # --- the end ----------------------------------------------------------------------------------
 
     def listen(self, who: object, listener: Listener) -> Any:

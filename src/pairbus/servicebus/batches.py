@@ -116,7 +116,7 @@ def splice(
         if original.application_properties or properties is None or len(properties) != 1:
             continue
         if (
-            twin.header is not original.header
+            (twin.header is not None and twin.header is not original.header)
             or twin.annotations is not original.annotations
             or twin.properties is not original.properties
         ):

@@ -142,6 +142,21 @@ def is_running(sender: Any) -> bool:
     return bool(sender._running)
 
 
+def open_link(sender: Any, seconds: float) -> Any:
+    """Opens it, once, where the SDK's public ways would try again; asyncio awaits the answer."""
+    return sender._open(seconds)
+
+
+def has_link(sender: Any) -> bool:
+    """Whether there is one, dead or alive."""
+    return sender._handler is not None
+
+
+def is_usable(sender: Any) -> bool:
+    """The same, and nobody has closed the sender."""
+    return bool(sender._running) and not sender._shutdown.is_set()
+
+
 def check_not_shut(sender: Any) -> None:
     """A sender that its client has closed meanwhile would raise a ValueError, for a caller's
     mistake; here it is nobody's who sends."""
@@ -149,9 +164,13 @@ def check_not_shut(sender: Any) -> None:
         raise ServiceBusConnectionError(message="the connection was closed with its client")
 
 
-def check_client_open(client: Any) -> None:
+def is_client_closed(client: Any) -> bool:
     """Of our own clients only: the SDK's do not know that they are closed."""
-    if getattr(getattr(client, "_state", None), "is_closed", False):
+    return bool(getattr(getattr(client, "_state", None), "is_closed", False))
+
+
+def check_client_open(client: Any) -> None:
+    if is_client_closed(client):
         raise ServiceBusConnectionError(message="the client of the secondary has been closed")
 
 
@@ -219,6 +238,12 @@ def use_tls(sender: Any, context: PatientTls | None) -> None:
         sender._config.ssl_context = context
 
 
+def message_limit(sender: Any) -> int:
+    """The largest message that an open sender's link takes, in bytes."""
+    limit: int = sender._max_message_size_on_link
+    return limit or MESSAGE_BYTES_ASSUMED
+
+
 def link_limits(sender: Any) -> tuple[int, int]:
     """The largest message and the largest batch that the sender's link takes, in bytes."""
     message = int(getattr(sender, "_max_message_size_on_link", 0) or MESSAGE_BYTES_ASSUMED)
@@ -256,7 +281,16 @@ def send(by_sdk: Any, message: Any, timeout: float) -> Any:
     )
 
 
-def _outgoing(by_sdk: Any, message: Any) -> ServiceBusMessage | None:
+class _Outgoing:
+    """What the SDK looks at when it sends a message that is encoded."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+
+def _outgoing(by_sdk: Any, message: Any) -> Any:
     """A message as the SDK hands it on; None: that is the SDK's own business."""
     kind = type(message)
     if kind is not ServiceBusMessage and kind is not AmqpAnnotatedMessage:
@@ -270,9 +304,8 @@ def _outgoing(by_sdk: Any, message: Any) -> ServiceBusMessage | None:
         encode = sender._amqp_transport.to_outgoing_amqp_message
         if kind is ServiceBusMessage:
             message._message = encode(message._raw_amqp_message)
-            outgoing: ServiceBusMessage = message
-            return outgoing
-        return ServiceBusMessage(None, message=encode(message), raw_amqp_message=message)
+            return message
+        return _Outgoing(encode(message))
     except Exception:
         return None  # the SDK comes upon the same, and says so in its own words
 

@@ -121,6 +121,9 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
     """
     raw = _raw(message)
     twin = _twin(raw)
+    if raw.header is not None and _is_blank(raw.header):
+        # Which is how it goes out: the SDK takes its time to find that out.
+        twin.header = None  # type: ignore[assignment]
     session_id = _take_session(twin)
     time_to_live_ms = _take_time_to_live(twin)
     if schedule is not None and _milliseconds(schedule) is None:
@@ -177,10 +180,15 @@ def as_added(message: Message) -> AmqpAnnotatedMessage:
     return kept
 
 
+def _is_blank(header: AmqpMessageHeader) -> bool:
+    values = list(vars(header).values())
+    return values.count(None) == len(values)
+
+
 def _take_session(twin: AmqpAnnotatedMessage) -> str | None:
     properties = twin.properties
-    session_id = getattr(properties, "group_id", None)
-    if properties is None or not isinstance(session_id, str | bytes):
+    session_id = None if properties is None else properties.group_id
+    if session_id is None or properties is None or not isinstance(session_id, (str, bytes)):
         return None
     twin.properties = anew = _twin(properties)
     anew.group_id = None
@@ -190,8 +198,10 @@ def _take_session(twin: AmqpAnnotatedMessage) -> str | None:
 def _take_time_to_live(twin: AmqpAnnotatedMessage) -> int | None:
     header = twin.header
     given = None if header is None else header.time_to_live
-    if header is None or not isinstance(given, int | float) or not -256 < given <= _TTL_MS_MAX:
-        return None  # none, or one that the SDK cannot send, and says so
+    if given is None or header is None:
+        return None
+    if not isinstance(given, (int, float)) or not -256 < given <= _TTL_MS_MAX:
+        return None  # one that the SDK cannot send, and says so
     time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
     twin.header = anew = _twin(header)
     anew.time_to_live = None

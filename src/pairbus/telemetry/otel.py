@@ -50,9 +50,18 @@ def observer(
     tracer = trace.get_tracer("pairbus", release, tracer_provider, SCHEMA_URL)
     measured = Metrics(meter, namespace, secondary_address=secondary_address)
     traced = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
+    # Asked for every diverted message, so that none pays for spans that nobody gets: an application
+    # may set tracing up at any time, and from then on they are made.
+    may_be_unset = tracer_provider is None
 
     def observe(event: Event) -> None:
         measured.observe(event)
+        if (
+            may_be_unset
+            and isinstance(event, Diverted)
+            and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        ):
+            return
         traced.observe(event)
 
     return observe

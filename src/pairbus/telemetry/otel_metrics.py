@@ -80,6 +80,9 @@ class Metrics:
         self._namespace = namespace
         self._send = operation("send", address=secondary_address)
         self._levels = Levels()
+        # The attributes of what is counted for every diverted message, made once.
+        self._to_queue: dict[str, tuple[Attributes, Attributes]] = {}
+        self._of_entity: dict[str, Attributes] = {}
         self._counters = {
             name: meter.create_counter(name, unit, description)
             for name, (unit, description) in COUNTERS.items()
@@ -95,9 +98,10 @@ class Metrics:
         }
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, Diverted):  # one for each message, and it moves no level
+            self._sent(event)
+            return
         match event:
-            case Diverted():
-                self._sent(event)
             case PrimaryFailed():
                 self._add("pairbus.primary.failures", self._entity(event) | failure(event.error))
             case Recovered():
@@ -127,10 +131,16 @@ class Metrics:
         self._move(event)
 
     def _sent(self, event: Diverted) -> None:
-        to_queue = self._send | {names.DESTINATION: event.backlog_queue}
-        self._add(SENT, to_queue, event.count)
-        self._histograms[DURATION].record(event.seconds, to_queue | {names.OPERATION_TYPE: "send"})
-        self._add("pairbus.diverted.messages", self._entity(event), event.count)
+        queue, path = event.backlog_queue, event.path
+        if queue not in self._to_queue:
+            to_queue = self._send | {names.DESTINATION: queue}
+            self._to_queue[queue] = to_queue, to_queue | {names.OPERATION_TYPE: "send"}
+        if path not in self._of_entity:
+            self._of_entity[path] = self._entity(event)
+        counted, timed = self._to_queue[queue]
+        self._add(SENT, counted, event.count)
+        self._histograms[DURATION].record(event.seconds, timed)
+        self._add("pairbus.diverted.messages", self._of_entity[path], event.count)
 
     def _move(self, event: Event) -> None:
         for move in self._levels.moves(event):

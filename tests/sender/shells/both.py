@@ -147,6 +147,10 @@ class Side(Protocol):
         self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
     ) -> Any: ...
 
+    def divert_at_once(
+        self, pairing: Any, path: str, message: Any, timeout: float | None
+    ) -> Any: ...
+
 
 class SyncSide:
     name = "sync"
@@ -185,6 +189,9 @@ class SyncSide:
         self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
     ) -> Any:
         return blocking_delivery.deliver(pairing, sender, errand, timeout, failed)
+
+    def divert_at_once(self, pairing: Any, path: str, message: Any, timeout: float | None) -> Any:
+        return blocking_delivery.divert_at_once(pairing, path, message, timeout)
 
     def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
         return function
@@ -251,6 +258,9 @@ class AsyncioSide:
         self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
     ) -> Any:
         return self.call(aio_delivery.deliver, pairing, sender, errand, timeout, failed)
+
+    def divert_at_once(self, pairing: Any, path: str, message: Any, timeout: float | None) -> Any:
+        return self.call(aio_delivery.divert_at_once, pairing, path, message, timeout)
 
     def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
         async def run(timeout: float) -> Any:

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.events import BacklogWithdrawn, Diverted, Event, FailedOver, Throttled
-from pairbus.sender.errand import Errand, FirstFailure, TurnTaken
+from pairbus.sender.errand import Done, Errand, FirstFailure, TurnTaken
 from pairbus.sender.shelves import LANES_PER_QUEUE_MAX, AllBusy
 from pairbus.servicebus.errors import BacklogExhausted
 from pairbus.servicebus.messages import diverted_all
@@ -101,8 +101,10 @@ class AsyncSender(Sender):
 class World:
     """One paired sender whose attempts go as the test says."""
 
-    def __init__(self, side: Side, **settings: Any) -> None:
+    def __init__(self, side: Side, *, at_once: bool = False, **settings: Any) -> None:
+        """`at_once`: one message is first tried without a course, as a sender does."""
         self.side = side
+        self.at_once = at_once
         self.told: list[Event] = []
         settings = {
             "failover_interval": timedelta(0),
@@ -136,20 +138,31 @@ class World:
             raise step
         return step() if callable(step) else step
 
-    def errand(self, count: int = 1, size: int = 10) -> Errand[Any, Any]:
-        messages = [ServiceBusMessage(b"x" * size) for _ in range(count)]
+    def errand(
+        self, count: int = 1, size: int = 10, messages: list[ServiceBusMessage] | None = None
+    ) -> Errand[Any, Any]:
+        messages = messages or [ServiceBusMessage(b"x" * size) for _ in range(count)]
         return Errand(
-            count=count,
+            count=len(messages),
             on_primary=self.side.on_primary(self._attempt),
             diverted=lambda: diverted_all(messages, PATH),
             when_diverted=lambda queue: f"diverted to {queue}",
         )
 
     def deliver(self, count: int = 1, *, size: int = 10, timeout: float | None = None) -> Any:
-        return self.side.deliver(self.pairing, self.sender, self.errand(count, size), timeout)
+        messages = [ServiceBusMessage(b"x" * size) for _ in range(count)]
+        failed = None
+        if self.at_once and count == 1:
+            first = self.side.divert_at_once(self.pairing, PATH, messages[0], timeout)
+            if isinstance(first, Done):
+                return f"diverted to {self.queue}"
+            failed = first
+        errand = self.errand(messages=messages)
+        return self.side.deliver(self.pairing, self.sender, errand, timeout, failed)
 
     def fail_over(self) -> str:
         self.pairing.failed(PATH, self.pairing.plan(PATH), outage())
+        self.pairing.plan(PATH)
         self.told.clear()
         return self.queue
 
@@ -171,9 +184,9 @@ class World:
         return [type(event) for event in self.told]
 
 
-@pytest.fixture
-def world(side: Side) -> World:
-    return World(side)
+@pytest.fixture(params=[False, True], ids=["on its course", "at once"])
+def world(side: Side, request: pytest.FixtureRequest) -> World:
+    return World(side, at_once=request.param)
 
 
 # --- a healthy primary
@@ -621,6 +634,120 @@ def test_a_call_that_begins_when_the_client_is_closed_is_refused(world: World) -
 
     with pytest.raises(ValueError, match="the paired client has been closed"):
         world.deliver()
+
+
+# --- one message, at once
+
+
+def at_once(world: World, size: int = 10, timeout: float | None = None) -> Any:
+    message = ServiceBusMessage(b"x" * size)
+    return world.side.divert_at_once(world.pairing, PATH, message, timeout)
+
+
+def test_a_message_goes_to_the_backlog_at_once_on_a_link_that_is_kept(world: World) -> None:
+    queue = world.fail_over()
+    lane = world.keep_lane()
+    lent: list[int] = []
+    world.pairing.observe(lambda event: lent.append(len(shelf(world).lent)))
+
+    assert isinstance(at_once(world), Done)
+
+    [(content, timeout)] = lane.sent
+    assert content.application_properties == {"x-ms-path": PATH}
+    assert timeout == 20.0
+    assert lane._config.retry_total == 0
+    assert world.lanes == [lane]
+    assert [lane.sender for lane in shelf(world).idle] == [lane]
+    [event] = world.told
+    assert isinstance(event, Diverted)
+    assert (event.path, event.backlog_queue, event.count) == (PATH, queue, 1)
+    assert event.seconds < 1
+    assert world.pairing.status().entity(PATH).diverted == 1
+    assert lent == [0], "an observer may send as well"
+
+
+def shelf(world: World) -> Any:
+    return world.pairing.lanes._shelves._shelves[world.queue]
+
+
+def test_nothing_is_tried_at_once_without_a_link_that_is_open(world: World) -> None:
+    world.fail_over()
+    assert at_once(world) is None
+
+    lane = world.keep_lane()
+    lane._running = False
+    assert at_once(world) is None
+
+    lane._running = True
+    lane._shutdown.set()
+    assert at_once(world) is None
+    assert world.lanes == [lane]
+    assert shelf(world).lent == set()
+
+
+def test_nothing_is_tried_at_once_while_the_primary_takes_messages(world: World) -> None:
+    world.fail_over()
+    lane = world.keep_lane()
+    world.pairing.mark_path_healthy(PATH)
+
+    assert at_once(world) is None
+    assert lane.sent == []
+
+
+def test_nothing_is_tried_at_once_on_a_queue_that_left_the_rotation(world: World) -> None:
+    world.fail_over()
+    lane = world.keep_lane()
+    world.pairing.failed(PATH, world.pairing.plan(PATH), outage())
+
+    assert at_once(world) is None
+    assert lane.sent == []
+
+
+def test_a_message_that_may_be_too_large_is_measured_first(world: World) -> None:
+    world.fail_over()
+    lane = world.keep_lane()
+
+    assert at_once(world, size=50_001) is None
+    assert lane.sent == []
+    assert not lane.is_closed
+    assert isinstance(at_once(world, size=50_000), Done)
+
+
+def test_what_fails_at_once_tells_what_and_when(world: World) -> None:
+    world.fail_over()
+    world.keep_lane(error := outage())
+    began = world.pairing.clock()
+
+    failed = at_once(world, timeout=3.0)
+
+    assert isinstance(failed, FirstFailure)
+    assert failed.way == world.pairing.plan(PATH)
+    assert failed.error is error
+    assert began <= failed.began <= world.pairing.clock()
+
+
+def test_the_time_of_a_failure_at_once_counts(world: World) -> None:
+    world.fail_over()
+    lane = world.keep_lane()
+    way, began = world.pairing.plan(PATH), world.pairing.clock() - 40.0
+
+    failed = FirstFailure(way, busy(), began)
+    world.side.deliver(world.pairing, world.sender, world.errand(), 50.0, failed)
+
+    [(_, timeout)] = lane.sent
+    assert timeout == pytest.approx(10.0, abs=1.0)
+
+
+def test_an_attempt_at_once_is_guarded_in_the_blocking_shell() -> None:
+    world = World(SyncSide())
+    world.fail_over()
+    guarded: list[Any] = []
+    lane = world.keep_lane(lambda: guarded.extend(world.pairing.keeper._guards.values()))
+
+    assert isinstance(at_once(world), Done)
+
+    assert [guard.sender for guard in guarded] == [lane]
+    assert world.pairing.keeper._guards == {}
 
 
 # --- the shells' own

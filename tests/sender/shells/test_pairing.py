@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
-import os
+import threading
+import time
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.events import PingSent
 from pairbus.route.router import Ping
+from pairbus.servicebus import internals
 from pairbus.servicebus.errors import PairingError
 from tests.pairing.shells import bare
 from tests.sender.shells.both import until
 from tests.sender.shells.stage import Stage
 
 
-def fail_over(stage: Stage, client: Any) -> Ping:
+def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
     """And the first ping that is due then."""
     with stage.outage:
-        stage.sender(client).send_messages(ServiceBusMessage("a"))
+        (sender or stage.sender(client)).send_messages(ServiceBusMessage("a"))
     with bare(client).pairing.deciding() as router:
         [ping] = router.due(now=bare(client).pairing.clock() + 3600)
     assert isinstance(ping, Ping)
@@ -94,7 +98,9 @@ def test_a_ping_that_is_not_wanted_any_more_is_not_sent(stage: Stage) -> None:
 @pytest.mark.req("C-02")
 def test_pinging_leaves_nothing_behind(stage: Stage) -> None:
     client = stage.pair(secondary_connections="lazy")
-    ping = fail_over(stage, client)
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    sender.close()
     until(lambda: not _links(stage), "what the outage broke has ended")
     before = stage.background()
 
@@ -117,6 +123,129 @@ def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
 
     [told] = [event for event in stage.told if isinstance(event, PingSent)]
     assert not told.answered
+
+
+# --- links for the way back
+
+
+def is_open(sender: Any) -> bool:
+    return internals.is_attached(bare(sender))
+
+
+@pytest.mark.req("F-08")
+def test_the_links_of_an_entity_are_open_before_it_comes_back(stage: Stage) -> None:
+    client = stage.pair()
+    sender, another = stage.sender(client), stage.sender(client, "ORDERS")
+    another.send_messages(ServiceBusMessage("before"))
+    ping = fail_over(stage, client, sender)
+    opened: list[tuple[str, bool, bool]] = []
+    client.pairing.observe(
+        lambda event: opened.append((type(event).__name__, is_open(sender), is_open(another)))
+    )
+
+    do(stage, client, ping)
+
+    assert opened == [("PingSent", True, True), ("FailedBack", True, True)]
+    links = [bare(each)._handler for each in (sender, another)]
+    for each in (sender, another):
+        each.send_messages(ServiceBusMessage("after"))
+    assert [bare(each)._handler for each in (sender, another)] == links, "and are what is used"
+    assert client.pairing.status().entity("orders").sent == 3
+
+
+def test_a_sender_that_nobody_has_used_gets_no_link(stage: Stage) -> None:
+    client = stage.pair()
+    unused, closed = stage.sender(client), stage.sender(client)
+    closed.send_messages(ServiceBusMessage("a"))
+    closed.close()
+    elsewhere = stage.sender(client, "others")
+
+    do(stage, client, fail_over(stage, client))
+
+    assert client.pairing.status().failed_over == ()
+    for each in (unused, closed, elsewhere):
+        assert bare(each)._handler is None
+
+
+def test_a_sender_that_was_made_in_the_outage_gets_one(stage: Stage) -> None:
+    client = stage.pair()
+    ping = fail_over(stage, client)
+    late, entered = stage.sender(client), stage.sender(client)
+    late.send_messages(ServiceBusMessage("b"))
+    entered.__enter__()
+
+    do(stage, client, ping)
+
+    assert is_open(late)
+    assert is_open(entered)
+
+
+@pytest.mark.req("F-08")
+def test_a_link_that_cannot_be_opened_keeps_nobody_from_the_primary(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair()
+    sender, another = stage.sender(client), stage.sender(client)
+    another.send_messages(ServiceBusMessage("before"))
+    ping = fail_over(stage, client, sender)
+
+    def refuse(_: float) -> Any:
+        raise ServiceBusConnectionError(message="refused")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(bare(sender), "_open", refuse)
+        do(stage, client, ping)
+
+    assert client.pairing.status().failed_over == ()
+    assert is_open(another)
+    assert not is_open(sender)
+    sender.send_messages(ServiceBusMessage("after"))
+    assert client.pairing.status().entity("orders").sent == 2
+
+
+def test_a_sender_that_is_being_used_is_left_alone(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    turn = bare(sender).turn
+    assert stage.run(turn.take_at_once)
+
+    do(stage, client, ping)
+
+    assert bare(sender)._handler is None
+    assert client.pairing.status().failed_over == ()
+    stage.run(turn.release)
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("what", ["client", "sender"])
+def test_closing_does_not_wait_for_a_link_that_is_being_opened(
+    stage: Stage, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair(secondary_connections="lazy")
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    pairing = bare(client).pairing
+    is_hanging, to_be_opened = threading.Event(), pairing.to_be_opened
+    with ExitStack() as hanging:
+
+        def hang(ping: Ping) -> Any:
+            hanging.enter_context(stage.primary.faults.hang())
+            is_hanging.set()
+            return to_be_opened(ping)
+
+        monkeypatch.setattr(pairing, "to_be_opened", hang)
+        pinging = threading.Thread(target=do, args=(stage, client, ping))
+        pinging.start()
+        assert is_hanging.wait(10)
+        until(lambda: bare(sender)._handler is not None, "it is being opened")
+        began = time.monotonic()
+        (client if what == "client" else sender).close()
+
+        assert time.monotonic() - began < 9
+        pinging.join(10)
+        assert not pinging.is_alive()
+        assert bare(sender)._handler is None
 
 
 # --- connections that are kept ready
@@ -186,10 +315,9 @@ def test_a_child_process_cannot_send_and_its_close_leaves_the_parents_connection
     client = stage.pair()
     sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))
-    own = os.getpid()
 
     with monkeypatch.context() as forked:
-        forked.setattr(os, "getpid", lambda: own + 1)
+        forked.setattr("pairbus.sender.pair._forks", 1)
         with pytest.raises(PairingError, match="make and pair a client in the child process"):
             sender.send_messages(ServiceBusMessage("b"))
         client.close()

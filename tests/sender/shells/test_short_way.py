@@ -110,6 +110,23 @@ def test_a_send_that_fails_over_is_diverted_itself(world: World) -> None:
     assert not world.is_taken
 
 
+@pytest.mark.req("F-05")
+def test_what_follows_in_an_outage_is_diverted_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.script = [outage()]
+    world.send()
+    shell = "blocking" if world.side.name == "sync" else "aio"
+    monkeypatch.setattr(f"pairbus.sender.{shell}.sender.deliver", None)
+
+    world.send()
+    world.send(timeout=3.0)
+
+    assert world.attempts == [60.0], "and not on the primary"
+    assert world.kinds() == ["FailedOver", "Diverted", "Diverted", "Diverted"]
+    assert world.entity.diverted == 3
+
+
 @pytest.mark.req("R-03")
 def test_a_busy_primary_is_waited_for_without_the_turn(world: World) -> None:
     taken: list[bool] = []

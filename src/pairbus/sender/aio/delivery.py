@@ -16,12 +16,16 @@ from pairbus.sender.aio.pairing import Pairing, open_link
 from pairbus.sender.course import Course, is_stale, leaves_usable
 from pairbus.sender.errand import (
     BACKLOG_SECONDS_MIN,
+    DIVERTED,
     OPEN_SECONDS_MIN,
     Done,
     Errand,
     FirstFailure,
+    Patience,
 )
+from pairbus.sender.parcels import is_small
 from pairbus.servicebus import internals
+from pairbus.servicebus.messages import diverted
 
 Result = TypeVar("Result")
 
@@ -33,18 +37,64 @@ async def deliver(
     timeout: float | None,
     failed: FirstFailure | None = None,
 ) -> Result:
-    """`failed`: the first attempt on the primary was made, and came to nothing."""
+    """`failed`: the first attempt was made, and came to nothing."""
     course = Course(pairing, sender.entity_name, errand, timeout)
+    sender.has_called = True
     try:
-        if failed is not None:
-            course.time.on_primary(now=failed.began)
-            await _wait(pairing, course.primary_failed(failed.way, failed.error), failed.error)
-        return await _run(pairing, sender, course)
+        done = None if failed is None else await _go_on(pairing, course, failed)
+        return await _run(pairing, sender, course) if done is None else done.result
     except Exception as error:
         told = course.told(error)
         if told is error:
             raise
         raise told from error
+
+
+async def divert_at_once(
+    pairing: Pairing, path: str, message: Any, timeout: float | None
+) -> Done[None] | FirstFailure | None:
+    """One message for an entity that is failed over, on a connection that is open and idle: the
+    way of almost every message in an outage, without what only the others need. `deliver` goes on
+    where it fails. None: nothing was tried."""
+    way = pairing.detour(path)
+    lane = None if way is None else pairing.lanes.borrow_at_once(way.queue)
+    if way is None or lane is None:
+        return None
+    sender, clock, is_usable = lane.sender, pairing.clock, False
+    began = clock()
+    try:
+        twin = diverted(message, path)
+        if not is_small(sender, twin):
+            is_usable = True
+            return None
+        internals.set_retries(sender, pairing.backlog_retries())
+        time = Patience(timeout, pairing.send_seconds)
+        patience = time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
+        await internals.send(sender.send_messages, twin, patience)
+        seconds = clock() - began
+        is_usable = True
+    except Exception as error:
+        is_usable = leaves_usable(error)
+        return FirstFailure(way, error, began)
+    finally:
+        pairing.lanes.give_back(lane, is_usable=is_usable)
+    pairing.sent(path, way, count=1, seconds=seconds)
+    return DIVERTED
+
+
+async def _go_on(
+    pairing: Pairing, course: Course[Awaitable[Result], Result], failed: FirstFailure
+) -> Done[Result] | None:
+    way, error = failed.way, failed.error
+    if isinstance(way, ToPrimary):
+        course.time.on_primary(now=failed.began)
+        await _wait(pairing, course.primary_failed(way, error), error)
+        return None
+    course.time.in_backlog(now=failed.began)
+    if is_stale(error):
+        return await _in_backlog(pairing, course, way, is_kept_stale=True)
+    await _wait(pairing, course.backlog_failed(way, error), error)
+    return None
 
 
 async def _run(pairing: Pairing, sender: Any, course: Course[Awaitable[Result], Result]) -> Result:
@@ -98,10 +148,14 @@ async def _on_primary(
 
 
 async def _in_backlog(
-    pairing: Pairing, course: Course[Awaitable[Result], Result], way: ToBacklog
+    pairing: Pairing,
+    course: Course[Awaitable[Result], Result],
+    way: ToBacklog,
+    *,
+    is_kept_stale: bool = False,
 ) -> Done[Result] | None:
     """Sends what is left to one backlog queue, on a new link if the kept one has gone stale."""
-    for fresh in (False, True):
+    for fresh in (True,) if is_kept_stale else (False, True):
         patience = course.time.in_backlog(now=pairing.clock(), at_least=OPEN_SECONDS_MIN)
         try:
             lane = await pairing.lanes.borrow(way.queue, timeout=patience, fresh=fresh)

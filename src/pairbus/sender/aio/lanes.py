@@ -64,6 +64,15 @@ class Lanes:
         self._out.add(lane)
         return lane
 
+    def borrow_at_once(self, queue: str) -> Lane | None:
+        """An idle lane that is open; None: there is none, and `borrow` says more."""
+        if self._is_closed or internals.is_client_closed(self._client):
+            return None
+        lane = self._shelves.take_open(queue)
+        if lane is not None:
+            self._out.add(lane)
+        return lane
+
     def give_back(self, lane: Lane, *, is_usable: bool) -> None:
         """Waits for nothing, so that it also works while the task is being cancelled."""
         self._out.discard(lane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
@@ -17,6 +18,8 @@ from pairbus.sender.pair import Pair
 from pairbus.servicebus import internals
 from pairbus.servicebus.backlog_queues import Found
 from pairbus.servicebus.messages import ping_message
+
+logger = logging.getLogger("pairbus.sender")
 
 
 class Pairing(Pair):
@@ -107,10 +110,20 @@ class Pairing(Pair):
             with self.deciding() as router:
                 router.ping_failed(ping, error, now=self.clock())
         else:
+            await self._open_links(ping)
             with self.deciding() as router:
                 router.ping_answered(ping, now=self.clock())
         finally:
             await sender.close()
+
+    async def _open_links(self, ping: Ping) -> None:
+        """Of the senders that are about to send to the primary again, while their messages are
+        still diverted. That they do so does not depend on it: a ping that is answered is."""
+        senders = self.to_be_opened(ping)
+        links = [sender.make_ready(ping.epoch + 1, self) for sender in senders]
+        for outcome in await asyncio.gather(*links, return_exceptions=True):
+            if outcome is not None:
+                logger.debug("opening a link to %s: %r", ping.path, outcome)
 
     async def _probe(self, queue: str) -> None:
         try:

@@ -39,7 +39,9 @@ class Lanes:
         self._client = internals.twin_of(client)
         self._clock = clock
         self._tls = internals.tls_for(client, handshake_seconds)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
         self._is_closed = False
         self._closers: set[threading.Thread] = set()
@@ -57,16 +59,28 @@ class Lanes:
             while (lane := None if self._is_closed else self._shelves.take(queue)) is None:
                 if self._is_closed:
                     raise ValueError("the paired client has been closed")
-                if not self._changed.wait(max(0.0, deadline - self._clock())):
-                    raise shelves.AllBusy(queue, timeout)
+                self._waiting += 1
+                try:
+                    if not self._changed.wait(max(0.0, deadline - self._clock())):
+                        raise shelves.AllBusy(queue, timeout)
+                finally:
+                    self._waiting -= 1
         self._end(discarded)
         return lane
 
+    def borrow_at_once(self, queue: str) -> Lane | None:
+        """An idle lane that is open; None: there is none, and `borrow` says more."""
+        if internals.is_client_closed(self._client):
+            return None
+        with self._lock:
+            return None if self._is_closed else self._shelves.take_open(queue)
+
     def give_back(self, lane: Lane, *, is_usable: bool) -> None:
-        with self._changed:
+        with self._lock:
             is_usable = is_usable and not self._is_closed
             self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
-            self._changed.notify_all()  # one alone might wait for another queue's
+            if self._waiting:
+                self._changed.notify_all()  # one alone might wait for another queue's
         if not is_usable:
             self._end([lane])
 

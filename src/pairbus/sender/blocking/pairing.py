@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from typing import Any
@@ -17,6 +18,8 @@ from pairbus.sender.pair import Pair
 from pairbus.servicebus import internals
 from pairbus.servicebus.backlog_queues import Found
 from pairbus.servicebus.messages import ping_message
+
+logger = logging.getLogger("pairbus.sender")
 
 
 class Pairing(Pair):
@@ -111,10 +114,36 @@ class Pairing(Pair):
             with self.deciding() as router:
                 router.ping_failed(ping, error, now=self.clock())
         else:
+            self._open_links(ping)
             with self.deciding() as router:
                 router.ping_answered(ping, now=self.clock())
         finally:
             sender.close()
+
+    def _open_links(self, ping: Ping) -> None:
+        """Of the senders that are about to send to the primary again, while their messages are
+        still diverted. That they do so does not depend on it: a ping that is answered is."""
+        threads = [
+            threading.Thread(
+                target=self._open_link, args=(sender, ping), name="pairbus-chore", daemon=True
+            )
+            for sender in self.to_be_opened(ping)
+        ]
+        begun = []
+        for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads
+                break
+            begun.append(thread)
+        for thread in begun:
+            thread.join()  # which ends: it is guarded
+
+    def _open_link(self, sender: Any, ping: Ping) -> None:
+        try:
+            sender.make_ready(ping.epoch + 1, self)
+        except Exception as error:
+            logger.debug("opening a link to %s: %r", ping.path, error)
 
     def _probe(self, queue: str) -> None:
         try:

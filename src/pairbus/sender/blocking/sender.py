@@ -16,9 +16,10 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.sender.batch import Batch
-from pairbus.sender.blocking.delivery import deliver
+from pairbus.sender.blocking.delivery import deliver, divert_at_once
 from pairbus.sender.blocking.failing import QuickToFail
 from pairbus.sender.errand import (
+    Done,
     Errand,
     FirstFailure,
     TurnTaken,
@@ -26,6 +27,7 @@ from pairbus.sender.errand import (
     check_known,
     check_live,
     count_of,
+    is_single,
     is_stuck,
     unknown_numbers,
 )
@@ -46,6 +48,7 @@ class PairedSender(QuickToFail):
         self._client_state = state
         self.turn = Turn(self.entity_name)
         self.epoch = 0
+        self.has_called = False
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -103,6 +106,12 @@ class PairedSender(QuickToFail):
             if failed is None:  # told when the turn is free: an observer may send as well
                 pairing.sent(self.entity_name, way, count=count)
                 return
+        elif way is None and is_single(message):
+            self.has_called = True
+            first = divert_at_once(pairing, self.entity_name, message, timeout)
+            if isinstance(first, Done):
+                return
+            failed = first
         send = super().send_messages
         sending: Errand[None, None] = Errand(
             count=count,
@@ -189,6 +198,29 @@ class PairedSender(QuickToFail):
         self.epoch = epoch
         with suppress(Exception):  # it is gone, one way or another
             self._close_handler()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Somebody has sent with it, and so will close it: it may be given a link unasked."""
+        return not self._shutdown.is_set() and (self.has_called or internals.has_link(self))
+
+    def make_ready(self, epoch: int, pairing: Pairing) -> None:
+        """Before the way back is told: a link of this epoch, so that the first message home does
+        not wait for it. Who uses the sender just now sees to that; so does the next call if it
+        fails."""
+        if not self.turn.take_at_once():
+            return
+        try:
+            with pairing.keeper.guard(self, pairing.link_seconds):
+                self.renew(epoch)
+                internals.open_link(self, pairing.link_seconds)
+        except BaseException:
+            self.distrust()
+            raise
+        finally:
+            if self._shutdown.is_set():  # meanwhile: nobody else would close it
+                self._close_handler()
+            self.turn.release()
 
     def distrust(self) -> None:
         """A call was interrupted, and its answer may still come: the link is opened anew."""
