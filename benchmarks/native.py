@@ -48,7 +48,7 @@ def content(body: bytes) -> bytes:
 class Channel:
     """A blocking connection with one channel: everything that happens before the clock starts."""
 
-    def __init__(self, port: int, user: str, password: str) -> None:
+    def __init__(self, port: int, user: str, password: str, vhost: str = "/") -> None:
         self.sock = loop.connect("127.0.0.1", port)
         self._buffer = b""
         self.sock.sendall(b"AMQP\x00\x00\x09\x01")
@@ -59,7 +59,7 @@ class Channel:
         self.expect(CONNECTION_TUNE)
         tune = struct.pack(">HIH", 1, FRAME_MAX, 0)  # one channel, no heartbeats
         self.sock.sendall(method(0, (10, 31), tune))
-        self.call((10, 40), short(b"/") + b"\0\0", CONNECTION_OPEN_OK, channel=0)
+        self.call((10, 40), short(vhost.encode()) + b"\0\0", CONNECTION_OPEN_OK, channel=0)
         self.call((20, 10), b"\0", CHANNEL_OPEN_OK)
 
     def call(
@@ -83,16 +83,23 @@ class Channel:
                 raise loop.LoadError(f"RabbitMQ closed the connection instead of {answer}")
             self._buffer += data
 
-    def declare(self, queue: bytes, kind: bytes) -> None:
-        """Make a durable queue of the kind `classic` or `quorum`."""
-        value = b"S" + struct.pack(">I", len(kind)) + kind
-        table = short(b"x-queue-type") + value
+    def declare(self, queue: bytes, kind: bytes, version: int = 0) -> None:
+        """Make a durable queue of the kind `classic` or `quorum`; a classic one of a version."""
+        table = short(b"x-queue-type") + b"S" + struct.pack(">I", len(kind)) + kind
+        if version:
+            table += short(b"x-queue-version") + b"I" + struct.pack(">i", version)
         arguments = b"\0\0" + short(queue) + b"\x02" + struct.pack(">I", len(table)) + table
         self.call((50, 10), arguments, QUEUE_DECLARE_OK)
 
     def delete(self, queue: bytes) -> None:
         """With all its messages; a queue that is not there is fine."""
         self.call((50, 40), b"\0\0" + short(queue) + b"\0", QUEUE_DELETE_OK)
+
+    def depth(self, queue: bytes) -> int:
+        """How many messages are there to be received."""
+        arguments = b"\0\0" + short(queue) + b"\x01" + struct.pack(">I", 0)  # only look
+        answer = self.call((50, 10), arguments, QUEUE_DECLARE_OK)
+        return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
 
     def close(self) -> None:
         self.sock.close()

@@ -1,7 +1,8 @@
-"""Brings messages home in one of the ways that are compared. Run by syphon.py as a process.
+"""Brings messages home in one of the ways that are compared. Run by syphon_movers.py as a process.
 
-It gets ready (a Java machine, connections), says so, and begins when it is told; then it answers
-one line of JSON. What it does is what an application would do; nothing is tuned for the benchmark.
+It gets ready (a Java machine, connections), says so, and does what it is told, a line of JSON for
+each order and each answer. What it does is what an application would do; nothing is tuned for the
+benchmark.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from loop import LoadError
@@ -30,20 +31,22 @@ def main() -> None:
     parser.add_argument("--primary", required=True, help="connection string")
     parser.add_argument("--secondary", required=True, help="connection string")
     parser.add_argument("--queues", required=True, help="backlog queues, with commas")
-    parser.add_argument("--count", type=int, required=True, help="messages in those queues")
-    parser.add_argument("--target", default="", help="a queue of the primary")
     options = parser.parse_args()
     options.queues = options.queues.split(",")
-    found = WAYS[options.way](options)
-    print(json.dumps(found), flush=True)
+    WAYS[options.way](options)
     # Closing takes the SDK half a second a link and Spark longer; nobody measures that.
     os._exit(0)
 
 
-def _go() -> None:
-    print("ready", flush=True)
-    if sys.stdin.readline().strip() != "go":
-        os._exit(1)
+def _orders(**ready: Any) -> Iterator[dict[str, Any]]:
+    """Until there are no more: who drives this process ends it."""
+    _tell(ready)
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    print(json.dumps(found), flush=True)
 
 
 # --- the syphon -----------------------------------------------------------------------------------
@@ -74,45 +77,48 @@ def _spark_runner() -> Any:
     return SparkRunner(spark)
 
 
-def on_spark(options: argparse.Namespace) -> dict[str, Any]:
-    return _drained(options, _spark_runner())
+def on_spark(options: argparse.Namespace) -> None:
+    _serve(options, _spark_runner())
 
 
-def in_one_process(options: argparse.Namespace) -> dict[str, Any]:
+def in_one_process(options: argparse.Namespace) -> None:
     from pairbus.syphon.runner import HereRunner
 
-    return _drained(options, HereRunner())
+    _serve(options, HereRunner())
 
 
-def _drained(options: argparse.Namespace, runner: Any) -> dict[str, Any]:
-    """Until the last round is over, which has waited a moment to see that nothing is left.
-
-    A round without messages went before, as in a syphon that has been running for a while: in the
-    first one Spark's workers start, and import what they need.
-    """
+def _serve(options: argparse.Namespace, runner: Any) -> None:
+    """A round without messages goes before all others, as in a syphon that has been running for a
+    while: in the first one Spark's workers start, and import what they need."""
     began = time.time()
     _job(options, runner).run(once=True)
-    first_seconds = time.time() - began
-    job = _job(options, runner)
-    _go()
+    for order in _orders(first_seconds=time.time() - began):
+        if order["do"] == "wakes":
+            _tell(_wakes(options, runner, order["count"], order["target"]))
+        else:
+            _tell(_drained(options, runner, order["count"]))
+
+
+def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, Any]:
+    """Until the last round is over, which has waited a moment to see that nothing is left."""
+    ends: list[float] = []
+    job = _job(options, runner, progress=lambda ended: ends.append(time.time()))
     began = time.time()
     receipts = job.run(once=True)
-    ended = time.time()
     moved = sum(each.count for each in receipts if each.outcome.value == "moved")
-    if moved != options.count:
-        raise LoadError(f"{moved} of {options.count} messages came home: {receipts}")
-    return {"seconds": ended - began, "first_seconds": first_seconds}
+    if moved != count:
+        raise LoadError(f"{moved} of {count} messages came home: {job.left} {receipts}")
+    return {"seconds": ends[-1] - began, "rounds": len(ends)}
 
 
-def wakes(options: argparse.Namespace) -> dict[str, Any]:
+def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) -> dict[str, Any]:
     """From a send to the backlog to the arrival at home, of a syphon that waits."""
-    import syphon
     from pairbus.servicebus.fast import FastClient
+    from syphon_stage import backlog_message
 
     first = threading.Event()
-    job = _job(options, _spark_runner(), progress=lambda ended: first.set())
+    job = _job(options, runner, progress=lambda ended: first.set())
     thread = threading.Thread(target=job.run, daemon=True)
-    _go()
     thread.start()
     if not first.wait(ANSWER_SECONDS_MAX):
         raise LoadError("the syphon's first round does not end")
@@ -121,24 +127,26 @@ def wakes(options: argparse.Namespace) -> dict[str, Any]:
         FastClient.from_connection_string(options.primary) as home,
         FastClient.from_connection_string(options.secondary) as backlog,
     ):
-        receiver = home.receiver(options.target, credit=10, mode="receiveAndDelete")
+        receiver = home.receiver(target, credit=10, mode="receiveAndDelete")
         receiver.receive(1, max_wait_seconds=0.1)
-        for number in range(options.count):
+        for number in range(count):
             time.sleep(REST_SECONDS)
             queue = options.queues[number % len(options.queues)]
-            message = syphon.backlog_message(f"wake-{number}", options.target)
+            message = backlog_message(f"wake-{number}", target)
             began = time.perf_counter()
             backlog.sender(queue).send_one(message)
             if not receiver.receive(1, max_wait_seconds=ANSWER_SECONDS_MAX):
                 raise LoadError(f"message {number} did not come home")
             found.append(time.perf_counter() - began)
+    job.stop()
+    thread.join(ANSWER_SECONDS_MAX)
     return {"seconds": found}
 
 
 # --- the obvious loop -----------------------------------------------------------------------------
 
 
-def with_the_sdk(options: argparse.Namespace) -> dict[str, Any]:
+def with_the_sdk(options: argparse.Namespace) -> None:
     """Receive up to a hundred, send them, complete them; one of the processes, with its queues."""
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
@@ -148,37 +156,41 @@ def with_the_sdk(options: argparse.Namespace) -> dict[str, Any]:
     for receiver in receivers:
         receiver.__enter__()
     senders: dict[str, Any] = {}
-    _go()
-    began = time.time()
-    left = options.count
-    while left:
-        for receiver in receivers:
-            received = receiver.receive_messages(RECEIVED_AT_ONCE, max_wait_time=0.1)
-            groups: dict[str, list[Any]] = {}
-            for message in received:
-                properties = dict(message.application_properties)
-                path = properties.pop(PATH).decode()
-                original = ServiceBusMessage(
-                    b"".join(message.body),
-                    message_id=message.message_id,
-                    application_properties=properties,
-                )
-                groups.setdefault(path, []).append(original)
-            for path, messages in groups.items():
-                if path not in senders:
-                    senders[path] = home.get_queue_sender(path).__enter__()
-                senders[path].send_messages(messages)
-            for message in received:
-                receiver.complete_message(message)
-            left -= len(received)
-    return {"seconds": time.time() - began}
+    for order in _orders():
+        began = time.time()
+        left = order["count"]
+        while left:
+            for receiver in receivers:
+                received = receiver.receive_messages(RECEIVED_AT_ONCE, max_wait_time=0.1)
+                for path, messages in _originals(received, ServiceBusMessage).items():
+                    if path not in senders:
+                        senders[path] = home.get_queue_sender(path).__enter__()
+                    senders[path].send_messages(messages)
+                for message in received:
+                    receiver.complete_message(message)
+                left -= len(received)
+        _tell({"seconds": time.time() - began})
 
 
-WAYS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+def _originals(received: list[Any], make: Callable[..., Any]) -> dict[str, list[Any]]:
+    """What is to be sent, by destination."""
+    groups: dict[str, list[Any]] = {}
+    for message in received:
+        properties = dict(message.application_properties)
+        path = properties.pop(PATH).decode()
+        original = make(
+            b"".join(message.body),
+            message_id=message.message_id,
+            application_properties=properties,
+        )
+        groups.setdefault(path, []).append(original)
+    return groups
+
+
+WAYS: dict[str, Callable[[argparse.Namespace], None]] = {
     "spark": on_spark,
     "here": in_one_process,
     "sdk": with_the_sdk,
-    "wakes": wakes,
 }
 
 if __name__ == "__main__":

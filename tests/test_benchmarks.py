@@ -1,5 +1,7 @@
 """The benchmark runs, and what it runs on can be trusted. Its figures are not tested here."""
 
+import argparse
+import contextlib
 import importlib
 import itertools
 import json
@@ -16,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
 TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
 PAIRING = [sys.executable, str(ROOT / "benchmarks" / "pairing.py"), "--quick"]
+SYPHON = [sys.executable, str(ROOT / "benchmarks" / "syphon.py"), "--quick"]
 ROWS = {"single", "batch", "receive", "both"}
 
 
@@ -104,6 +107,81 @@ def test_a_quick_run_measures_a_paired_sender_next_to_a_plain_one_and_an_outage(
     assert "an entity whose senders are gone" in text
 
 
+@pytest.mark.spark
+def test_a_quick_run_measures_the_syphon_next_to_a_loop_on_the_sdk_and_shovels(
+    tmp_path, benchmark_module
+):
+    has_peer = benchmark_module("rabbitmq").SCRIPT.exists()
+    result = quick(tmp_path, *([] if has_peer else ["--alone"]), command=SYPHON)
+    titles = [figure["title"] for figure in result["ways"]]
+    assert len(titles) == (5 if has_peer else 3)
+    for figure in result["ways"]:
+        assert figure["rate"] > 0
+        assert figure["ratio"] > 0
+        assert sum(figure["cost_us"].values()) > 0
+    assert result["ways"][0]["ratio"] == 1
+    [sample] = result["counts"]
+    kinds = {"driver", "java", "workers", "primary", "secondary"}
+    assert sample["cost_us"].keys() == sample["peak_mb"].keys() == kinds
+    assert all(peak > 10 for peak in sample["peak_mb"].values())
+    assert len(result["wakes"]) == 1
+    text = benchmark_module("report").markdown(result, benchmark_module("syphon").tables)
+    assert all(title in text for title in titles)
+
+
+def test_the_syphons_benchmark_goes_on_without_rabbitmq_and_says_so(
+    benchmark_module, monkeypatch, tmp_path
+):
+    syphon, rabbitmq = benchmark_module("syphon"), benchmark_module("rabbitmq")
+    monkeypatch.setattr(rabbitmq, "SCRIPT", tmp_path / "rabbitmq-server")
+    monkeypatch.setattr(rabbitmq.os, "geteuid", lambda: 1000)
+    result = {"notes": [], "machine": {}}
+    with contextlib.ExitStack() as stack:
+        assert syphon._shovels(stack, tmp_path, result, lambda text: None) is None
+    assert result["notes"] == [
+        "measured without RabbitMQ's Shovel. RabbitMQ is not installed: install Debian's package "
+        "'rabbitmq-server'"
+    ]
+
+
+@pytest.mark.parametrize("count", ["5", "101", "0"])
+def test_a_count_that_backlog_queues_cannot_share_alike_is_refused(benchmark_module, count):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{count} messages cannot be shared"):
+        benchmark_module("syphon")._count(count)
+
+
+def test_messages_for_the_backlog_are_numbered_and_belong_to_all_targets_in_turn(
+    benchmark_module, monkeypatch
+):
+    stage = benchmark_module("syphon_stage")
+    monkeypatch.setattr(stage, "AT_ONCE", 3)
+    chunks = list(stage.backlog_messages(18, 7))
+    assert [len(chunk) for chunk in chunks] == [3, 3, 1]
+    for number, message in enumerate(itertools.chain(*chunks), 18):
+        assert message == stage.backlog_message(f"{number:09}", f"orders-{number % 5}")
+        assert stage._number(message) == number
+
+
+def test_a_process_is_found_with_its_children_and_so_are_its_time_and_memory(benchmark_module):
+    processes = benchmark_module("syphon_processes")
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input(2)']); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout.read(1) == b"2"
+            pids = processes.family(process.pid)
+            assert pids["driver"] == [process.pid]
+            assert len(pids["workers"]) == 1
+            assert pids["java"] == []
+            assert processes.cpu_seconds(pids)["java"] == 0
+            assert all(processes.resident_mb(pids)[kind] > 3 for kind in ("driver", "workers"))
+        finally:
+            process.kill()
+    processes.end(pids)
+    assert not Path(f"/proc/{pids['workers'][0]}").exists()
+
+
 def test_a_turn_is_compared_with_the_plain_turn_beside_it(benchmark_module):
     speed, load = benchmark_module("pairing_speed"), benchmark_module("pairing_load")
     row = load.Row("single", "one message a call", per_call=1, calls=2, bare_calls=0)
@@ -135,8 +213,12 @@ def test_quantiles_and_the_interval_of_a_median_are_taken_from_the_values_themse
 
 @pytest.mark.parametrize(
     "command",
-    [[*BROKER, "--alone"], TOPICS, PAIRING],
-    ids=["benchmark-of-queues", "benchmark-of-topics", "benchmark-of-pairing"],
+    [
+        pytest.param([*BROKER, "--alone"], id="benchmark-of-queues"),
+        pytest.param(TOPICS, id="benchmark-of-topics"),
+        pytest.param(PAIRING, id="benchmark-of-pairing"),
+        pytest.param([*SYPHON, "--alone"], id="benchmark-of-the-syphon", marks=pytest.mark.spark),
+    ],
 )
 def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path, command):
     process = subprocess.Popen(
@@ -145,7 +227,7 @@ def test_an_interrupted_run_leaves_neither_processes_nor_files(tmp_path, command
         stderr=subprocess.PIPE,
         text=True,
     )
-    progress = next(line for line in process.stderr if line.startswith("round 2"))
+    progress = next(line for line in process.stderr if line.startswith("round 1"))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, progress + said
