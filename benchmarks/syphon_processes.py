@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import rows
+from loop import LoadError
 
 Pids = Mapping[str, list[int]]
 SAMPLE_SECONDS = 0.2
@@ -58,7 +59,7 @@ def resident_mb(pids: Pids) -> dict[str, float]:
     found = dict.fromkeys(pids, 0.0)
     for kind, each in pids.items():
         for pid in each:
-            with contextlib.suppress(OSError, rows.LoadError):
+            with contextlib.suppress(OSError, LoadError):
                 found[kind] += rows.resident_mb(pid)
     return found
 

@@ -94,7 +94,7 @@ class Shovels:
         shovels = []
         for number, name in enumerate(self._names):
             source = number % len(SOURCES)
-            values = {
+            values: dict[str, str | int] = {
                 "src-protocol": "amqp091",
                 "src-uri": f"amqp:///{AWAY}",
                 "src-queue": SOURCES[source],

@@ -145,16 +145,16 @@ def test_a_settlement_waits_for_its_answer(pair, outcome, kind):
     link, far = pair.receiver()
     pair.deliver(far, *[b"x"] * 10)
     pair.to_server = b""
-    link.settle(range(10), outcome, two_phase=True)
+    settlement = link.settle(range(10), outcome, two_phase=True)
     pair.run()
     assert dispositions(pair.to_server) == 1
-    assert len(link.session.settling) == 10
+    assert len(link.session.settling) == settlement.left == 10
     told = pair.at_server(Disposed)
     assert {event.outcome.kind for event in told} == {kind}
     assert [event.outcome for event in told] == [outcome] * 10
     answer(pair)
     assert link.session.settling == {}
-    assert link.session.refusals == {}
+    assert (settlement.left, settlement.refusals) == (0, {})
 
 
 def test_one_frame_speaks_for_each_run_of_numbers(pair):
@@ -181,7 +181,7 @@ def test_what_is_settled_at_once_is_not_answered(pair):
 def test_refusals_are_told_by_number(pair):
     link, far = pair.receiver()
     pair.deliver(far, *[b"x"] * 4)
-    link.settle(range(4), ACCEPTED, two_phase=True)
+    settlement = link.settle(range(4), ACCEPTED, two_phase=True)
     pair.run()
     first, *others = pair.at_server(Disposed)
     first.delivery.settle(rejected(ERROR))
@@ -189,11 +189,26 @@ def test_refusals_are_told_by_number(pair):
     others[1].delivery.settle()
     others[2].delivery.echo()
     pair.run()
-    refusals = link.session.refusals
+    refusals = settlement.refusals
     assert set(refusals) == {0, 1, 2}
     assert refusals[0].description == "sorry"
     assert "accepted was answered with released" in str(refusals[1])
     assert "accepted was answered with none" in str(refusals[2])
+
+
+def test_settlements_that_are_under_way_at_once_are_answered_each_by_itself(pair):
+    link, far = pair.receiver()
+    pair.deliver(far, *[b"x"] * 4)
+    first = link.settle([0, 2], ACCEPTED, two_phase=True)
+    second = link.settle([1, 3], RELEASED, two_phase=True)
+    pair.run()
+    told = pair.at_server(Disposed)
+    told[0].delivery.settle(rejected(ERROR))
+    told[1].delivery.echo()
+    pair.run()
+    assert (first.left, set(first.refusals)) == (0, {0})
+    assert (second.left, second.refusals) == (2, {})
+    assert set(link.session.settling) == {1, 3}
 
 
 # -- sending ----------------------------------------------------------------------------------

@@ -192,7 +192,13 @@ def test_who_still_receives_has_more_time_and_not_without_end():
             replace(DOWN, is_primary_ready=True),
             "no ping has found it",
         ),
-        (Scene.DRAINING, WHOLE_SECONDS_MAX, replace(BACK, backlog=9), "is not over after"),
+        (Scene.DRAINING, WHOLE_SECONDS_MAX, replace(BACK, backlog=9), "it is still draining"),
+        (
+            Scene.DRAINING,
+            WHOLE_SECONDS_MAX,
+            replace(BACK, backlog=9, is_syphon_ready=False),
+            "still draining, and Spark is not up",
+        ),
     ],
 )
 def test_what_does_not_happen_in_time_is_said_and_the_account_is_made(scene, seconds, facts, words):

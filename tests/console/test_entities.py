@@ -504,7 +504,7 @@ def test_the_broker_command_does_not_load_the_sdk(tmp_path: Path) -> None:
 def test_what_was_made_and_deleted_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
     made = pairbus("entities", "create", "queue", "new", "--json")
     assert json.loads(made.out) == {"created": {"Kind": "queue", "Name": "new"}}
-    rule = ("entities", "create", "rule", "events", "audit", "all", "--true")
+    rule = ("entities", "create", "rule", "events", "audit", "all")
     told = json.loads(pairbus(*rule, "--replace-default", "--json").out)
     assert told["created"] == {
         "Kind": "rule",

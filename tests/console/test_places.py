@@ -49,6 +49,14 @@ def test_a_place_without_a_name_is_none(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [("a b",), ("a?",), ("a//b",), ("a\udcff",), ("a", "b#"), ("a;EntityPath=b",)]
+)
+def test_what_can_be_no_name_is_told(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="is no entity's name: letters, digits"):
+        parse_place(*words)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("90", 90),

@@ -282,6 +282,7 @@ def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broke
         (["--reason", "r"], "--reason and --description go with --dead-letter"),
         (["--session", "s", "--next-session"], "--session and --next-session exclude each other"),
         (["--wait", "long"], "--wait 'long' is no duration"),
+        (["--session", "s", "--sub-queue", "dead-letter"], "has no sessions"),
         (["--count", "0"], "greater than or equal to 1"),
         (["--sub-queue", "other"], "'other' is not one of"),
         (["--to", "/dev/null/x"], "cannot be made: Not a directory"),

@@ -177,6 +177,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
 
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("pairbus: stdin, line 2: 'sesion' is nothing a message has")
+    assert done.err.endswith("; 1 were sent before it\n")
     assert bodies(pairbus, queue, 1) == [b"good"]
 
 
@@ -266,7 +267,7 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
             "the value 'x' is no int",
         ),
         (b'{"applicationProperties": {"a": {"type": "odd", "value": "x"}}}', "the type 'odd'"),
-        (b'{"body": "\\ud800"}', "half of a surrogate pair is no text"),
+        (b'{"body": "\\ud800"}', "is no text: it cannot be UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(

@@ -3,6 +3,7 @@ SDK that never connect, a clock that is set by hand, and stand-ins for senders o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -103,6 +104,7 @@ class StandIn:
         self.is_closed = False
         self._running = False
         self._handler: Any = None
+        self._shutdown = threading.Event()
         self._max_message_size_on_link = 0
         self._max_batch_size_on_link = 0
 
@@ -114,3 +116,4 @@ class StandIn:
     def close(self) -> None:
         self.is_closed = True
         self._running, self._handler = False, None
+        self._shutdown.set()

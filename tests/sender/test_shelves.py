@@ -97,7 +97,23 @@ def test_a_queue_is_ready_while_a_lane_is_open_or_at_work() -> None:
     assert not shelf.has_ready("a")
 
 
-def test_limits_are_those_of_the_last_lane_that_came_back() -> None:
+def test_a_lane_that_is_not_open_is_lent_to_nobody_who_would_not_open_it() -> None:
+    shelf = shelves()
+    lane = taken(shelf)
+    shelf.put_back(lane, is_usable=True, now=1.0)
+    assert shelf.take_open("a") is None, "it was never opened"
+
+    lane.sender.open()
+    lane.sender._shutdown.set()
+    assert shelf.take_open("a") is None, "somebody has closed it"
+
+    lane.sender._shutdown.clear()
+    assert shelf.take_open("a") is lane
+    assert shelf.take_open("a") is None, "it is lent"
+    assert taken(shelf) is not lane
+
+
+def test_limits_are_those_of_the_last_new_lane() -> None:
     shelf = shelves()
     assert shelf.limits == (internals.MESSAGE_BYTES_ASSUMED,) * 2
 
@@ -181,6 +197,17 @@ class Books(RuleBasedStateMachine):
         assert lane is not None
         assert lane not in [*self.lent, *self.idle, *self.gone], "it is lent, or was closed"
         assert lane.is_fresh is not bool(idle)
+        self.lent.append(lane)
+
+    @rule(queue=QUEUES)
+    def take_open(self, queue: str) -> None:
+        idle = self.of(self.idle, queue)
+        lane = self.shelves.take_open(queue)
+        if not idle:
+            assert lane is None
+            return
+        assert lane is idle[-1]
+        self.idle.remove(lane)
         self.lent.append(lane)
 
     @precondition(lambda self: self.lent)

@@ -57,6 +57,20 @@ def test_a_sender_of_the_sdk_becomes_one_of_ours_and_belongs_to_the_client() -> 
     assert made.options == {"client_identifier": "me"}
 
 
+def test_the_senders_of_an_entity_are_known_however_it_is_spelled() -> None:
+    client = state()
+    one, another = sender(client, "orders"), sender(client, "Orders")
+    elsewhere = sender(client, "orders/more")
+
+    found = client.senders_of("ORDERS")
+
+    assert sorted(map(id, found)) == sorted(map(id, (one, another)))
+    assert elsewhere not in found
+    del found, one, another
+    gc.collect()
+    assert client.senders_of("orders") == []
+
+
 @pytest.mark.req("A-01")
 def test_senders_made_before_and_after_the_pairing_are_made_known_to_it() -> None:
     client, pairing = state(), Pairing()

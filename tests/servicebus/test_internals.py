@@ -211,6 +211,21 @@ def test_a_sender_that_never_opened_is_not_open() -> None:
 
     assert not internals.is_running(sender)
     assert not internals.is_attached(sender)
+    assert not internals.is_usable(sender)
+    assert not internals.has_link(sender)
+
+
+def test_a_link_can_be_opened_without_sending_anything(broker: Broker) -> None:
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        sender = client.get_queue_sender("orders")
+        internals.open_link(sender, 10.0)
+
+        assert internals.is_attached(sender)
+        assert internals.is_usable(sender)
+        assert internals.has_link(sender)
+        sender.close()
+        assert not internals.is_usable(sender)
+        assert not internals.has_link(sender)
 
 
 def test_a_sender_that_was_closed_with_its_client_is_a_connection_that_is_gone() -> None:

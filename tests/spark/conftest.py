@@ -53,6 +53,9 @@ SPARK_QUEUES = (
     "secret",
     "chosen.a",
     "chosen.b",
+    QueueDescription(name="killed", lock_duration=timedelta(seconds=5)),
+    QueueDescription(name="killed.once", requires_duplicate_detection=True),
+    "killed.plain",
 )
 SPARK_TOPICS = ("events", "events/Subscriptions/all")
 

@@ -11,9 +11,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.sections import read_property, slice_message
-from pairbus.servicebus.fast import FastClient, Sender
+from pairbus.servicebus.fast import FastClient
 from pairbus.servicebus.messages import diverted
 from pairbus.spark.settings import Address
+from pairbus.syphon.delivery import Delivery, Half
 from pairbus.syphon.drain import Drained, DrainTask, drain
 from pairbus.syphon.job import SyphonOptions
 from pairbus.syphon.receipts import Outcome, Receipt
@@ -66,7 +67,7 @@ class Stage:
             "primary": self.address(self.primary),
             "secondary": self.address(self.secondary),
             "seconds": 20.0,
-            "chunk": 10,
+            "chunk": 20,
         }
         return DrainTask(**usual | settings)
 
@@ -136,14 +137,14 @@ def doubts(receipts: Iterable[Receipt]) -> int:
 
 
 def after_sends(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
-    """Once, when the syphon's n-th send to the primary was acknowledged, and nothing settled."""
-    real, sends = Sender.send, 0
+    """Once, when the primary has acknowledged the n-th half chunk, and nobody has settled that."""
+    real, halves = Delivery.land, 0
 
-    def send(self: Sender, messages: Sequence[bytes], **settings: Any) -> None:
-        nonlocal sends
-        real(self, messages, **settings)
-        sends += 1
-        if sends == number:
+    def land(self: Delivery, half: Half) -> None:
+        nonlocal halves
+        real(self, half)
+        halves += 1
+        if halves == number:
             act()
 
-    monkeypatch.setattr(Sender, "send", send)
+    monkeypatch.setattr(Delivery, "land", land)

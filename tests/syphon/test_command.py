@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -137,13 +138,16 @@ def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_se
     divert(brokers, "invoices", 7)
     with (
         brokers[0].faults.cannot_send(entity="invoices"),
-        syphon(brokers, PYSPARK_SUBMIT_ARGS=submit) as process,
+        syphon(brokers, "--metrics-port", "0", PYSPARK_SUBMIT_ARGS=submit) as process,
     ):
         out, err = process.stdout.fileno(), process.stderr.fileno()
         reader = Reader(out, err)
         reader.wait_for("ready: 2 backlog queues of contoso", err)
         reader.wait_for("20 brought home.*7 wait for their destination", err)
         spied = [line for line in command_lines() if KEY in line]
+        [url] = re.findall(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", reader.texts[err])
+        with urlopen(url) as answer:
+            metrics = answer.read().decode()
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
@@ -155,6 +159,9 @@ def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_se
     assert code == 0, told
     assert seconds < STOP_SECONDS_MAX
     assert "20 brought home, 0 dead-lettered" in told
+    assert 'messages_total{destination="orders",outcome="moved"} 20.0' in metrics
+    assert 'entity="orders",namespace="localhost' in metrics
+    assert KEY not in metrics
     assert "Traceback" not in told
     assert KEY not in told
     assert not spied

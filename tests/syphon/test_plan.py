@@ -3,12 +3,22 @@
 import pytest
 
 from pairbus.syphon.destinations import Destination, Failure
-from pairbus.syphon.plan import PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN, Backlog, Backlogs
+from pairbus.syphon.plan import REST_SECONDS_MAX, REST_SECONDS_MIN, Backlog, Backlogs, Group
 from pairbus.syphon.receipts import Outcome, Receipt
 
 
-def receipt(outcome, count=1):
-    return Receipt(run="r", round=1, queue="a", path="q", outcome=outcome, count=count, at_ms=0)
+def receipt(outcome, count=1, queue="a", path="q"):
+    return Receipt(run="r", round=1, queue=queue, path=path, outcome=outcome, count=count, at_ms=0)
+
+
+WAITS, MOVED = receipt(Outcome.WAITING), receipt(Outcome.MOVED)
+
+
+def down(path="q", *failures, now=100):
+    destination = Destination(path)
+    for failure in failures or [Failure.THROTTLED]:
+        destination.failed(failure, now=max(destination.until, now))
+    return destination
 
 
 def known(*queues, **settings):
@@ -49,89 +59,153 @@ GROUPS = {
 
 @pytest.mark.parametrize(("slots", "shares", "groups"), GROUPS.values(), ids=GROUPS)
 def test_queues_are_dealt_out(slots, shares, groups):
-    assert known("a", "b", "c", shares=shares).groups(slots) == groups
+    dealt = known("a", "b", "c", shares=shares).groups(slots, now=0)
+    assert [group.queues for group in dealt] == groups
 
 
 def test_with_one_share_no_queue_is_in_two_tasks():
     queues = [f"q{n}" for n in range(10)]
 
-    groups = known(*queues).groups(4)
+    groups = known(*queues).groups(4, now=0)
 
-    assert sorted(queue for group in groups for queue in group) == queues
+    assert sorted(queue for group in groups for queue in group.queues) == queues
 
 
 def test_what_was_emptied_is_left_alone_until_something_arrives():
     backlog = known("a", "b")
 
-    backlog.ended([receipt(Outcome.MOVED)], [], ["a", "b"], now=0)
+    backlog.ended({"a": False, "b": False}, [MOVED], [], ["a", "b"], now=0)
     assert backlog.pending == ()
-    assert backlog.groups(2) == []
+    assert backlog.groups(2, now=0) == []
 
     backlog.arrived(["b", "of somebody else"])
     assert backlog.pending == ("b",)
 
 
-def test_a_round_that_moved_something_is_followed_by_the_next_at_once():
-    backlog = known("a")
+def test_a_queue_that_has_more_goes_on_at_once():
+    backlog = known("a", "b")
 
-    backlog.ended([receipt(Outcome.MOVED), receipt(Outcome.WAITING)], [], [], now=100)
+    backlog.ended({"a": False, "b": False}, [MOVED, WAITS], [], [], now=100)
 
+    assert backlog.due(now=100) == ("a", "b"), "one of them had its turn, and one had none"
     assert backlog.pause(now=100) == 0
 
 
-def test_a_round_that_moved_nothing_is_followed_by_a_pause():
-    backlog = known("a")
-
-    backlog.ended([receipt(Outcome.WAITING)], [], [], now=100)
-
-    assert backlog.pause(now=100) == PAUSE_SECONDS_MIN
-    assert backlog.pause(now=100 + PAUSE_SECONDS_MIN) == 0
-
-
-def test_the_pause_grows_where_no_destination_is_to_blame():
-    backlog = known("a")
-    pauses = []
-    for _ in range(8):
-        backlog.ended([], [], [], now=100)
-        pauses.append(backlog.pause(now=100))
-    backlog.ended([receipt(Outcome.MOVED)], [], [], now=100)
-    backlog.ended([], [], [], now=100)
-
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 16, 16]
-    assert backlog.pause(now=100) == PAUSE_SECONDS_MIN
+# --- what has to wait -------------------------------------------------------------------------
 
 
 @pytest.mark.req("S-04")
 @pytest.mark.parametrize(
-    ("failures", "most", "pause"),
+    ("destination", "most", "seconds"),
     [
-        ([Failure.THROTTLED], None, 10),
-        ([Failure.DISABLED] * 9, None, PAUSE_SECONDS_MAX),
-        ([Failure.THROTTLED], 5.0, 5),
+        (down("q"), REST_SECONDS_MAX, 10),
+        (down("another"), REST_SECONDS_MAX, 10),
+        (down("q", *[Failure.DISABLED] * 9), REST_SECONDS_MAX, REST_SECONDS_MAX),
+        (down("q"), 5.0, 5),
+        (down("q", Failure.UNREACHABLE, now=99.9), REST_SECONDS_MAX, pytest.approx(0.9)),
     ],
 )
-def test_the_pause_is_until_a_destination_may_be_tried_again_but_not_long(failures, most, pause):
-    backlog = known("a", pause_seconds_max=most)
-    destination = Destination("q")
-    for failure in failures:
-        destination.failed(failure, now=destination.until or 100)
-    now = destination.heard
+def test_a_queue_rests_until_a_destination_may_be_tried_again(destination, most, seconds):
+    backlog = known("a", "b", rest_seconds_max=most)
+    now = destination.heard if destination.failures > 1 else 100
 
-    backlog.ended([receipt(Outcome.WAITING)], [destination], [], now=now)
+    backlog.ended({"a": False}, [WAITS], [destination], [], now=now)
 
-    assert backlog.pause(now=now) == pause
-    assert [one.path for one in backlog.destinations] == ["q"]
+    assert backlog.due(now=now) == ("b",), "others do not"
+    assert backlog.pause(now=now) == 0
+    backlog.ended({"b": False}, [], [], ["b"], now=now)
+    assert backlog.pause(now=now) == seconds
+    assert backlog.groups(2, now=now) == []
 
 
 @pytest.mark.req("S-04")
-def test_what_arrives_meanwhile_ends_the_pause():
+def test_what_arrives_elsewhere_disturbs_no_rest():
     backlog = known("a", "b")
-    backlog.ended([receipt(Outcome.WAITING)], [], ["b"], now=100)
+    backlog.ended({"a": False, "b": False}, [WAITS], [down()], ["b"], now=100)
 
-    backlog.arrived(["a"])
-    assert backlog.pause(now=100) == PAUSE_SECONDS_MIN, "that is known to wait"
     backlog.arrived(["b"])
+
+    assert backlog.groups(2, now=101) == [Group(queues=("b",))]
+
+
+def test_the_rest_grows_where_no_destination_is_to_blame():
+    backlog = known("a")
+    rests = []
+    for _ in range(8):
+        backlog.ended({"a": False}, [], [], [], troubled=["a"], now=100)
+        rests.append(backlog.pause(now=100))
+    backlog.ended({"a": False}, [MOVED], [], [], now=100)
     assert backlog.pause(now=100) == 0
+    backlog.ended({"a": False}, [], [], [], troubled=["a"], now=100)
+
+    assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
+    assert backlog.pause(now=100) == REST_SECONDS_MIN
+
+
+def test_after_a_rest_a_handful_is_tried_first():
+    backlog = known("a", "b", "c")
+    backlog.ended({"a": False, "b": False}, [WAITS], [down()], ["b"], now=100)
+
+    assert backlog.groups(4, now=110) == [
+        Group(queues=("c",)),
+        Group(queues=("a",), is_probe=True),
+    ]
+
+
+def test_what_a_probe_finds_out_decides():
+    backlog = known("a")
+    backlog.ended({"a": False}, [WAITS], [down(now=100)], [], now=100)
+
+    backlog.ended({"a": True}, [WAITS], [down(now=110)], [], now=110)
+    assert backlog.pause(now=110) == 10, "still down"
+    assert backlog.groups(1, now=120)[0].is_probe
+
+    backlog.ended({"a": True}, [MOVED], [], [], now=120)
+    assert backlog.groups(1, now=120) == [Group(queues=("a",))]
+
+
+def test_a_probe_that_sees_only_what_has_to_wait_is_followed_by_a_look_at_all():
+    """What may go again can lie behind it."""
+    backlog = known("a")
+    waits = [WAITS, receipt(Outcome.WAITING, path="other")]
+    later = down("other", *[Failure.DISABLED] * 5)
+    backlog.ended({"a": False}, waits, [down(), later], [], now=100)
+
+    backlog.ended({"a": True}, [waits[1]], [], [], now=110)
+
+    assert backlog.pause(now=110) == REST_SECONDS_MIN
+    assert backlog.groups(1, now=111) == [Group(queues=("a",))]
+
+
+def test_where_others_keep_failing_such_a_look_comes_after_some_probes():
+    backlog = known("a", "b")
+    closed = down("q", *[Failure.DISABLED] * 9)
+    now, is_probe = closed.heard, []
+    backlog.ended({"a": False, "b": False}, [WAITS], [closed], ["b"], now=now)
+    for number in range(4):
+        now += 60
+        backlog.ended({"a": True}, [WAITS], [down(f"other {number}", now=now)], [], now=now)
+        is_probe.append(backlog.groups(1, now=now + 60)[0].is_probe)
+
+    assert is_probe == [True, True, False, True]
+
+
+def test_a_queue_that_had_no_turn_because_the_primary_was_lost_rests_as_well():
+    backlog = known("a", "b")
+
+    backlog.ended({"a": False, "b": False}, [WAITS], [down()], [], now=100)
+
+    assert backlog.groups(2, now=101) == []
+    assert [group.is_probe for group in backlog.groups(1, now=110)] == [True]
+
+
+def test_where_little_went_home_and_much_waits_there_is_a_short_rest():
+    backlog = known("a")
+
+    backlog.ended({"a": False}, [MOVED, receipt(Outcome.WAITING, 11)], [down()], [], now=100)
+
+    assert backlog.pause(now=100) == 5
+    assert backlog.groups(1, now=105) == [Group(queues=("a",))]
 
 
 # --- several primaries ------------------------------------------------------------------------
@@ -170,19 +244,21 @@ PRIMARIES = {
 
 @pytest.mark.parametrize(("slots", "groups"), PRIMARIES.values(), ids=PRIMARIES)
 def test_tasks_are_dealt_out_to_primaries(slots, groups):
-    assert of_two().groups(slots, now=0) == groups
+    dealt = of_two().groups(slots, now=0)
+    assert [(group.primary, group.queues) for group in dealt] == groups
 
 
 @pytest.mark.req("S-04")
 def test_a_primary_that_has_to_wait_holds_up_no_other():
     backlogs = of_two()
+    waits = [receipt(Outcome.WAITING, queue=queue) for queue in A]
 
-    backlogs.ended("a", [receipt(Outcome.WAITING)], [], [], now=100)
+    backlogs.ended("a", dict.fromkeys(A, False), waits, [], [], now=100)
 
     assert backlogs.pause(now=100) == 0
-    assert backlogs.groups(2, now=100) == [("b", (B[0],))]
-    backlogs.ended("b", [receipt(Outcome.MOVED)], [], B, now=100)
-    assert backlogs.pause(now=100) == PAUSE_SECONDS_MIN
+    assert backlogs.groups(2, now=100) == [Group(primary="b", queues=(B[0],))]
+    backlogs.ended("b", {B[0]: False}, [receipt(Outcome.MOVED, queue=B[0])], [], B, now=100)
+    assert backlogs.pause(now=100) == REST_SECONDS_MIN
     assert backlogs.groups(2, now=100) == []
 
 
@@ -190,10 +266,10 @@ def test_destinations_of_one_name_on_two_primaries_are_two():
     backlogs = of_two()
     one, other = Destination("orders"), Destination("orders")
     one.failed(Failure.UNAUTHORIZED, now=1)
-    backlogs.ended("a", [], [one], [], now=1)
+    backlogs.ended("a", {}, [], [one], [], now=1)
 
     assert backlogs.stopper == ("a", one)
     other.sent(now=1)
-    backlogs.ended("b", [], [other], [], now=1)
+    backlogs.ended("b", {}, [], [other], [], now=1)
     assert backlogs.destinations == (("a", one), ("b", other))
     assert backlogs.stopper is None, "somebody takes something: it can go on"

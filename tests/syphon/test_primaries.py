@@ -38,7 +38,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.ONCE_PAUSE_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("pairbus.syphon.job.ONCE_REST_SECONDS_MAX", 0.1)
     with (
         Broker(queues=["orders"]) as contoso,
         Broker(queues=["orders"]) as fabrikam,

@@ -3,15 +3,16 @@ that can be helped."""
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from pairbus.broker import Broker
 from pairbus.syphon.discovery import Listed, Named
 from pairbus.syphon.job import Job
+from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import HereRunner
-from tests.syphon.stage import Stage, backlog_names, numbered
+from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
 
 BACKLOGS = backlog_names(10)
 # Of five: the rest is for Spark.
@@ -63,6 +64,54 @@ def running(stage, **settings):
     finally:
         made.job.stop()
         made.thread.join(60)
+
+
+@contextmanager
+def silent(monkeypatch, stage, which):
+    """From the syphon's second send on, which is acknowledged."""
+    reached = threading.Event()
+    with ExitStack() as stack:
+
+        def act():
+            stack.enter_context(getattr(stage, which).faults.hang())
+            reached.set()
+
+        after_sends(monkeypatch, 2, act)
+        yield reached
+
+
+@pytest.mark.req("S-02", "S-04")
+def test_a_primary_that_goes_silent_in_the_middle_delays_no_stop_and_leaves_nothing_locked(
+    stage, monkeypatch
+):
+    ids = numbered(200)
+    stage.divert(ids)
+    with silent(monkeypatch, stage, "primary") as reached, running(stage) as syphon:
+        assert reached.wait(20)
+        seconds = syphon.stop()
+        free = stage.free()
+
+    assert seconds < STOP_SECONDS_MAX
+    moved = count(syphon.receipts, Outcome.MOVED)
+    assert 0 < moved < 20
+    assert free == ids[moved:]
+    assert stage.home()[:moved] == ids[:moved]
+
+
+@pytest.mark.req("S-02", "S-03")
+def test_a_secondary_that_goes_silent_in_the_middle_delays_no_stop_and_nothing_is_lost(
+    stage, monkeypatch
+):
+    ids = numbered(200)
+    stage.divert(ids)
+    with silent(monkeypatch, stage, "secondary") as reached, running(stage) as syphon:
+        assert reached.wait(20)
+        seconds = syphon.stop()
+
+    assert seconds < STOP_SECONDS_MAX
+    home = stage.home()
+    assert home == ids[: len(home)]
+    assert stage.left() >= len(ids) - len(home)
 
 
 @pytest.mark.req("S-02")

@@ -18,7 +18,7 @@ from pairbus.amqp.client_core import Core
 from pairbus.amqp.client_errors import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.client_frames import HEARTBEAT
 from pairbus.amqp.client_line import Line
-from pairbus.amqp.client_links import Link, Make, ReceiverLink, SenderLink, Ticket
+from pairbus.amqp.client_links import Link, Make, ReceiverLink, SenderLink, Settlement, Ticket
 from pairbus.amqp.client_session import Session
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
@@ -32,6 +32,7 @@ __all__ = [
     "PeerSilent",
     "ReceiverLink",
     "SenderLink",
+    "Settlement",
     "Ticket",
 ]
 
@@ -163,6 +164,16 @@ class Connection:
                 said = f"the connection to {self.host}:{self.port} was ended"
                 raise ConnectionLost(said, core.error)
 
+    def flush(self, until: float) -> None:
+        """Until all that was said is the system's to deliver, whatever becomes of us."""
+        self.turn(0.0)
+        line = self._line
+        assert line is not None
+        while line.has_output and line is self._line:
+            if _now() >= until:
+                raise PeerSilent(f"{self.host}:{self.port} takes nothing more")
+            self.turn(max(until - _now(), 0.0))
+
     def _last_words(self, line: Line) -> None:
         if self._core.out:
             line.put(b"".join(self._core.out))
@@ -256,14 +267,21 @@ class Connection:
         Answers which of them were refused, with the reason. Raises if the answer did not come: then
         nobody knows.
         """
+        return self.settled(link, self.begin_settling(link, ids, outcome), until=until)
+
+    def begin_settling(
+        self, link: ReceiverLink, ids: Sequence[int], outcome: Outcome
+    ) -> Settlement:
+        """The same without waiting: `settled` does that. It may not have left yet: see `flush`."""
         link.check()
-        session = link.session
-        settling = session.settling
-        link.settle(ids, outcome, two_phase=True)
-        try:
-            self.wait(lambda: not settling or session.is_over or link.is_over, until, "settlements")
-            link.check()
-        finally:
-            settling.clear()
-            refusals, session.refusals = session.refusals, {}
-        return refusals
+        return link.settle(ids, outcome, two_phase=True)
+
+    def settled(
+        self, link: ReceiverLink, settlement: Settlement, *, until: float
+    ) -> dict[int, AmqpError]:
+        """Wait for the answers to what was begun."""
+        if settlement.left:
+            self.wait(lambda: not settlement.left or link.is_over, until, "settlements")
+            if settlement.left:
+                link.check()
+        return settlement.refusals

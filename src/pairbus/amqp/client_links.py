@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.client_errors import LinkLost
 from pairbus.amqp.frames import FrameError
-from pairbus.amqp.outcomes import AmqpError, Outcome
+from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from pairbus.amqp.client_session import Session
@@ -30,6 +30,18 @@ class Ticket:
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
+
+
+class Settlement:
+    """What was said of deliveries together, and how many of them the peer has not answered yet."""
+
+    __slots__ = ("kind", "left", "refusals")
+
+    def __init__(self, kind: OutcomeKind) -> None:
+        self.kind = kind
+        self.left = 0
+        self.refusals: dict[int, AmqpError] = {}
+        """By delivery-id: those that the peer refused, and why."""
 
 
 class Link:
@@ -124,13 +136,15 @@ class ReceiverLink(Link):
             self._is_draining = True
             self.session.flow(self, self.credit, drain=True)
 
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> None:
+    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
         """Say what became of these deliveries; gaps are allowed.
 
-        `two_phase`: the peer answers, and until then they are in the session's `settling`.
+        `two_phase`: the peer answers, and until then they are in the session's `settling`. Of a
+        link that is over, nothing is left to wait for, because nothing was said.
         """
-        if not self.is_over:
-            self.session.dispose(ids, outcome, two_phase=two_phase)
+        if self.is_over:
+            return Settlement(outcome.kind)
+        return self.session.dispose(ids, outcome, two_phase=two_phase)
 
     # -- the peer's -------------------------------------------------------------------------
 

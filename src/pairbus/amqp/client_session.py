@@ -20,9 +20,17 @@ from pairbus.amqp.client_frames import (
     read_transfer,
     transfer_frames,
 )
-from pairbus.amqp.client_links import SERIAL, Link, Make, ReceiverLink, SenderLink, Ticket
+from pairbus.amqp.client_links import (
+    SERIAL,
+    Link,
+    Make,
+    ReceiverLink,
+    SenderLink,
+    Settlement,
+    Ticket,
+)
 from pairbus.amqp.frames import ATTACH, BEGIN, DETACH, END, FrameError, encode_frame
-from pairbus.amqp.outcomes import NO_OUTCOME, AmqpError, Outcome, OutcomeKind
+from pairbus.amqp.outcomes import NO_OUTCOME, AmqpError, Outcome
 from pairbus.amqp.types import Described, Symbol, UByte, UInt, ULong
 
 if TYPE_CHECKING:
@@ -47,7 +55,6 @@ class Session:
         "channel",
         "is_over",
         "links",
-        "refusals",
         "settling",
     )
 
@@ -67,10 +74,8 @@ class Session:
         self._blocked: list[bytes] = []  # transfers that wait for the peer's window
         self._next_delivery_id = 0
         self._sent: dict[int, Ticket] = {}
-        self.settling: dict[int, OutcomeKind] = {}
+        self.settling: dict[int, Settlement] = {}
         """Deliveries on whose settlement the peer has not answered yet."""
-        self.refusals: dict[int, AmqpError] = {}
-        """... and those whose settlement it refused: to be read and cleared by who asked."""
         fields = [None, UInt(0), UInt(WINDOW), UInt(WINDOW), UInt(_HANDLE_MAX)]
         self._write(BEGIN, fields)
 
@@ -151,13 +156,18 @@ class Session:
             )
         )
 
-    def dispose(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> None:
+    def dispose(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
         """One frame for each run of consecutive ids."""
-        state, settling, kind = encode_outcome(outcome), self.settling, outcome.kind
+        state, settling, settlement = (
+            encode_outcome(outcome),
+            self.settling,
+            Settlement(outcome.kind),
+        )
         first = last = -1
         for number in ids:
             if two_phase:
-                settling[number] = kind
+                settling[number] = settlement
+                settlement.left += 1
             if number == last + 1 and first >= 0:
                 last = number
                 continue
@@ -166,6 +176,7 @@ class Session:
             first = last = number
         if first >= 0:
             self._dispose(first, last, two_phase, state)
+        return settlement
 
     def _dispose(self, first: int, last: int, two_phase: bool, state: bytes) -> None:
         frame = disposition(self.channel, first, last, settled=not two_phase, state=state)
@@ -301,14 +312,15 @@ class Session:
         """The peer's answer to settlements of ours: the same again, or why not."""
         settling, answered = self.settling, outcome.kind
         for number in numbers:
-            asked = settling.pop(number, None)
-            if asked is None:
+            settlement = settling.pop(number, None)
+            if settlement is None:
                 continue
+            settlement.left -= 1
             if outcome.error is not None:
-                self.refusals[number] = outcome.error
-            elif asked is not answered:
-                said = f"{asked.name.lower()} was answered with {answered.name.lower()}"
-                self.refusals[number] = AmqpError("amqp:internal-error", said)
+                settlement.refusals[number] = outcome.error
+            elif settlement.kind is not answered:
+                said = f"{settlement.kind.name.lower()} was answered with {answered.name.lower()}"
+                settlement.refusals[number] = AmqpError("amqp:internal-error", said)
 
 
 def _number(fields: list[Any], index: int, frame: str, *, default: int | None = None) -> int:

@@ -52,11 +52,12 @@ def _soon(ask: Callable[[Any], list[str]], context: typer.Context, incomplete: s
     ca_file = context.params.get("ca_file")
     found: list[str] = []
 
+    # Before the clock runs: loading the SDK takes its time, but never for ever.
+    from pairbus.console.administration import administration
+    from pairbus.console.target import parse_target
+
     def work() -> None:
         try:
-            from pairbus.console.administration import administration
-            from pairbus.console.target import parse_target
-
             with administration(parse_target(text, ca_file)) as admin:
                 found.extend(name for name in ask(admin) if name.startswith(incomplete))
         except Exception:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError
 
@@ -19,6 +19,9 @@ from pairbus.console.spans import age_text
 from pairbus.console.target import Target
 from pairbus.errors import ConfigError, NamespaceError
 
+_MARGIN_SECONDS: Final = 300.0
+"""By which this machine's clock may be ahead of the service's."""
+
 
 def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, now: float) -> None:
     """Raises ConfigError if ids are to be kept that `goal` may remember.
@@ -28,12 +31,13 @@ def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, 
     window = _window(target, goal)
     if window is None:
         return
-    seconds = window.total_seconds()
+    seconds = window.total_seconds() + _MARGIN_SECONDS
     young = sum(moment is None or now - moment <= seconds for moment in enqueued)
     if young:
         raise ConfigError(
-            f"{young} of them were enqueued within the {age_text(seconds)} for which "
-            f"{goal.spoken} remembers message ids, and would be dropped as duplicates: give them "
+            f"{young} of them were enqueued within the {age_text(window.total_seconds())} for "
+            f"which {goal.spoken} remembers message ids (and a little more, for clocks that "
+            "differ), and would be dropped as duplicates: give them "
             f"new ones with --new-ids, or choose others with --older-than {round(seconds)}s"
         )
 

@@ -19,7 +19,7 @@ from pairbus.console.dead_letter_walk import Fate, Resubmitting, purged, walk
 from pairbus.console.interrupts import Stop, stoppable
 from pairbus.console.looking import looked
 from pairbus.console.message_filter import Filter, chosen
-from pairbus.console.message_form import Form, form_of, row_of
+from pairbus.console.message_form import Form, shown_form
 from pairbus.console.message_show import line_of, page_of, table_of
 from pairbus.console.messaging import quick_client, told
 from pairbus.console.places import Part, Place, parse_place
@@ -57,7 +57,7 @@ def show_list(target: Target, place: Place, filter: Filter, *, count: int, as_js
 def show_whole(target: Target, place: Place, filter: Filter, *, count: int, as_json: bool) -> None:
     found = 0
     for form in _forms(target, place, filter, count):
-        print(line_of(form) if as_json else page_of(form))
+        print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
         found += 1
     if not found:
         raise NamespaceError(f"{place.spoken} has none of these, at {target.address}")
@@ -66,7 +66,7 @@ def show_whole(target: Target, place: Place, filter: Filter, *, count: int, as_j
 def _forms(target: Target, place: Place, filter: Filter, count: int) -> Iterator[Form]:
     with quick_client(target) as client, told(target, place, needs="Listen"):
         for message in islice(_found(client, target, place, filter), count):
-            yield form_of(row_of(message))
+            yield shown_form(message)
 
 
 def _found(client: FastClient, target: Target, place: Place, filter: Filter) -> Iterator[Read]:
@@ -164,7 +164,7 @@ def _numbers(
             moment = message.note("x-opt-enqueued-time")
             found[sequence_number(message)] = moment / 1000 if isinstance(moment, int) else None
             if len(found.forms) < _SHOWN_MAX:  # of millions
-                found.forms.append(form_of(row_of(message)))
+                found.forms.append(shown_form(message))
             advance(1)
         return found
 

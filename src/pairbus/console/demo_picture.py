@@ -74,6 +74,9 @@ class Report:
     missing: dict[str, list[str]]
     """Ids that did not arrive, by place."""
     failure: str
+    """What did not happen in time."""
+    error: str = ""
+    """Of the last send that failed."""
 
     @property
     def ledger(self) -> Line:
@@ -168,6 +171,8 @@ def remarks(report: Report) -> list[str]:
         f"{ledger.raised}; the slowest took {report.slowest_seconds:.1f} s. Brought home by the "
         f"syphon: {report.moved:,}."
     ]
+    if report.error:
+        said.append(f"The last send that failed: {' '.join(report.error.split())[:500]}")
     if ledger.repeated:
         said.append(
             f"Handed out again, because the receiver's answer died with the primary: "

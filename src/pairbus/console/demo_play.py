@@ -28,7 +28,6 @@ from pairbus.console.demo_traffic import (
 )
 from pairbus.console.demo_view import Show
 from pairbus.errors import NamespaceError
-from pairbus.events import Event, PingSent
 
 START_SECONDS_MAX: Final = 60.0
 RESTART_SECONDS: Final = 2.0
@@ -66,7 +65,6 @@ class Play:
         self.receivers = Receivers(self.account)
         self.counter = Counter()
         self.told: list[tuple[float, Cue]] = []
-        self._pings = 0
         self._began = time.monotonic()
         self._script: Script
         self._history: list[int] = []
@@ -137,7 +135,7 @@ class Play:
         self._wait_for(lambda: self.primary.is_ready and self.secondary.is_ready)
         east, west = self.primary.connection_string, self.secondary.connection_string
         ca_files = str(self.primary.ca_file), str(self.secondary.ca_file)
-        self._wait_for_work(lambda: self.senders.pair(east, west, ca_files[1], self._observe))
+        self._wait_for_work(lambda: self.senders.pair(east, west, ca_files[1]))
         self.syphon.start(east, west)
         self.receivers.start(east, [place for where in PLACES.values() for place in where])
         self.counter.start(east, west, ca_files)
@@ -167,9 +165,6 @@ class Play:
         self._wait_for(lambda: not thread.is_alive())
         if failed:
             raise failed[0]
-
-    def _observe(self, event: Event) -> None:
-        self._pings += isinstance(event, PingSent)
 
     def _check_cast(self) -> None:
         """All must run who should; who is to start again is started until it has its port."""
@@ -274,13 +269,15 @@ class Play:
         missing: dict[str, list[str]] = {}
         for entity in PLACES:
             missing |= self.account.missing(entity)
+        status = self.senders.status
         return Report(
             lines=self.account.lines(),
             rows=self._rows(),
             down_seconds=self._down_seconds,
             slowest_seconds=self.senders.slowest,
-            pings=self._pings,
+            pings=0 if status is None else status.pings_sent,
             moved=self.syphon.moved,
             missing=missing,
             failure=self._script.failure,
+            error=self.senders.error,
         )

@@ -129,7 +129,10 @@ class Script:
             self._has_told_syphon = True
             cues.append(self._say("Spark is up: the syphon watches the backlog queues."))
         if now - self._began >= WHOLE_SECONDS_MAX and not self._is_ending:
-            cues += self._give_up(f"the demo is not over after {WHOLE_SECONDS_MAX:.0f} s", now)
+            spark = "" if facts.is_syphon_ready else ", and Spark is not up"
+            cues += self._give_up(
+                f"after {WHOLE_SECONDS_MAX:.0f} s it is still {self._scene.value}{spark}", now
+            )
         else:
             cues += self._scenes[self._scene](facts, now)
         return cues

@@ -21,7 +21,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.console.demo_account import Account
-from pairbus.events import Event
 from pairbus.sender.status import PairingStatus
 
 PRIMARY: Final = "east"
@@ -99,10 +98,10 @@ class Senders(Worker):
         self._generation = 0
         self.slowest = 0.0
         """The longest that a call has taken, in seconds."""
+        self.error = ""
+        """Of the last call that has raised."""
 
-    def pair(
-        self, primary: str, secondary: str, ca_file: str, tell: Callable[[Event], None]
-    ) -> None:
+    def pair(self, primary: str, secondary: str, ca_file: str) -> None:
         # Without retries the first failure is known at once; with an interval of 0 it is diverted.
         client = ServiceBusClient.from_connection_string(primary, retry_total=0)
         partner = PlainClient.from_connection_string(secondary)
@@ -119,7 +118,6 @@ class Senders(Worker):
                 failover_interval=timedelta(0),
                 ping_primary_interval=timedelta(seconds=1),
                 primary_namespace_name=PRIMARY,
-                observers=[tell],
             )
         )
         self._client = client
@@ -138,7 +136,7 @@ class Senders(Worker):
     def close(self) -> None:
         self.stop()
         self.join()
-        with suppress(AzureError):
+        with suppress(Exception):  # who is gone need not be told
             self._open.close()
 
     def _send(self, entity: str, number: int) -> None:
@@ -174,7 +172,8 @@ class Senders(Worker):
             began = time.monotonic()
             try:
                 sender.send_messages(message)
-            except AzureError:
+            except Exception as error:  # whatever it is, it is one that should not have been
+                self.error = f"{entity}: {type(error).__name__}: {error}"
                 self._account.raised(entity)
                 if self.stopping.wait(RETRY_SECONDS):
                     return
@@ -203,7 +202,8 @@ class Receivers(Worker):
     def _receive(self, primary: str, place: str) -> None:
         while not self.stopping.is_set():
             with (
-                suppress(AzureError),
+                # A connection that breaks has more kinds of errors than the SDK's own.
+                suppress(Exception),
                 PlainClient.from_connection_string(primary, retry_total=0) as client,
                 self._opened(client, place) as receiver,
             ):

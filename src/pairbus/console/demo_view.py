@@ -75,6 +75,7 @@ class JsonShow:
             entities=told,
             missing=report.missing,
             failure=report.failure,
+            error=report.error,
             down_seconds=report.down_seconds,
             slowest_seconds=report.slowest_seconds,
             pings=report.pings,

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from pairbus.errors import ConfigError
 from pairbus.spark.columns import COLUMNS, DATA_BODY, NAMES
-from pairbus.spark.rows import Read, reader_of
+from pairbus.spark.rows import Read, UnreadableMessage, reader_of
 from pairbus.spark.typed import TYPES, Typed
 
 Form = dict[str, Any]
@@ -30,6 +30,7 @@ ADDED: Final = {
     "DeadLetterErrorDescription": "deadLetterErrorDescription",
 }
 """What a message gets when it is put aside, among the properties of its application."""
+UNREADABLE: Final = "unreadable"
 BASE64: Final = "base64"
 ENCODING: Final = "bodyEncoding"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +46,15 @@ _read_all: Final[Callable[[Read], list[Any]]] = reader_of(NAMES)
 def row_of(message: Read) -> Row:
     """Raises UnreadableMessage."""
     return dict(zip(NAMES, _read_all(message), strict=True))
+
+
+def shown_form(message: Read) -> Form:
+    """For who only looks: what cannot be read is told, and holds up nothing else."""
+    try:
+        return form_of(row_of(message))
+    except UnreadableMessage as error:
+        number = message.note("x-opt-sequence-number")
+        return {"sequenceNumber": number, UNREADABLE: str(error)}
 
 
 def form_of(row: Mapping[str, Any]) -> Form:
@@ -183,7 +193,7 @@ def _utf_8(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{where}: half of a surrogate pair is no text") from None
+        raise ConfigError(f"{where}: {text[:40]!r} is no text: it cannot be UTF-8") from None
 
 
 def _text(value: Any, where: str) -> str:
@@ -250,6 +260,7 @@ def parse_property(text: str) -> tuple[str, dict[str, str | None]]:
         if colon:
             raise ConfigError(f"--property {text!r}: {kind!r} is none of {', '.join(TYPES)}")
         kind = "string"
+    _utf_8(text, "--property")
     return name, _pair(kind, None if kind == "null" else value)
 
 

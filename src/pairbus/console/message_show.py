@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from pairbus.console.message_form import ENCODING, Form
+from pairbus.console.message_form import ENCODING, UNREADABLE, Form
 from pairbus.console.tables import make_table
 
 _BODY_CHARACTERS_MAX: Final = 60
@@ -25,9 +25,26 @@ def line_of(form: Form) -> str:
     return json.dumps(form, ensure_ascii=False)
 
 
-def page_of(form: Form) -> str:
-    """All of a message, for people: what is said of it, an empty line, and its body."""
-    return "\n".join([*(f"{name}: {value}" for name, value in _fields(form)), "", _body(form), ""])
+def page_of(form: Form, *, on_terminal: bool) -> str:
+    """All of a message, for people: what is said of it, an empty line, and its body.
+
+    A body is printed as it is, but for what would give orders to a terminal.
+    """
+    body = _body(form)
+    if on_terminal:
+        body = visible(body, besides="\n\t")
+    fields = (f"{visible(name)}: {visible(value)}" for name, value in _fields(form))
+    return "\n".join([*fields, "", body, ""])
+
+
+def visible(text: str, *, besides: str = "") -> str:
+    """Control characters as they are written in programs: a message is anybody's text."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in besides else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def _fields(form: Form) -> Iterator[tuple[str, str]]:
@@ -59,7 +76,7 @@ def table_of(forms: Iterable[Form], *, are_dead: bool = False) -> Table:
     table = make_table("Sequence", "Enqueued", "Message id", "Subject", *own, "Body")
     for form in forms:
         name = "deadLetterReason" if are_dead else "sessionId"
-        texts = (str(form.get(key) or "-") for key in ("messageId", "subject", name))
+        texts = (visible(str(form.get(key) or "-")) for key in ("messageId", "subject", name))
         number, moment = form.get("sequenceNumber"), form.get("enqueuedTime") or "-"
         table.add_row(str(number), moment, *texts, _glance(form))
     return table
@@ -67,6 +84,8 @@ def table_of(forms: Iterable[Form], *, are_dead: bool = False) -> Table:
 
 def _glance(form: Form) -> str:
     """The beginning of the body: a table is to look at, `show` and --json have all of it."""
+    if UNREADABLE in form:
+        return f"({form[UNREADABLE]})"
     if ENCODING in form:
         return f"({form.get('bodyType') or 'binary'}, in {form[ENCODING]})"
     text = _body(form)

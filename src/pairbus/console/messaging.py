@@ -20,6 +20,7 @@ from pairbus.console.reasons import why_unreachable
 from pairbus.console.target import Target
 from pairbus.errors import ConfigError, NamespaceError
 from pairbus.servicebus.fast import FastClient
+from pairbus.spark.rows import UnreadableMessage
 
 ANSWER_SECONDS_MAX: Final = 30.0
 _NOT_FOUND: Final = 404
@@ -59,6 +60,8 @@ def told(target: Target, place: Place, *, needs: str) -> Iterator[None]:
         yield
     except AzureError as error:
         raise NamespaceError(complaint(error, target, place, needs=needs)) from error
+    except UnreadableMessage as error:
+        raise NamespaceError(str(error)) from error
     except ValueError as error:  # the SDK's word for an EntityPath that is another's
         if "EntityPath" not in str(error):
             raise

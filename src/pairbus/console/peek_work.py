@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from itertools import islice
 
 from pairbus.console.looking import looked
 from pairbus.console.message_filter import Choice, chosen, parse_filter
-from pairbus.console.message_form import Form, form_of, row_of
+from pairbus.console.message_form import Form, shown_form
 from pairbus.console.message_show import line_of, page_of, table_of
 from pairbus.console.messaging import quick_client, told
 from pairbus.console.places import Part, Place, SubQueue, parse_place
@@ -33,7 +34,7 @@ def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
     forms = _forms(target, place, wanted)
     if as_json or wanted.whole:
         for form in forms:
-            print(line_of(form) if as_json else page_of(form))
+            print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
     else:
         print_table(table_of(forms, are_dead=place.part is not Part.MESSAGES))
 
@@ -47,4 +48,4 @@ def _forms(target: Target, place: Place, wanted: Wanted) -> Iterator[Form]:
         now = time.time()
         right = (message for message in found if chosen(filter, message, now=now))
         for message in islice(right, wanted.count):
-            yield form_of(row_of(message))
+            yield shown_form(message)

@@ -34,6 +34,8 @@ class SubQueue(StrEnum):
 
 
 _PARTS: Final = {part.value.lower(): part for part in reversed(Part)}
+# The service decides what is a name; these could not even be asked for.
+_NO_NAME: Final = re.compile(r"[\s?#%;=\"'\\\x00-\x1f\ud800-\udfff]|//")
 _SUBSCRIPTION: Final = re.compile(r"(?P<topic>.+)/subscriptions/(?P<name>[^/]+)", re.IGNORECASE)
 
 
@@ -90,4 +92,9 @@ def parse_place(
             "which entity? Name a queue, such as orders, or a topic and a subscription, such as "
             "events audit"
         )
+    for name in filter(None, (path, subscription)):
+        if _NO_NAME.search(name):
+            raise ConfigError(
+                f"{name!r} is no entity's name: letters, digits, '.', '-', '_' and '/' are expected"
+            )
     return Place(entity=path, subscription=subscription, part=part)

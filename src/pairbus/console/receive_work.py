@@ -23,7 +23,7 @@ from pairbus.console.interrupts import Stop, stoppable
 from pairbus.console.message_form import Form
 from pairbus.console.message_show import line_of, page_of
 from pairbus.console.messaging import told
-from pairbus.console.places import Place, SubQueue, parse_place
+from pairbus.console.places import Part, Place, SubQueue, parse_place
 from pairbus.console.receive_sources import (
     CREDIT_MAX,
     QuickSource,
@@ -62,6 +62,8 @@ class Wanted:
 def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
     place = parse_place(wanted.entity, wanted.subscription, wanted.sub_queue)
     verdict = _verdict(wanted)
+    if place.part is not Part.MESSAGES and (wanted.session is not None or wanted.next_session):
+        raise ConfigError(f"{place.spoken} has no sessions: leave --session and --next-session out")
     wait_seconds = parse_span(wanted.wait, "--wait").total_seconds()
     write = _writer(wanted.to, as_json=as_json)
     # A bar between messages on the same screen would be a mess.
@@ -204,7 +206,7 @@ def _print(forms: list[Form], *, as_json: bool) -> None:
     """On its way to whoever reads it when this returns; on the disk, if it is a file."""
     try:
         for form in forms:
-            print(line_of(form) if as_json else page_of(form))
+            print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
         sys.stdout.flush()
         with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
             if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):

@@ -83,6 +83,10 @@ def _stopped(tally: _Tally) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"pairbus: interrupted, {tally.sent} were sent", file=sys.stderr)
         raise
+    except ConfigError as error:  # of a later line or file
+        if not tally.sent:
+            raise
+        raise ConfigError(f"{error}; {tally.sent} were sent before it") from error
 
 
 def _send(sender: Sender, chunk: list[bytes], tally: _Tally, target: Target, place: Place) -> None:

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from pairbus.console.message_show import visible
 from pairbus.console.spans import age_text
 from pairbus.console.status_metrics import Told
 from pairbus.console.status_probe import Backlog, BacklogState, NamespaceState
@@ -162,7 +163,7 @@ def _backlog(status: Status) -> list[Table | Text]:
 def _destinations(one: BacklogState) -> str:
     if not one.destinations:
         return "-"
-    words = ", ".join(f"{path} {count}" for path, count in one.destinations.items())
+    words = ", ".join(f"{visible(path)} {count}" for path, count in one.destinations.items())
     is_part = one.looked_at < one.waiting
     return f"{words} (of the first {one.looked_at})" if is_part else words
 

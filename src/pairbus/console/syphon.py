@@ -86,6 +86,16 @@ def syphon(
             help="Tasks for one backlog queue; with more than one, order is not kept.",
         ),
     ] = 1,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve metrics for Prometheus on this port of this machine; 0 is any.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Bring diverted messages home: from the backlog queues to where they belong, on Spark.
@@ -117,6 +127,7 @@ def syphon(
             ledger=ledger,
             ttl_keeps_running=keep_ttl_running,
             shares=shares,
+            metrics_port=metrics_port,
             as_json=as_json,
         )
     )

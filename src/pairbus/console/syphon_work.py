@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,8 +23,9 @@ from pairbus.errors import ConfigError, NamespaceError, OptionsError
 from pairbus.spark.settings import Address
 from pairbus.syphon.cluster import session
 from pairbus.syphon.discovery import Listed
-from pairbus.syphon.job import Job, SyphonError, SyphonOptions
+from pairbus.syphon.job import Job, RoundEnded, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger
+from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.runner import SparkRunner
 
 # A stop waits for the round that runs, and then for Spark: five seconds are for both.
@@ -42,6 +44,7 @@ class Wanted:
     ledger: Path | None
     ttl_keeps_running: bool
     shares: int
+    metrics_port: int | None
     as_json: bool
 
 
@@ -53,6 +56,8 @@ def run(wanted: Wanted) -> None:
             raise ConfigError(f"primary and secondary are the same namespace, {primary.address}")
     if importlib.util.find_spec("pyspark") is None:
         raise OptionsError("the syphon runs on Spark, which is not installed: pairbus[spark]")
+    if wanted.metrics_port is not None and importlib.util.find_spec("prometheus_client") is None:
+        raise OptionsError("metrics need prometheus-client, not installed: pairbus[prometheus]")
     options = SyphonOptions(
         primary={name: _address(primary) for name, primary in primaries.items()},
         secondary=_address(secondary),
@@ -68,15 +73,21 @@ def run(wanted: Wanted) -> None:
         try:
             with _told(), session(wanted.master) as spark:
                 spark.sparkContext.setLogLevel("ERROR")
+                watchers: list[Callable[[RoundEnded], None]] = [show.round_ended]
+
+                def progress(ended: RoundEnded) -> None:
+                    for watcher in watchers:
+                        watcher(ended)
+
                 job = Job(
                     options,
                     SparkRunner(spark),
                     discovery,
                     ledger=ledger,
-                    progress=show.round_ended,
+                    progress=progress,
                     cancel=spark.sparkContext.cancelAllJobs,
                 )
-                with _stopped_by_signals(job, show):
+                with _metrics(wanted.metrics_port, job, watchers), _stopped_by_signals(job, show):
                     show.begin(tuple(primaries), len(queues), discovery.others)
                     receipts = job.run(once=wanted.once)
             show.end(receipts)
@@ -84,6 +95,23 @@ def run(wanted: Wanted) -> None:
             show.close()
         if job.left:
             raise NamespaceError(job.left)
+
+
+@contextmanager
+def _metrics(
+    port: int | None, job: Job, watchers: list[Callable[[RoundEnded], None]]
+) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    metrics = SyphonMetrics(spending=job.spending)
+    served = metrics.serve(port)
+    print(f"metrics: http://127.0.0.1:{served}/metrics", file=sys.stderr, flush=True)
+    watchers.append(metrics)
+    try:
+        yield
+    finally:
+        metrics.close()
 
 
 def _primaries(wanted: Wanted) -> dict[str, Target]:

@@ -56,6 +56,10 @@ class Rotation:
         """How often it came back. What began in an earlier turn tells nothing of this one."""
         return self._turns[queue]
 
+    def holds(self, queue: str, turn: int) -> bool:
+        """Is it in the rotation, and has been ever since this turn began?"""
+        return self._turns.get(queue) == turn and queue not in self._withdrawn
+
     def pick(self) -> str | None:
         """One of those in the rotation; None when none is left."""
         return self._choose(self._in_rotation) if self._in_rotation else None

@@ -79,7 +79,9 @@ class Router:
         if entity is None or entity.health.state is not State.FAILED_OVER:
             return None
         plan = entity.to_backlog
-        return plan if plan is not None and self._holds(plan, entity.queue) else None
+        if plan is None or plan.queue != entity.queue:
+            return None
+        return plan if self._rotation.holds(plan.queue, plan.turn) else None
 
     def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
         """For the rest of a call of which a part is in the backlog, whatever the entity's state."""
@@ -88,7 +90,7 @@ class Router:
         if queue is None:
             return self.causes(path, now=now)
         plan = entity.to_backlog
-        if plan is None or not self._holds(plan, queue):
+        if plan is None or plan.queue != queue or plan.turn != self._rotation.turn(queue):
             plan = entity.to_backlog = ToBacklog(queue, self._rotation.turn(queue))
         return plan
 
@@ -300,11 +302,6 @@ class Router:
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
-
-    def _holds(self, plan: ToBacklog, queue: str | None) -> bool:
-        """It leads to this queue, which has been in the rotation ever since."""
-        rotation = self._rotation
-        return plan.queue == queue and rotation.has(queue) and rotation.turn(queue) == plan.turn
 
     def _advance(self, entity: Entity, *, now: float) -> None:
         before = entity.health.state

@@ -108,7 +108,9 @@ def socket_of(sender: Any) -> Any:
 
 
 def close_socket(sock: Any) -> None:
-    """The SDK leaves a socket that was reset to the garbage collector, which warns."""
+    """The SDK leaves a socket that was reset to the garbage collector, which warns; and whoever is
+    still reading from it, to himself."""
+    _shut_down(sock)
     close = getattr(sock, "close", None)
     if close is not None:
         with suppress(OSError):
@@ -192,7 +194,10 @@ def cut(sender: Any) -> bool:
 
     `close` would wait for the lock that the stuck read holds.
     """
-    sock = socket_of(sender)
+    return _shut_down(socket_of(sender))
+
+
+def _shut_down(sock: Any) -> bool:
     if sock is None:
         return False
     try:

@@ -121,14 +121,16 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
     """
     raw = _raw(message)
     twin = _twin(raw)
-    if raw.header is not None and _is_blank(raw.header):
+    header, fields = raw.header, raw.properties
+    if header is not None and _is_blank(header):
         # Which is how it goes out: the SDK takes its time to find that out.
-        twin.header = None  # type: ignore[assignment]
-    session_id = _take_session(twin)
-    time_to_live_ms = _take_time_to_live(twin)
+        twin.header = header = None  # type: ignore[assignment]
+    # Most have none of this, and every message in an outage comes here.
+    session_id = None if fields is None or fields.group_id is None else _take_session(twin)
+    time_to_live_ms = None if header is None else _take_time_to_live(twin)
     if schedule is not None and _milliseconds(schedule) is None:
         raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
-    annotated = _take_schedule(twin)
+    annotated = _take_schedule(twin) if raw.annotations else None
     scheduled_ms = annotated if schedule is None else _milliseconds(schedule)
     properties = wrap(
         raw.application_properties,
@@ -188,7 +190,7 @@ def _is_blank(header: AmqpMessageHeader) -> bool:
 def _take_session(twin: AmqpAnnotatedMessage) -> str | None:
     properties = twin.properties
     session_id = None if properties is None else properties.group_id
-    if session_id is None or properties is None or not isinstance(session_id, (str, bytes)):
+    if properties is None or not isinstance(session_id, (str, bytes)):
         return None
     twin.properties = anew = _twin(properties)
     anew.group_id = None
@@ -213,9 +215,7 @@ def _take_time_to_live(twin: AmqpAnnotatedMessage) -> int | None:
 
 
 def _take_schedule(twin: AmqpAnnotatedMessage) -> int | None:
-    annotations = twin.annotations
-    if not annotations:
-        return None
+    annotations = twin.annotations or {}
     found = {key: _milliseconds(annotations[key]) for key in _SCHEDULE_KEYS if key in annotations}
     times = {key: value for key, value in found.items() if value is not None}
     if not times:

@@ -141,20 +141,18 @@ class BatchReader(DataSourceReader):
 
 
 _CREDIT = 1000
-_CREDIT_WITH_A_LIMIT = 100
 
 
 def _received(options: ReadOptions, count: int | None) -> Iterator[bytes]:
-    """Until none came for a while, or there are enough.
-
-    What was on its way then is deleted in the queue already, so it comes on top of `count`.
-    """
-    credit = _CREDIT if count is None else min(count, _CREDIT_WITH_A_LIMIT)
+    """Until none came for a while, or there are enough: no more than `count` are asked for, because
+    what is given out is deleted in the queue already."""
     with options.address.client(timeout_seconds=options.timeout_seconds) as client:
-        receiver = client.receiver(options.path, credit=credit, mode="receiveAndDelete")
+        receiver = client.receiver(
+            options.path, credit=_CREDIT, mode="receiveAndDelete", at_most=count
+        )
         taken = 0
         while count is None or taken < count:
-            found = receiver.receive(credit, max_wait_seconds=options.wait_seconds)
+            found = receiver.receive(_CREDIT, max_wait_seconds=options.wait_seconds)
             if not found:
                 break
             taken += len(found)

@@ -1,40 +1,46 @@
 """One task of a round: messages of some backlog queues go home, for some seconds.
 
 Received, restored, sent in batches to where they belong, and settled only when the primary has
-acknowledged them. Who dies in between has delivered a chunk that will be delivered again, which
-duplicate detection absorbs. What cannot go now is held until the end of the task, so that it does
-not come round again and again, and then released: no lock outlives the task. What was sent is
-told in receipts.
+acknowledged them. That goes on half a chunk at a time: while one half is in the air, the one before
+it is being settled, and the next is received and restored. So whoever dies in between, a chunk at
+most has been delivered that will be delivered again, which duplicate detection absorbs. No lock
+outlives the task. What became of messages is told in receipts.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from azure.core.exceptions import AzureError
 
+from pairbus.cost.meter import Reading
 from pairbus.route.envelope import EnvelopeError
-from pairbus.servicebus.fast import FastClient, Received, Receiver, Sender, SendFailed, SettleFailed
+from pairbus.servicebus.fast import Received
+from pairbus.servicebus.fast.receiver import stop_all
+from pairbus.servicebus.fast.watch import wait_for_any
 from pairbus.spark.settings import Address
-from pairbus.syphon.destinations import POLICY, Destination, Destinations, Failure, Reaction
+from pairbus.syphon.account import Account
+from pairbus.syphon.delivery import Delivery, Half
+from pairbus.syphon.destinations import Destination, Destinations
+from pairbus.syphon.meter import Spending
 from pairbus.syphon.receipts import Collector, Outcome, Receipt
-from pairbus.syphon.restore import Restored, restore
-from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
-from pairbus.syphon.verdicts import failure_of
-
-logger = logging.getLogger("pairbus.syphon")
+from pairbus.syphon.restore import restore
+from pairbus.syphon.source import Source
+from pairbus.syphon.step import Bury, next_step
 
 # A queue that had nothing for so long is empty. The first credit takes a moment to be answered.
 EMPTY_SECONDS = 0.25
-# Locks of backlog queues last a minute; what is older than this when its turn comes is renewed.
-RENEW_SECONDS = 20.0
+# How many messages may have been received ahead, in all queues: they are locked meanwhile.
+AHEAD_MAX = 2_500
 # The most that one answer is waited for, so that a silent primary does not outlast the locks.
 ANSWER_SECONDS_MAX = 15.0
-# How far a chunk may go beyond the task's time before the rest of it is put back.
-LATE_SECONDS_MAX = 1.0
+# How far beyond the task's time a chunk may be sent, an answer of the primary be waited for, and
+# one of the secondary: a stop waits for all of that.
+LATE_SECONDS_MAX = 0.25
+ANSWER_LATE_SECONDS_MAX = 1.0
+RELEASE_LATE_SECONDS_MAX = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +55,8 @@ class DrainTask:
     secondary: Address
     seconds: float = 3.0
     chunk: int = 500
-    """How many messages are sent before they are settled: the most that can arrive twice when the
-    task dies."""
+    """How many messages may have been sent without being known to be settled: the most that can
+    arrive twice when the task, or what it talks to, dies."""
     held_max: int = 20_000
     """How many may be held for destinations that are down, in each queue."""
     ttl_keeps_running: bool = False
@@ -66,19 +72,8 @@ class Drained:
     """The queues in which nothing was left that this task could have taken."""
     troubles: tuple[tuple[str, str], ...]
     """Queue, and why it could not be received from or settled in."""
-
-
-Pair = tuple[Received, Restored]
-
-
-@dataclass(slots=True, eq=False)
-class _Source:
-    queue: str
-    receiver: Receiver
-    held: dict[str, list[Pair]] = field(default_factory=dict)
-    """By destination: later messages for the same must not overtake them."""
-    held_count: int = 0
-    empty_since: float | None = None
+    spent: tuple[Reading, ...] = ()
+    """What was asked of the namespaces."""
 
 
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
@@ -88,317 +83,197 @@ def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained
 class _Drain:
     def __init__(self, task: DrainTask, clock: Callable[[], float]) -> None:
         self._task = task
-        self._clock = clock
-        self._collector = Collector(run=task.run, round=task.round)
+        self._account = Account(Collector(run=task.run, round=task.round), clock)
         self._destinations = Destinations(task.known)
-        self._senders: dict[str, Sender] = {}
-        self._home = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._is_home_lost = False
-        """The primary does not answer at all: no destination needs to be tried for that."""
-        self._deadline = 0.0
-        self._troubles: dict[str, str] = {}
-        self._emptied: set[str] = set()
+        # Neither is connected yet: one that cannot be reached is trouble, and not the end.
+        self._spending = Spending(since=clock())
+        self._home = self._spending.client(task.primary, timeout_seconds=ANSWER_SECONDS_MAX)
+        self._backlog = self._spending.client(task.secondary, timeout_seconds=ANSWER_SECONDS_MAX)
+        self._delivery = Delivery(self._home, self._destinations, self._account)
+        self._sources = [
+            Source(self._backlog, queue, self._account, credit=_credit(task))
+            for queue in task.queues
+        ]
+        self._active = list(self._sources)
+        # One half is in the air, and of one the settlement may be under way: never more than that.
+        self._half = max(1, task.chunk // 2)
+        self._flying: Half | None = None
+        self._settled: Source | None = None
+        self._count = 0
+        """How many messages were taken so far."""
+        self._is_ending = False
+        """Nothing more is asked for."""
+        self._slowest = 0.0
+        """How many seconds the primary has taken to answer for a half."""
 
     def run(self) -> Drained:
-        task = self._task
-        # Neither is connected yet: one that cannot be reached is trouble, and not the end.
-        backlog = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
         try:
-            sources = [
-                _Source(queue, backlog.receiver(queue, credit=task.chunk * 2))
-                for queue in task.queues
-            ]
             try:
-                self._work(backlog, sources)
+                self._work()
             finally:
-                self._let_go(sources)
+                self._end()
         finally:
             self._home.close()
-            backlog.close()
+        if self._delivery.mistake is not None:
+            raise self._delivery.mistake
         return Drained(
-            receipts=tuple(self._collector.receipts()),
+            receipts=tuple(self._account.collector.receipts()),
             destinations=tuple(self._destinations),
-            emptied=tuple(sorted(self._emptied)),
-            troubles=tuple(sorted(self._troubles.items())),
+            emptied=tuple(sorted(self._account.emptied)),
+            troubles=tuple(sorted(self._account.troubles.items())),
+            spent=self._spending.readings(),
         )
 
-    def _work(self, backlog: FastClient, sources: list[_Source]) -> None:
-        self._deadline = self._clock() + self._task.seconds
-        active = list(sources)
-        while active and self._clock() < self._deadline and not self._is_home_lost:
-            for source in list(active):
-                if not self._turn(backlog, source, is_alone=len(active) == 1):
-                    active.remove(source)
-                if source.queue in self._troubles and not backlog.is_open:
-                    # It is the secondary, and not the queue: the others would only wait as well.
-                    for other in active:
-                        self._troubles.setdefault(other.queue, self._troubles[source.queue])
-                    return
-                if self._clock() >= self._deadline or self._is_home_lost:
-                    break
+    def _work(self) -> None:
+        self._begin_time()
+        while self._active and self._has_time():
+            self._mind_the_end()
+            half = self._next_half()
+            if half is None and self._flying is None:
+                self._wait()
+                continue
+            self._finish()
+            if half is not None:
+                self._begin(half)
 
-    def _turn(self, backlog: FastClient, source: _Source, *, is_alone: bool) -> bool:
-        """One chunk of one queue. False: nothing more is to be had of it in this task."""
+    def _begin_time(self) -> None:
+        seconds, began = self._task.seconds, time.monotonic()
+        self._deadline = self._account.now() + seconds
+        self._delivery.ends_at = self._deadline + LATE_SECONDS_MAX
+        self._home.wait_until(began + seconds + ANSWER_LATE_SECONDS_MAX)
+        self._backlog.wait_until(began + seconds + RELEASE_LATE_SECONDS_MAX)
+
+    def _has_time(self) -> bool:
+        """Is there time for another half, and does it make sense?"""
+        now, delivery = self._account.now(), self._delivery
+        return (
+            now < self._deadline
+            and now + self._slowest < self._deadline + ANSWER_LATE_SECONDS_MAX
+            and not delivery.is_home_lost
+            and delivery.mistake is None
+        )
+
+    def _mind_the_end(self) -> None:
+        """What has been asked for is enough for the time that is left: so little is given back."""
+        left = self._deadline - self._account.now()
+        gone = self._task.seconds - left
+        if not self._is_ending and left < gone and left * self._count < AHEAD_MAX * gone:
+            self._is_ending = True
+            for source in self._sources:
+                source.receiver.ask_no_more()
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    def _next_half(self) -> Half | None:
+        """Of the queue whose turn it is among those that have something now."""
+        for source in list(self._active):
+            self._active.remove(source)
+            try:
+                taken = source.receiver.receive(self._half, max_wait_seconds=0.0)
+            except AzureError as error:
+                self._lose(source, error)
+                continue
+            if taken:
+                source.empty_since = None
+                self._count += len(taken)
+                self._active.append(source)
+                return self._restored(source, taken)
+            if not self._seems_empty(source):
+                self._active.append(source)
+        return None
+
+    def _seems_empty(self, source: Source) -> bool:
+        """Nothing more is to be had of it in this task."""
+        if self._is_ending and not source.receiver.has_asked:
+            return True  # it has given what it was asked for, so it may have more
+        now = self._account.now()
+        if source.empty_since is None:
+            source.empty_since = now
+        if now - source.empty_since < EMPTY_SECONDS:
+            return False
+        if not source.held:
+            self._account.emptied.add(source.queue)
+        return True
+
+    def _lose(self, source: Source, error: AzureError) -> None:
+        self._account.trouble(source.queue, error)
+        if not self._backlog.is_open:
+            # It is the secondary, and not the queue: the others would only wait as well.
+            for other in self._active:
+                self._account.troubles.setdefault(other.queue, self._account.troubles[source.queue])
+            self._active.clear()
+
+    def _wait(self) -> None:
+        """Nothing is there, and nothing in the air."""
+        self._land_settlement()
+        receivers = [source.receiver for source in self._active]
         try:
-            wait = EMPTY_SECONDS if is_alone else EMPTY_SECONDS / 10
-            chunk = source.receiver.receive(self._task.chunk, max_wait_seconds=wait)
-        except AzureError as error:
-            self._trouble(source, error)
-            return False
-        now = self._clock()
-        if not chunk:
-            source.empty_since = now if source.empty_since is None else source.empty_since
-            if now - source.empty_since < EMPTY_SECONDS:
-                return True
-            if not source.held:
-                self._emptied.add(source.queue)
-            return False
-        source.empty_since = None
-        self._move(backlog, source, chunk)
-        if source.held_count >= self._task.held_max:
-            return False
-        return source.queue not in self._troubles
+            wait_for_any(receivers, max_wait_seconds=EMPTY_SECONDS)
+        except AzureError:
+            return  # the next look at each of them tells whose trouble it is
 
-    # --- one chunk --------------------------------------------------------------------------------
-
-    def _move(self, backlog: FastClient, source: _Source, chunk: list[Received]) -> None:
-        began = self._clock()
-        now_ms = int(began * 1000)
-        done: list[Received] = []
-        buried: dict[Bury, list[Received]] = {}
-        groups: dict[str, list[Pair]] = {}
-        for received in chunk:
+    def _restored(self, source: Source, taken: Iterable[Received]) -> Half:
+        half = Half(source, self._account.now())
+        now_ms, ttl_keeps_running = int(half.began * 1000), self._task.ttl_keeps_running
+        groups = half.groups
+        for received in taken:
             try:
                 restored = restore(
-                    received.data, now_ms=now_ms, ttl_keeps_running=self._task.ttl_keeps_running
+                    received.data, now_ms=now_ms, ttl_keeps_running=ttl_keeps_running
                 )
             except EnvelopeError as error:
-                step = next_step(error, None, now=began)
+                step = next_step(error, None, now=half.began)
                 assert isinstance(step, Bury)
-                buried.setdefault(step, []).append(received)
-                self._tell(source, "", Outcome.BURIED, [(received, None)], now_ms, step.reason)
+                half.buried.setdefault(step, []).append(received)
+                buried = [(received, None)]
+                self._account.tell(source.queue, "", Outcome.BURIED, buried, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
-        try:
-            self._deliver_all(backlog, source, groups, done, buried, began)
-        finally:
-            self._settle(source, done, buried)
+        return half
 
-    def _deliver_all(
-        self,
-        backlog: FastClient,
-        source: _Source,
-        groups: dict[str, list[Pair]],
-        done: list[Received],
-        buried: dict[Bury, list[Received]],
-        began: float,
-    ) -> None:
-        for path, pairs in groups.items():
-            if self._clock() - began > RENEW_SECONDS:
-                began = self._renew(
-                    backlog, source, [one for pair in groups.values() for one, _ in pair]
-                )
-            self._deliver(source, path, pairs, done, buried)
+    # --- one half after the other -----------------------------------------------------------------
 
-    def _deliver(
-        self,
-        source: _Source,
-        path: str,
-        pairs: list[Pair],
-        done: list[Received],
-        buried: dict[Bury, list[Received]],
-    ) -> None:
-        """In order: what follows a message that has to wait because of its destination waits as
-        well. One that has to wait because of itself, and may be at fault, is overtaken."""
-        now = self._clock()
-        destination = self._destinations[pairs[0][1].path]
-        is_late = now > self._deadline + LATE_SECONDS_MAX
-        if path in source.held or self._is_home_lost or is_late:
-            self._hold(source, path, pairs)
+    def _begin(self, half: Half) -> None:
+        if half.source in self._active:
+            self._delivery.begin(half)
+        else:  # meanwhile it was found to be in trouble: what it cannot settle is not sent
+            for path, pairs in half.groups.items():
+                half.source.hold(path, pairs)
+        self._flying = half
+
+    def _finish(self) -> None:
+        """Of the half that is in the air, wait for the answers, and settle it."""
+        half, self._flying = self._flying, None
+        if half is None:
             return
-        parts = [pairs]
-        while parts:
-            part = parts.pop(0)
-            step = next_step(part[0][1], destination, now=self._clock())
-            if isinstance(step, Drop):
-                done.append(part[0][0])
-                self._tell(source, destination.path, Outcome.EXPIRED, part[:1], int(now * 1000))
-                if part[1:]:
-                    parts.insert(0, part[1:])
-                continue
-            if isinstance(step, Wait):
-                self._hold(source, path, [pair for rest in (part, *parts) for pair in rest])
-                return
-            if isinstance(step, Bury):
-                self._bury(source, step, part, buried)
-                continue
-            assert isinstance(step, Send)
-            parts[:0] = self._send(source, destination, part, done, buried)
+        source, began = half.source, self._account.now()
+        self._delivery.land(half)
+        self._slowest = max(self._slowest, self._account.now() - began)
+        self._land_settlement()
+        source.settle(half.done, half.buried)
+        self._settled = source
+        if source in self._active and (
+            source.held_count >= self._task.held_max or source.queue in self._account.troubles
+        ):
+            self._active.remove(source)
 
-    def _send(
-        self,
-        source: _Source,
-        destination: Destination,
-        part: list[Pair],
-        done: list[Received],
-        buried: dict[Bury, list[Received]],
-    ) -> list[list[Pair]]:
-        """What is left of it, in parts to be tried in this order."""
-        # What has expired is not sent; the first of a part never is, for that was looked at.
-        end = next((i for i, (_, message) in enumerate(part) if message.is_expired), len(part))
-        rest = [part[end:]] if end < len(part) else []
-        part = part[:end]
-        try:
-            self._sender(destination.path).send([message.data for _, message in part], window=1)
-        except SendFailed as failed:
-            return self._after(source, destination, part, failed, done, buried) + rest
-        now = self._clock()
-        destination.sent(now=now)
-        done.extend(received for received, _ in part)
-        self._tell(source, destination.path, Outcome.MOVED, part, int(now * 1000))
-        return rest
+    def _land_settlement(self) -> None:
+        source, self._settled = self._settled, None
+        if source is not None:
+            source.land()
 
-    def _after(
-        self,
-        source: _Source,
-        destination: Destination,
-        part: list[Pair],
-        failed: SendFailed,
-        done: list[Received],
-        buried: dict[Bury, list[Received]],
-    ) -> list[list[Pair]]:
-        now = self._clock()
-        now_ms = int(now * 1000)
-        accepted = [part[i] for indexes in failed.accepted_ranges for i in indexes]
-        if accepted:
-            destination.sent(now=now)
-            done.extend(received for received, _ in accepted)
-            self._tell(source, destination.path, Outcome.MOVED, accepted, now_ms)
-        doubtful = [part[i] for indexes in failed.doubtful_ranges for i in indexes]
-        if doubtful:
-            self._collector.doubt(source.queue, destination.path, len(doubtful), now_ms=now_ms)
-        ranges = (*failed.doubtful_ranges, *failed.refused_ranges)
-        left = [part[i] for i in sorted(i for indexes in ranges for i in indexes)]
-        failure = failure_of(failed.error)
-        if failure is None:
-            raise failed.error
-        detail = str(failed.error)
-        self._is_home_lost = failure is Failure.UNREACHABLE and not self._home.is_open
-        if len(left) == 1 or POLICY[failure].of_many is not Reaction.SPLIT:
-            destination.failed(failure, now=now, detail=detail)
-        step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
-        if isinstance(step, Bury):
-            self._bury(source, step, left, buried)
-            return []
-        if isinstance(step, Wait):
-            self._hold(source, destination.path.lower(), left)
-            return []
-        middle = len(left) // 2
-        return [left[:middle], left[middle:]]
-
-    def _sender(self, path: str) -> Sender:
-        sender = self._senders.get(path)
-        if sender is None:
-            sender = self._senders[path] = self._home.sender(path)
-        return sender
-
-    # --- what becomes of them in the backlog ------------------------------------------------------
-
-    def _hold(self, source: _Source, path: str, pairs: Sequence[Pair]) -> None:
-        source.held.setdefault(path, []).extend(pairs)
-        source.held_count += len(pairs)
-
-    def _bury(
-        self,
-        source: _Source,
-        step: Bury,
-        pairs: Sequence[Pair],
-        buried: dict[Bury, list[Received]],
-    ) -> None:
-        buried.setdefault(step, []).extend(received for received, _ in pairs)
-        path = pairs[0][1].path
-        self._tell(source, path, Outcome.BURIED, pairs, int(self._clock() * 1000), step.reason)
-
-    def _settle(
-        self, source: _Source, done: list[Received], buried: dict[Bury, list[Received]]
-    ) -> None:
-        if done:
-            self._settling(source, lambda: source.receiver.complete(done), doubtful=len(done))
-        for step, received in buried.items():
-            self._settling(
-                source,
-                lambda received=received, step=step: source.receiver.dead_letter(  # type: ignore[misc]
-                    received, reason=step.reason, description=step.description
-                ),
-            )
-
-    def _settling(self, source: _Source, settle: Callable[[], None], *, doubtful: int = 0) -> None:
-        """Once more if the connection was lost: then it goes by the lock's token.
-
-        `doubtful`: how many arrive twice if it fails.
-        """
-        for is_last in (False, True):
-            try:
-                settle()
-                return
-            except SettleFailed as error:
-                # Their locks have run out: they are delivered again, and so they arrive twice.
-                if doubtful:
-                    self._doubt(source, len(error.failed))
-                return
-            except AzureError as error:
-                if is_last:
-                    self._doubt(source, doubtful)
-                    self._trouble(source, error)
-
-    def _renew(self, backlog: FastClient, source: _Source, received: list[Received]) -> float:
-        try:
-            backlog.management(source.queue).renew_locks([one.tag for one in received])
-        except AzureError as error:
-            logger.info("locks of %s could not be renewed: %s", source.queue, error)
-        return self._clock()
-
-    def _let_go(self, sources: Iterable[_Source]) -> None:
+    def _end(self) -> None:
         """Nothing stays locked: not what was held, nor what has come and was not looked at."""
-        for source in sources:
-            held = [received for pairs in source.held.values() for received, _ in pairs]
-            held.sort(key=lambda received: received.delivery_id)
-            try:
-                if held:
-                    source.receiver.release(held)
-            except AzureError as error:
-                logger.info("messages of %s were not released: %s", source.queue, error)
-            for pairs in source.held.values():
-                destination = self._destinations[pairs[0][1].path]
-                self._tell(
-                    source,
-                    destination.path,
-                    Outcome.WAITING,
-                    pairs,
-                    int(self._clock() * 1000),
-                    destination.condition.value,
-                )
-            source.receiver.close()
-        for sender in self._senders.values():
-            sender.close()
+        try:
+            self._finish()
+        finally:
+            # First that nothing more comes, else what is released comes again at once.
+            stop_all([source.receiver for source in self._sources])
+            for source in self._sources:
+                source.release(self._destinations)
+            self._backlog.close()
 
-    # --- telling ----------------------------------------------------------------------------------
 
-    def _doubt(self, source: _Source, count: int) -> None:
-        if count:
-            now_ms = int(self._clock() * 1000)
-            self._collector.doubt(source.queue, "", count, now_ms=now_ms)
-
-    def _trouble(self, source: _Source, error: BaseException) -> None:
-        self._troubles[source.queue] = f"{type(error).__name__}: {error}"
-
-    def _tell(
-        self,
-        source: _Source,
-        path: str,
-        outcome: Outcome,
-        pairs: Sequence[tuple[Received, Restored | None]],
-        now_ms: int,
-        reason: str = "",
-    ) -> None:
-        self._collector.add(source.queue, path, outcome, pairs, now_ms=now_ms, reason=reason)
+def _credit(task: DrainTask) -> int:
+    """So much that a queue does not run dry, and so little that not much has to be given back."""
+    return max(1, min(2 * task.chunk, AHEAD_MAX // len(task.queues)))

@@ -14,7 +14,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
@@ -25,7 +26,8 @@ from pairbus.spark.settings import Address
 from pairbus.syphon.destinations import Condition, Destination
 from pairbus.syphon.discovery import Discovery, Finder
 from pairbus.syphon.drain import Drained, DrainTask
-from pairbus.syphon.plan import Backlogs
+from pairbus.syphon.meter import Spending
+from pairbus.syphon.plan import Backlogs, Group
 from pairbus.syphon.receipts import Outcome, Receipt, merged
 from pairbus.syphon.watch import ANSWER_SECONDS, Watch
 
@@ -39,9 +41,12 @@ TROUBLE_SECONDS = 5.0
 # A round that a stop would have to wait for longer is cancelled, where that is possible: Spark may
 # have nobody to run it.
 CANCEL_SECONDS = 4.0
+# A probe takes so many messages of a queue, or a few more, and no more time than that.
+PROBE_MESSAGES = 5
+PROBE_SECONDS = 0.5
 # `once` gives up after so many rounds in a row that brought nothing home.
 FRUITLESS_ROUNDS_MAX = 10
-ONCE_PAUSE_SECONDS_MAX = 5.0
+ONCE_REST_SECONDS_MAX = 5.0
 # ... and looks so often, so far apart, for what others have locked: longer than a lock lasts.
 LOCKED_LOOKS_MAX = 18
 LOCKED_SECONDS = 5.0
@@ -123,8 +128,11 @@ class Job:
         self._ended = threading.Event()
         self._finder = Finder(discovery, every_seconds=DISCOVER_SECONDS)
         self._is_listed = False
+        self.spending = Spending(since=clock())
+        """What it and its tasks have spent so far, by namespace and entity."""
+        self._connect = partial(self.spending.client, options.secondary)
         self._watch = Watch(
-            options.secondary,
+            self._connect,
             poll_seconds=options.long_poll_seconds,
             stopping=self._stopping,
             clock=clock,
@@ -148,7 +156,7 @@ class Job:
         done, added up."""
         receipts: list[Receipt] = []
         if once:
-            self._backlog.hurry(ONCE_PAUSE_SECONDS_MAX)
+            self._backlog.hurry(ONCE_REST_SECONDS_MAX)
         try:
             while not self._stopping.is_set():
                 self._discover()
@@ -193,7 +201,7 @@ class Job:
         """The backlog queues that hold messages, locked or not."""
         if not self._backlog.queues:
             return ()
-        with self._options.secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
             return [
                 queue
                 for queue in self._backlog.queues
@@ -231,11 +239,13 @@ class Job:
         began = time.monotonic()
         # Tasks that wait for each other share the time of the round.
         seconds = self._options.round_seconds / math.ceil(len(groups) / slots)
-        results = self._run([self._task(*group, seconds=seconds) for group in groups])
+        results = self._run([self._task(group, seconds) for group in groups])
+        for result in results:
+            self.spending.add(result.spent)
         receipts = merged(receipt for result in results for receipt in result.receipts)
         if self._ledger is not None:
             self._ledger.append(receipts)
-        self._learn([primary for primary, _ in groups], results)
+        self._learn(groups, results)
         if self._progress is not None:
             self._progress(
                 RoundEnded(
@@ -261,16 +271,18 @@ class Job:
             logger.warning("the last round was cancelled; what it had locked is free in a minute")
             return []
 
-    def _learn(self, primaries: Sequence[str], results: Sequence[Drained]) -> None:
-        by_primary: dict[str, list[Drained]] = {}
-        for primary, result in zip(primaries, results, strict=False):
-            by_primary.setdefault(primary, []).append(result)
+    def _learn(self, groups: Sequence[Group], results: Sequence[Drained]) -> None:
+        by_primary: dict[str, list[tuple[Group, Drained]]] = {}
+        for group, result in zip(groups, results, strict=False):
+            by_primary.setdefault(group.primary, []).append((group, result))
         for primary, some in by_primary.items():
             self._backlog.ended(
                 primary,
-                [receipt for result in some for receipt in result.receipts],
-                [destination for result in some for destination in result.destinations],
-                [queue for result in some for queue in result.emptied],
+                {queue: group.is_probe for group, _ in some for queue in group.queues},
+                [receipt for _, result in some for receipt in result.receipts],
+                [destination for _, result in some for destination in result.destinations],
+                [queue for _, result in some for queue in result.emptied],
+                troubled=[queue for _, result in some for queue, _ in result.troubles],
                 now=self._clock(),
             )
         self._troubles = tuple(trouble for result in results for trouble in result.troubles)
@@ -290,19 +302,23 @@ class Job:
                 "claim; nothing was lost"
             )
 
-    def _task(self, primary: str, queues: tuple[str, ...], *, seconds: float) -> DrainTask:
+    def _task(self, group: Group, seconds: float) -> DrainTask:
         options = self._options
-        return DrainTask(
+        task = DrainTask(
             run=self.run_id,
             round=self._round,
-            queues=queues,
-            primary=options.primaries[primary],
+            queues=group.queues,
+            primary=options.primaries[group.primary],
             secondary=options.secondary,
             seconds=seconds,
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
-            known=tuple(each for name, each in self._backlog.destinations if name == primary),
+            known=tuple(each for name, each in self._backlog.destinations if name == group.primary),
         )
+        if not group.is_probe:
+            return task
+        few = min(options.chunk, PROBE_MESSAGES)
+        return replace(task, chunk=few, held_max=few, seconds=min(seconds, PROBE_SECONDS))
 
     # --- between rounds ---------------------------------------------------------------------------
 

@@ -1,39 +1,64 @@
 """What the next round does, and when it is due: decided from what the last ones have told.
 
-Pure: `now` (UTC, in seconds) is handed in, and tasks are only described.
+A look at messages that have to wait is a receive of each of them, which costs. So a backlog queue
+of which nothing went home rests until one of its destinations may be tried again, and then a probe
+takes a handful of messages first. Pure: `now` (UTC, in seconds) is handed in, and tasks are only
+described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pairbus.syphon.destinations import Condition, Destination, Destinations
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.receipts import Outcome, Receipt
 
-# A round that moved nothing is followed by a pause, so that a primary that is down costs little: a
-# look at messages that wait is a receive of each. Twice as long each time, if no destination is to
-# blame, and so none says when to try again.
-PAUSE_SECONDS_MIN = 0.5
-PAUSE_SECONDS_MAX = 60.0
+REST_SECONDS_MIN = 0.5
+REST_SECONDS_MAX = 60.0
+# Where no destination says when to try again, a queue rests twice as long each time.
 _DOUBLINGS_MAX = 5
+# A queue of which little went home, among much that has to wait, rests a little as well.
+_LITTLE = 0.1
+_LITTLE_SECONDS = 5.0
+# Probes that did not get to see what they were for; then all is looked at.
+_UNSURE_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The queues of one task."""
+
+    primary: str = ""
+    queues: tuple[str, ...]
+    is_probe: bool = False
+    """Only a handful of each is to be taken, to see whether its destinations are there again."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Of a queue of which nothing went home when it was last looked at."""
+
+    until: float = 0.0
+    vain: int = 0
+    unsure: int = 0
+    is_probed: bool = True
+    """First, when it is over."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """The backlog queues that are known, and which of them may hold something."""
+    """The backlog queues of one primary that are known, and which of them may hold something."""
 
     shares: int = 1
     """How many tasks may receive from one queue at once. With more than one, the order of messages
     for one destination is not kept."""
-    pause_seconds_max: float | None = None
-    """None: PAUSE_SECONDS_MAX."""
+    rest_seconds_max: float = REST_SECONDS_MAX
     destinations: Destinations = field(default_factory=Destinations)
     _queues: list[str] = field(default_factory=list)
     _pending: set[str] = field(default_factory=set)
-    _pause_until: float = 0.0
-    _vain: int = 0
+    _rests: dict[str, _Rest] = field(default_factory=dict)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -42,6 +67,11 @@ class Backlog:
     @property
     def pending(self) -> tuple[str, ...]:
         return tuple(queue for queue in self._queues if queue in self._pending)
+
+    def due(self, *, now: float) -> tuple[str, ...]:
+        """Those of them that do not rest."""
+        rests = self._rests
+        return tuple(each for each in self.pending if each not in rests or rests[each].until <= now)
 
     def found(self, queues: Iterable[str]) -> tuple[str, ...]:
         """Those that exist now. New ones may hold something; answers them."""
@@ -52,52 +82,99 @@ class Backlog:
         return new
 
     def arrived(self, queues: Iterable[str]) -> None:
-        """A message was seen in each of these. It may be for somebody who is there: no pause."""
-        new = {queue for queue in queues if queue in self._queues} - self._pending
-        if new:
-            self._pending |= new
-            self._pause_until = 0.0
+        """A message was seen in each of these."""
+        self._pending.update(queue for queue in queues if queue in self._queues)
 
-    def groups(self, slots: int) -> list[tuple[str, ...]]:
-        """The queues of each task of the next round: each queue in one task, or in its shares."""
-        pending = self.pending
-        if not pending:
-            return []
-        count = min(max(1, slots), len(pending) * self.shares)
-        places = [queue for queue in pending for _ in range(min(self.shares, count))]
-        groups: list[list[str]] = [[] for _ in range(count)]
-        for place, queue in enumerate(places):
-            if queue not in groups[place % count]:
-                groups[place % count].append(queue)
-        return [tuple(group) for group in groups if group]
+    def groups(self, slots: int, *, now: float) -> list[Group]:
+        """The tasks of the next round: each queue in one of them, or in its shares."""
+        due = self.due(now=now)
+        probed = [each for each in due if each in self._rests and self._rests[each].is_probed]
+        whole = [each for each in due if each not in probed]
+        groups = [Group(queues=queues) for queues in _dealt(whole, slots, self.shares)]
+        probes = _dealt(probed, slots - len(groups), 1)
+        return groups + [Group(queues=queues, is_probe=True) for queues in probes]
 
     def ended(
         self,
+        looked_at: Mapping[str, bool],
         receipts: Sequence[Receipt],
         destinations: Iterable[Destination],
-        emptied: Iterable[str],
+        emptied: Collection[str],
         *,
+        troubled: Collection[str] = (),
         now: float,
     ) -> None:
-        """A round is over."""
+        """A round is over. `looked_at`: the queues that were in it, and whether by a probe."""
+        heard = {one.path.lower(): one.heard for one in self.destinations}
         for destination in destinations:
             self.destinations.learn(destination)
+        news = {
+            one.path.lower()
+            for one in self.destinations
+            if one.heard != heard.get(one.path.lower())
+        }
+        is_failing = any(
+            one.condition is not Condition.UP and one.path.lower() in news
+            for one in self.destinations
+        )
         self._pending.difference_update(emptied)
-        has_moved = any(each.outcome is not Outcome.WAITING and each.count for each in receipts)
-        self._pause_until = 0.0
-        if has_moved or not self._pending:
-            self._vain = 0
+        for queue, was_probed in looked_at.items():
+            if queue not in self._pending:
+                self._rests.pop(queue, None)
+                continue
+            own = [each for each in receipts if each.queue == queue]
+            waiting = sum(each.count for each in own if each.outcome is Outcome.WAITING)
+            moved = sum(each.count for each in own) - waiting
+            # A queue of which nothing is told had no turn, perhaps because the primary was lost.
+            if not moved and (waiting or queue in troubled or is_failing):
+                paths = {each.path.lower() for each in own}
+                self._rest(queue, paths, now=now, news=news, was_probed=was_probed)
+            elif 0 < moved < _LITTLE * waiting and not was_probed:
+                until = now + min(_LITTLE_SECONDS, self.rest_seconds_max)
+                self._rests[queue] = _Rest(until, is_probed=False)
+            else:
+                self._rests.pop(queue, None)
+
+    def _rest(
+        self, queue: str, paths: set[str], *, now: float, news: set[str], was_probed: bool
+    ) -> None:
+        rest = self._rests.setdefault(queue, _Rest())
+        closed = {
+            one.path.lower(): one.until for one in self.destinations if not one.is_open(now=now)
+        }
+        own = [until for path, until in closed.items() if path in paths]
+        if closed:
+            seconds = min(own or closed.values()) - now
         else:
-            opens = self.destinations.opens_next(now=now)
-            doublings = min(self._vain, _DOUBLINGS_MAX)
-            pause = PAUSE_SECONDS_MIN * 2**doublings if opens is None else opens - now
-            self._vain += 1
-            most = PAUSE_SECONDS_MAX if self.pause_seconds_max is None else self.pause_seconds_max
-            self._pause_until = now + min(max(pause, PAUSE_SECONDS_MIN), most)
+            seconds = REST_SECONDS_MIN * 2 ** min(rest.vain, _DOUBLINGS_MAX)
+            rest.vain += 1
+        rest.is_probed = True
+        if was_probed and paths and paths <= closed.keys() - news:
+            # It has seen only what was known to wait; what is behind that may be able to go.
+            rest.unsure += 1
+            if not news or rest.unsure >= _UNSURE_MAX:
+                rest.unsure, rest.is_probed, seconds = 0, False, 0.0
+        else:
+            rest.unsure = 0
+        rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
 
     def pause(self, *, now: float) -> float:
         """How long the next round is to wait."""
-        return max(0.0, self._pause_until - now)
+        if self.due(now=now):
+            return 0.0
+        return min((self._rests[each].until - now for each in self.pending), default=0.0)
+
+
+def _dealt(queues: Sequence[str], slots: int, shares: int) -> list[tuple[str, ...]]:
+    if not queues:
+        return []
+    count = min(max(1, slots), len(queues) * shares)
+    places = [queue for queue in queues for _ in range(min(shares, count))]
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for place, queue in enumerate(places):
+        if queue not in groups[place % count]:
+            groups[place % count].append(queue)
+    return [tuple(group) for group in groups if group]
 
 
 class Backlogs:
@@ -108,9 +185,9 @@ class Backlogs:
         self._of = {name: Backlog(shares=shares) for name in primaries}
         self._names = {name.lower(): name for name in self._of}
 
-    def hurry(self, pause_seconds_max: float) -> None:
+    def hurry(self, rest_seconds_max: float) -> None:
         for one in self._of.values():
-            one.pause_seconds_max = pause_seconds_max
+            one.rest_seconds_max = rest_seconds_max
 
     def primary_of(self, queue: str) -> str | None:
         if len(self._of) == 1:
@@ -151,30 +228,32 @@ class Backlogs:
         for one in self._of.values():
             one.arrived(queues)
 
-    def groups(self, slots: int, *, now: float) -> list[tuple[str, tuple[str, ...]]]:
-        """The primary and the queues of each task of the next round: of those primaries for which
-        it is time. More than `slots` only if there are more primaries than that."""
-        due = {
-            name: one for name, one in self._of.items() if one.pending and not one.pause(now=now)
-        }
-        total = sum(len(one.pending) for one in due.values())
+    def groups(self, slots: int, *, now: float) -> list[Group]:
+        """The tasks of the next round, each of one primary."""
+        due = {name: one.due(now=now) for name, one in self._of.items()}
+        total = sum(map(len, due.values()))
         return [
-            (name, group)
-            for name, one in due.items()
-            for group in one.groups(max(1, slots * len(one.pending) // total))
+            replace(group, primary=name)
+            for name, queues in due.items()
+            if queues
+            for group in self._of[name].groups(max(1, slots * len(queues) // total), now=now)
         ]
 
     def ended(
         self,
         primary: str,
+        looked_at: Mapping[str, bool],
         receipts: Sequence[Receipt],
         destinations: Iterable[Destination],
-        emptied: Iterable[str],
+        emptied: Collection[str],
         *,
+        troubled: Collection[str] = (),
         now: float,
     ) -> None:
         """A round is over, for one of the primaries that were in it."""
-        self._of[primary].ended(receipts, destinations, emptied, now=now)
+        self._of[primary].ended(
+            looked_at, receipts, destinations, emptied, troubled=troubled, now=now
+        )
 
     def pause(self, *, now: float) -> float:
         """How long the next round is to wait."""

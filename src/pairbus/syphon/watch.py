@@ -15,7 +15,6 @@ from azure.core.exceptions import AzureError
 
 from pairbus.servicebus.fast import FastClient, Receiver, SettleFailed
 from pairbus.servicebus.fast.watch import wait_for_any
-from pairbus.spark.settings import Address
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -32,13 +31,14 @@ class Watch:
 
     def __init__(
         self,
-        secondary: Address,
+        connect: Callable[..., FastClient],
         *,
         poll_seconds: float,
         stopping: threading.Event,
         clock: Callable[[], float],
     ) -> None:
-        self._secondary = secondary
+        """`connect` makes a client of the secondary; `Address.client` does."""
+        self._connect = connect
         self._poll_seconds = poll_seconds
         self._stopping = stopping
         self._clock = clock
@@ -84,7 +84,7 @@ class Watch:
 
     def _begin(self, queue: str) -> None:
         if self._client is None:
-            self._client = self._secondary.client(timeout_seconds=ANSWER_SECONDS)
+            self._client = self._connect(timeout_seconds=ANSWER_SECONDS)
         receiver = self._client.receiver(queue, credit=1)
         try:
             wait_for_any([receiver], max_wait_seconds=0.0)

@@ -50,16 +50,16 @@ def observer(
     tracer = trace.get_tracer("pairbus", release, tracer_provider, SCHEMA_URL)
     measured = Metrics(meter, namespace, secondary_address=secondary_address)
     traced = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
-    # Asked for every diverted message, so that none pays for spans that nobody gets: an application
-    # may set tracing up at any time, and from then on they are made.
-    may_be_unset = tracer_provider is None
 
     def observe(event: Event) -> None:
         measured.observe(event)
+        # No diverted message pays for a span that nobody gets. Asked each time: an application may
+        # set tracing up when it likes. (Where that is kept is not public, and `get_tracer_provider`
+        # looks at the environment first; without it, there is a span that nobody gets.)
         if (
-            may_be_unset
+            tracer_provider is None
             and isinstance(event, Diverted)
-            and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+            and getattr(trace, "_TRACER_PROVIDER", trace) is None
         ):
             return
         traced.observe(event)

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
 SENT: Final = "messaging.client.sent.messages"
+DIVERTED: Final = "pairbus.diverted.messages"
 DURATION: Final = "messaging.client.operation.duration"
 FAILED_OVER_DURATION: Final = "pairbus.failed_over.duration"
 
 COUNTERS: Final = {
     SENT: ("{message}", "Messages that a producer tried to send to the broker."),
-    "pairbus.diverted.messages": ("{message}", "Messages that went to a backlog queue."),
+    DIVERTED: ("{message}", "Messages that went to a backlog queue."),
     "pairbus.primary.failures": ("{failure}", "Failures on the primary before a failover."),
     "pairbus.recoveries": ("{recovery}", "Successes that spared an entity a failover."),
     "pairbus.failovers": ("{failover}", "Entities that failed over."),
@@ -138,9 +139,9 @@ class Metrics:
         if path not in self._of_entity:
             self._of_entity[path] = self._entity(event)
         counted, timed = self._to_queue[queue]
-        self._add(SENT, counted, event.count)
+        self._counters[SENT].add(event.count, counted)
         self._histograms[DURATION].record(event.seconds, timed)
-        self._add("pairbus.diverted.messages", self._of_entity[path], event.count)
+        self._counters[DIVERTED].add(event.count, self._of_entity[path])
 
     def _move(self, event: Event) -> None:
         for move in self._levels.moves(event):
@@ -149,8 +150,8 @@ class Metrics:
                 whose[NAMED[move.level]] = move.name
             self._standing[move.level].add(move.by, whose)
 
-    def _add(self, name: str, attributes: Attributes, count: int = 1) -> None:
-        self._counters[name].add(count, attributes)
+    def _add(self, name: str, attributes: Attributes) -> None:
+        self._counters[name].add(1, attributes)
 
     def _entity(self, event: Any) -> Attributes:
         return {names.NAMESPACE: self._namespace, names.ENTITY: event.path}

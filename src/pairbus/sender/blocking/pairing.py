@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
@@ -12,7 +13,7 @@ from azure.servicebus import ServiceBusClient
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.route.router import Chore, Ping, Way
 from pairbus.sender.blocking.failing import QuickToFail
-from pairbus.sender.blocking.keeper import Keeper
+from pairbus.sender.blocking.keeper import GRACE_SECONDS, Keeper
 from pairbus.sender.blocking.lanes import Lanes
 from pairbus.sender.pair import Pair
 from pairbus.servicebus import internals
@@ -136,8 +137,11 @@ class Pairing(Pair):
             except RuntimeError:  # the system gives no more threads
                 break
             begun.append(thread)
+        # They end by then: they are guarded. But for one whose sender somebody closes in the one
+        # moment in which the guard cannot reach it; that is not waited for.
+        deadline = time.monotonic() + self.link_seconds + GRACE_SECONDS + 1.0
         for thread in begun:
-            thread.join()  # which ends: it is guarded
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _open_link(self, sender: Any, ping: Ping) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from pairbus.servicebus.fast.errors import of_client
 
 _PROPERTIES: Final = {"product": "pairbus"}
 _LOOK_SECONDS: Final = 1.0
+FAREWELL_SECONDS: Final = 2.0
+"""How long an ending may take. It is a courtesy, and the other side may be gone."""
 
 
 class Access:
@@ -48,6 +51,8 @@ class Access:
         self._connection: Connection | None = None
         self._cbs: Cbs | None = None
         self._is_closed = False
+        self.limit = math.inf
+        """Nothing is waited for beyond this (monotonic)."""
 
     @property
     def is_open(self) -> bool:
@@ -73,7 +78,7 @@ class Access:
             properties=_PROPERTIES,
             silence_seconds=self._silence_seconds,
         )
-        connection.open(self.timeout_seconds)
+        connection.open(max(self.until() - time.monotonic(), 0.0))
         self._connection = connection
         self._cbs = Cbs(connection, self._source, clock=self._clock)
         connection.upkeep = self._upkeep
@@ -100,7 +105,7 @@ class Access:
         connection, self._connection, self._cbs = self._connection, None, None
         if connection is not None:
             connection.upkeep = None
-            connection.close()
+            connection.close(max(self.until(FAREWELL_SECONDS) - time.monotonic(), 0.0))
 
     def cut(self) -> None:
         connection = self._connection
@@ -109,9 +114,9 @@ class Access:
 
     # -- small things -----------------------------------------------------------------------
 
-    def until(self) -> float:
+    def until(self, seconds_max: float = math.inf) -> float:
         """When an answer that is asked for now is overdue."""
-        return time.monotonic() + self.timeout_seconds
+        return min(time.monotonic() + min(self.timeout_seconds, seconds_max), self.limit)
 
     def address(self, path: str) -> str:
         """As the SDK writes it: with TLS in the scheme even where there is none."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import Final, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pairbus.amqp.client import ClientError, Connection, ReceiverLink, SenderLink
-from pairbus.servicebus.fast.access import Access
-
-FAREWELL_SECONDS: Final = 2.0
-"""How long an ending may take. It is a courtesy, and the other side may be gone."""
+from pairbus.servicebus.fast.access import FAREWELL_SECONDS, Access
 
 L = TypeVar("L", ReceiverLink, SenderLink)
 
@@ -70,7 +66,7 @@ class Attachment(Generic[L]):
         alive = self._alive()
         if alive is not None and not self._is_closed:
             connection, link = alive
-            until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
+            until = self._access.until(FAREWELL_SECONDS)
             with contextlib.suppress(ClientError):
                 connection.detach(link, until)
         self._is_closed = True

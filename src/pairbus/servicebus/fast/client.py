@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pairbus.servicebus.fast.access import Access, tls_context
-from pairbus.servicebus.fast.attachment import FAREWELL_SECONDS
 from pairbus.servicebus.fast.management import Management
-from pairbus.servicebus.fast.receiver import Receiver
+from pairbus.servicebus.fast.receiver import Receiver, stop_all
 from pairbus.servicebus.fast.sender import Sender
 from pairbus.servicebus.fast.settings import parse_connection_string
 
@@ -118,12 +117,13 @@ class FastClient:
 
     def close(self) -> None:
         """Receivers release what waits in them, if the service takes it back soon. Never raises."""
-        until = time.monotonic() + FAREWELL_SECONDS
-        for receiver in self._receivers:
-            if time.monotonic() < until:
-                receiver.close()
+        stop_all([one for one in self._receivers if not one.is_closed])
         self._receivers.clear()
         self._access.close()
+
+    def wait_until(self, limit: float) -> None:
+        """From now on, no answer is waited for beyond this (monotonic), nor is a farewell."""
+        self._access.limit = limit
 
     def cut(self) -> None:
         """From any thread: whatever is waited for ends, with ServiceBusConnectionError."""
@@ -131,10 +131,17 @@ class FastClient:
 
     # -- what is made on it -----------------------------------------------------------------
 
-    def receiver(self, path: str, *, credit: int, mode: Mode = "peekLock") -> Receiver:
-        """`credit`: how many messages may be on their way or wait here, all of them locked."""
+    def receiver(
+        self, path: str, *, credit: int, mode: Mode = "peekLock", at_most: int | None = None
+    ) -> Receiver:
+        """`credit`: how many messages may be on their way or wait here, all of them locked.
+
+        `at_most`: so many in all are ever asked for.
+        """
         management = self.management(path)
-        receiver = Receiver(self._access, path, management, credit=credit, mode=mode)
+        receiver = Receiver(
+            self._access, path, management, credit=credit, mode=mode, at_most=at_most
+        )
         self._receivers = [one for one in self._receivers if not one.is_closed]
         self._receivers.append(receiver)
         return receiver

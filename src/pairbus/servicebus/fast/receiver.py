@@ -11,13 +11,13 @@ from uuid import uuid4
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.client import ClientError, Connection, ConnectionLost, PeerSilent, ReceiverLink
+from pairbus.amqp.client import ClientError, Connection, ConnectionLost, ReceiverLink
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
-from pairbus.servicebus.fast.access import Access
-from pairbus.servicebus.fast.attachment import FAREWELL_SECONDS, Attachment
-from pairbus.servicebus.fast.errors import SettleFailed, of_message
+from pairbus.servicebus.fast.access import FAREWELL_SECONDS, Access
+from pairbus.servicebus.fast.attachment import Attachment
 from pairbus.servicebus.fast.management import Disposition, Management
 from pairbus.servicebus.fast.received import Received
+from pairbus.servicebus.fast.settling import Settling
 
 _ABANDONED: Final = modified(failed=True)
 _MODES: Final = ("peekLock", "receiveAndDelete")
@@ -25,7 +25,14 @@ _MODES: Final = ("peekLock", "receiveAndDelete")
 
 class Receiver(Attachment[ReceiverLink]):
     def __init__(
-        self, access: Access, path: str, management: Management, *, credit: int, mode: str
+        self,
+        access: Access,
+        path: str,
+        management: Management,
+        *,
+        credit: int,
+        mode: str,
+        at_most: int | None = None,
     ) -> None:
         super().__init__(access, path)
         if credit < 1:
@@ -35,6 +42,9 @@ class Receiver(Attachment[ReceiverLink]):
         self._management = management
         self._credit = credit
         self._deletes = mode == "receiveAndDelete"
+        self._at_most = at_most
+        self._taken = 0
+        self._asks_no_more = False
         self._left: list[Received] = []  # of a link that was lost: locked, and still ours
 
     @property
@@ -55,6 +65,7 @@ class Receiver(Attachment[ReceiverLink]):
             self._look_after()
             if self._left:
                 taken, self._left = self._left[:max_count], self._left[max_count:]
+                self._taken += len(taken)
                 return taken
             connection, link = self._ready()
             self._top_up(link)
@@ -74,13 +85,28 @@ class Receiver(Attachment[ReceiverLink]):
                 link.inbox = []
             else:
                 taken, link.inbox = taken[:max_count], taken[max_count:]
+            self._taken += len(taken)
             self._top_up(link)
             return taken
 
+    def ask_no_more(self) -> None:
+        """Grant no more credit until `stop`: what was asked for comes, and nothing beyond it."""
+        self._asks_no_more = True
+
+    @property
+    def has_asked(self) -> bool:
+        """There is credit that the service has not used yet."""
+        return self._link is not None and self._link.credit > 0
+
     def _top_up(self, link: ReceiverLink) -> None:
         """In bulk: a flow for each message would be a cost of its own."""
-        room = self._credit - len(link.inbox)
-        if room - link.credit >= max(1, self._credit // 4):
+        if self._asks_no_more:
+            return
+        room, least = self._credit - len(link.inbox), max(1, self._credit // 4)
+        if self._at_most is not None:
+            left = self._at_most - self._taken - len(self._left) - len(link.inbox)
+            room, least = min(room, left), least if link.credit else 1
+        if room - link.credit >= least:
             link.grant(room)
 
     def _attach(self, connection: Connection) -> ReceiverLink:
@@ -107,15 +133,23 @@ class Receiver(Attachment[ReceiverLink]):
         Of a call that raised anything else nobody knows: call it again, and it goes by lock token.
         The more consecutive the messages, the cheaper.
         """
-        self._settle(received, ACCEPTED, "completed")
+        self.begin_completing(received).land()
+
+    def begin_completing(self, received: Sequence[Received]) -> Settling:
+        """The same without waiting: the answers are for `land`, which raises what `complete` does.
+
+        When this returns, nothing that happens to this process keeps the service from hearing of
+        it; except where their link is lost: then it is for `land` to say it.
+        """
+        return self._begin(received, ACCEPTED, "completed")
 
     def abandon(self, received: Sequence[Received]) -> None:
         """They can be had again at once, with one delivery more on their count. See `complete`."""
-        self._settle(received, _ABANDONED, "abandoned")
+        self._begin(received, _ABANDONED, "abandoned").land()
 
     def release(self, received: Sequence[Received]) -> None:
         """They can be had again at once, as if they had not been lent. See `complete`."""
-        self._settle(received, RELEASED, "abandoned")
+        self._begin(received, RELEASED, "abandoned").land()
 
     def dead_letter(
         self, received: Sequence[Received], *, reason: str, description: str = ""
@@ -123,16 +157,16 @@ class Receiver(Attachment[ReceiverLink]):
         """All with the same reason. See `complete`."""
         info = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         outcome = rejected(AmqpError("com.microsoft:dead-letter", description, info))
-        self._settle(received, outcome, "suspended", reason, description)
+        self._begin(received, outcome, "suspended", reason, description).land()
 
-    def _settle(
+    def _begin(
         self,
         received: Sequence[Received],
         outcome: Outcome,
         status: Disposition,
         reason: str = "",
         description: str = "",
-    ) -> None:
+    ) -> Settling:
         """On the link that they came by; by their tokens, if that is gone."""
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
@@ -143,34 +177,19 @@ class Receiver(Attachment[ReceiverLink]):
         elif any(one.link is not alive[1] for one in received):
             elsewhere = [one for one in received if one.link is not alive[1]]
             here = [one for one in received if one.link is alive[1]]
-        failed: list[tuple[Received, ServiceBusError]] = []
-        if here and alive is not None:
-            refused = self._settle_here(*alive, here, outcome)
-            for one in here:
-                one.link = None
-                if refused and one.delivery_id in refused:
-                    said = of_message(refused[one.delivery_id], f"settling of {self.path!r}")
-                    failed.append((one, said))
-        if elsewhere:
-            failed += self._management.settle_each(elsewhere, status, reason, description)
-        if failed:
-            raise SettleFailed(self.path, failed)
 
-    def _settle_here(
-        self,
-        connection: Connection,
-        link: ReceiverLink,
-        received: Sequence[Received],
-        outcome: Outcome,
-    ) -> dict[int, AmqpError]:
-        ids = sorted([one.delivery_id for one in received])
-        with self._access.telling(f"settling {len(ids)} messages of {self.path!r}"):
-            self._access.connection()  # which looks after its tokens
-            try:
-                return connection.settle(link, ids, outcome, until=self._access.until())
-            except PeerSilent:
-                link.detach()  # what was not answered here is to be settled by token
-                raise
+        def by_token() -> list[tuple[Received, ServiceBusError]]:
+            return self._management.settle_each(elsewhere, status, reason, description)
+
+        begun = Settling(
+            self._access, self.path, here, by_token if elsewhere else None, self._has_settled
+        )
+        if here and alive is not None:
+            begun.say(*alive, outcome)
+        return begun
+
+    def _has_settled(self, count: int) -> None:
+        """The service has settled so many on the link: for who counts."""
 
     # -- its end ----------------------------------------------------------------------------
 
@@ -181,13 +200,11 @@ class Receiver(Attachment[ReceiverLink]):
         this returns. The next `receive` begins again. Never raises for the service's troubles: if
         it cannot be told, the locks run out by themselves.
         """
-        alive = self._alive()
-        if alive is not None:
-            connection, link = alive
-            with contextlib.suppress(ClientError):
-                link.drain()
-                until = time.monotonic() + min(FAREWELL_SECONDS, self._access.timeout_seconds)
-                connection.wait_quietly(lambda: not link.credit or link.is_over, until)
+        return stop_all([self])
+
+    def _stopped(self) -> list[Received]:
+        """Credit was called back: give back what waits here."""
+        self._asks_no_more = False
         waiting, self._left = self._left, []
         if self._link is not None:
             waiting, self._link.inbox = waiting + self._link.inbox, []
@@ -216,6 +233,25 @@ class Receiver(Attachment[ReceiverLink]):
         left = [] if self._is_closed else self.stop()
         super().close()
         return left
+
+
+def stop_all(receivers: Sequence[Receiver]) -> list[Received]:
+    """`stop` of several receivers of one client, in the time that one of them takes."""
+    links: list[ReceiverLink] = []
+    connection: Connection | None = None
+    for receiver in receivers:
+        alive = receiver._alive()
+        if alive is not None:
+            connection, link = alive
+            link.drain()
+            links.append(link)
+    if connection is not None:
+        with contextlib.suppress(ClientError):
+            connection.wait_quietly(
+                lambda: all(not link.credit or link.is_over for link in links),
+                receivers[0]._access.until(FAREWELL_SECONDS),
+            )
+    return [one for receiver in receivers for one in receiver._stopped()]
 
 
 def _deleted(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> Received:

@@ -1,0 +1,183 @@
+"""Half chunks on their way to the primary: sent to all destinations at once, then waited for.
+
+Of one destination, things happen in order: a part that is refused is taken apart and tried again
+before what follows it, and what follows a message that has to wait because of its destination
+waits as well. One that has to wait because of itself, and may be at fault, is overtaken. Other
+destinations do not notice. What has gone home is for the source to settle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pairbus.servicebus.fast import FastClient, Flight, Received, Sender, SendFailed, land
+from pairbus.syphon.account import Account, Pair
+from pairbus.syphon.destinations import POLICY, Destination, Destinations, Failure, Reaction
+from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.source import RENEW_SECONDS, Source
+from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
+from pairbus.syphon.verdicts import failure_of
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """What of a half is meant for one destination."""
+
+    destination: Destination
+    parts: list[list[Pair]]
+    """What is left, in the order in which it is to be tried."""
+    part: list[Pair] = field(default_factory=list)
+    flight: Flight | None = None
+    """What is in the air: the messages of `part`."""
+
+
+@dataclass(slots=True, eq=False)
+class Half:
+    """Messages of one source that are sent together, and then settled together."""
+
+    source: Source
+    began: float
+    groups: dict[str, list[Pair]] = field(default_factory=dict)
+    """By destination, in lower case."""
+    done: list[Received] = field(default_factory=list)
+    buried: dict[Bury, list[Received]] = field(default_factory=dict)
+    courses: list[Course] = field(default_factory=list)
+
+
+class Delivery:
+    def __init__(self, home: FastClient, destinations: Destinations, account: Account) -> None:
+        self._home = home
+        self._destinations = destinations
+        self._account = account
+        self._senders: dict[str, Sender] = {}
+        self.is_home_lost = False
+        """The primary does not answer at all: no destination needs to be tried for that."""
+        self.mistake: BaseException | None = None
+        """Neither the primary's nor a message's, but ours. What is left is held."""
+        self.ends_at = math.inf
+        """Nothing is sent any more from then on."""
+
+    def begin(self, half: Half) -> None:
+        """Send the first part of each destination. What cannot go is held."""
+        self._keep_locked(half)
+        for path, pairs in half.groups.items():
+            if path in half.source.held:
+                half.source.hold(path, pairs)
+                continue
+            course = Course(self._destinations[pairs[0][1].path], [pairs])
+            if self._start(half, course):
+                half.courses.append(course)
+
+    def land(self, half: Half) -> None:
+        """Until nothing of it is in the air, nor to be tried again."""
+        while half.courses:
+            land([course.flight for course in half.courses if course.flight is not None])
+            self._keep_locked(half)
+            for course in half.courses:
+                self._landed(half, course)
+            half.courses = [course for course in half.courses if self._start(half, course)]
+
+    def _keep_locked(self, half: Half) -> None:
+        now = self._account.now()
+        if now - half.began > RENEW_SECONDS:
+            half.began = now
+            half.source.renew([one for pairs in half.groups.values() for one, _ in pairs])
+
+    # --- one destination --------------------------------------------------------------------------
+
+    def _start(self, half: Half, course: Course) -> bool:
+        """Send the next part of it. False: there is none, or none that may go now."""
+        destination, parts = course.destination, course.parts
+        while parts:
+            now = self._account.now()
+            if self.is_home_lost or self.mistake is not None or now > self.ends_at:
+                self._hold(half, course, parts)
+                return False
+            part = parts.pop(0)
+            step = next_step(part[0][1], destination, now=now)
+            if isinstance(step, Drop):
+                half.done.append(part[0][0])
+                self._tell(half, destination.path, Outcome.EXPIRED, part[:1])
+                if part[1:]:
+                    parts.insert(0, part[1:])
+            elif isinstance(step, Wait):
+                self._hold(half, course, [part, *parts])
+                return False
+            elif isinstance(step, Bury):
+                self._bury(half, step, part)
+            else:
+                assert isinstance(step, Send)
+                self._send(course, part)
+                return True
+        return False
+
+    def _send(self, course: Course, part: list[Pair]) -> None:
+        # What has expired is not sent; the first of a part never is, for that was looked at.
+        end = next((i for i, (_, message) in enumerate(part) if message.is_expired), len(part))
+        if end < len(part):
+            course.parts.insert(0, part[end:])
+            part = part[:end]
+        course.part = part
+        path = course.destination.path
+        sender = self._senders.get(path)
+        if sender is None:
+            sender = self._senders[path] = self._home.sender(path)
+        course.flight = sender.begin([message.data for _, message in part])
+
+    def _landed(self, half: Half, course: Course) -> None:
+        assert course.flight is not None
+        failed, course.flight = course.flight.failure(), None
+        if failed is None:
+            self._taken(half, course, course.part)
+        else:
+            course.parts[:0] = self._after(half, course, failed)
+
+    def _taken(self, half: Half, course: Course, pairs: list[Pair]) -> None:
+        course.destination.sent(now=self._account.now())
+        half.done.extend([received for received, _ in pairs])
+        self._tell(half, course.destination.path, Outcome.MOVED, pairs)
+
+    def _after(self, half: Half, course: Course, failed: SendFailed) -> list[list[Pair]]:
+        """What is left of a part that has failed, in parts to be tried in this order."""
+        part, destination = course.part, course.destination
+        accepted = [part[i] for indexes in failed.accepted_ranges for i in indexes]
+        if accepted:
+            self._taken(half, course, accepted)
+        doubtful = sum(map(len, failed.doubtful_ranges))
+        self._account.doubt(half.source.queue, destination.path, doubtful)
+        ranges = (*failed.doubtful_ranges, *failed.refused_ranges)
+        left = [part[i] for i in sorted(i for indexes in ranges for i in indexes)]
+        failure = failure_of(failed.error)
+        if failure is None:
+            self.mistake = self.mistake or failed.error
+            return [left]
+        now, detail = self._account.now(), str(failed.error)
+        self.is_home_lost |= failure is Failure.UNREACHABLE and not self._home.is_open
+        if len(left) == 1 or POLICY[failure].of_many is not Reaction.SPLIT:
+            destination.failed(failure, now=now, detail=detail)
+        step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
+        if isinstance(step, Bury):
+            self._bury(half, step, left)
+            return []
+        if isinstance(step, Wait):
+            self._hold(half, course, [left])
+            return []
+        middle = len(left) // 2
+        return [left[:middle], left[middle:]]
+
+    # --- what becomes of them ---------------------------------------------------------------------
+
+    def _hold(self, half: Half, course: Course, parts: Sequence[list[Pair]]) -> None:
+        path = course.destination.path.lower()
+        half.source.hold(path, [pair for part in parts for pair in part])
+
+    def _bury(self, half: Half, step: Bury, pairs: Sequence[Pair]) -> None:
+        half.buried.setdefault(step, []).extend(received for received, _ in pairs)
+        self._tell(half, pairs[0][1].path, Outcome.BURIED, pairs, step.reason)
+
+    def _tell(
+        self, half: Half, path: str, outcome: Outcome, pairs: Sequence[Pair], reason: str = ""
+    ) -> None:
+        self._account.tell(half.source.queue, path, outcome, pairs, reason)
