@@ -99,6 +99,16 @@ def test_what_comes_again_though_it_was_settled_is_a_duplicate(account):
     assert (line.duplicated, line.repeated) == (1, 0)
 
 
+def test_what_was_given_out_in_vain_is_late_and_neither_lost_nor_a_duplicate(account):
+    send(account, "orders", "1")
+    account.arrived("orders", "1", 10, is_late=True)
+
+    line = account.line("orders")
+
+    assert (line.late, line.repeated) == (1, 0)
+    assert line.is_whole
+
+
 def test_what_arrives_before_its_send_returns_is_no_stranger(account):
     account.begins("orders", "1")
     receive(account, "orders", "1", 10)
@@ -121,10 +131,10 @@ def test_a_send_that_raised_is_not_sent_and_a_stranger_is_not_delivered(account)
 
 
 def test_lines_add_up():
-    one = Line(sent=3, delivered=2, duplicated=1, raised=1, repeated=4, strange=5)
+    one = Line(sent=3, delivered=2, duplicated=1, raised=1, repeated=4, late=6, strange=5)
 
     both = total([one, Line(sent=1, delivered=1)])
 
-    assert both == Line(sent=4, delivered=3, duplicated=1, raised=1, repeated=4, strange=5)
+    assert both == Line(sent=4, delivered=3, duplicated=1, raised=1, repeated=4, late=6, strange=5)
     assert both.lost == 1
     assert total([]) == Line()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -197,9 +198,10 @@ def test_what_cannot_be_written_is_not_completed(
 
 
 @contextmanager
-def started(broker: Broker, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(of: Broker | str, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    text = of if isinstance(of, str) else of.connection_string
     process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "receive", *words, "-c", broker.connection_string],
+        [sys.executable, "-m", "pairbus", "receive", *words, "-c", text],
         stderr=subprocess.PIPE,
         **more,
     )
@@ -240,6 +242,22 @@ def test_a_signal_ends_it_with_nothing_locked(
     assert (process.returncode, err) == (128 + number, b"")
     assert time.monotonic() - before < 5
     assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5").out)) == 1
+
+
+def test_a_namespace_that_does_not_answer_can_be_left_at_once() -> None:
+    with socket.create_server(("localhost", 0)) as silent:
+        text = f"Endpoint=sb://localhost:{silent.getsockname()[1]};SharedAccessKeyName=p"
+        text += ";SharedAccessKey=k;UseDevelopmentEmulator=true"
+        with started(text, "orders", stdout=subprocess.PIPE) as process:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)  # it has asked, and waits
+                before = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (130, b"")
+    assert time.monotonic() - before < 5
 
 
 def test_who_is_killed_between_writing_and_completing_loses_nothing(

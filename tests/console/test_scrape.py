@@ -9,6 +9,7 @@ from pairbus.console.scrape import Sample, check_url, parse_metrics
 from pairbus.console.status_metrics import Told, together, told_by
 from pairbus.errors import ConfigError
 from pairbus.events import Diverted, FailedOver, Paired
+from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.telemetry.prometheus import PrometheusObserver
 
 TEXT = r"""
@@ -48,27 +49,39 @@ def test_what_a_client_publishes_is_understood() -> None:
 def test_what_a_syphon_publishes_is_understood() -> None:
     told = told_by(
         parse_metrics(
-            'pairbus_syphon_messages_total{namespace="east",outcome="moved"} 40\n'
-            'pairbus_syphon_messages_total{namespace="east",outcome="waiting"} 7\n'
-            'pairbus_syphon_left_messages{namespace="east",backlog_queue="q"} 3\n'
+            'pairbus_syphon_messages_total{destination="orders",outcome="moved"} 40\n'
+            'pairbus_syphon_messages_total{destination="bills",outcome="moved"} 2\n'
+            'pairbus_syphon_messages_total{destination="orders",outcome="waiting"} 7\n'
+            'pairbus_syphon_destination_up{primary="",destination="orders"} 1\n'
+            'pairbus_syphon_destination_up{primary="east",destination="bills"} 0\n'
         )
     )
 
-    assert (told.moved, told.left) == (40, 3)
+    assert told == Told(moved=42, refusing=frozenset({("east", "bills")}))
+
+
+def test_a_syphon_that_has_moved_nothing_yet_is_seen() -> None:
+    text = generate_latest(SyphonMetrics().registry).decode()
+
+    assert told_by(parse_metrics(text)) == Told(moved=0)
 
 
 def test_several_processes_are_added_up() -> None:
-    key = ("east", "orders")
+    key, refusing = ("east", "orders"), frozenset({("", "bills")})
     both = together(
         [
             Told(pairings=1, failed_over={key: 1}, diverted=2),
-            Told(pairings=2, failed_over={key: 1, ("east", "bills"): 1}, moved=5, left=9),
-            Told(moved=1, left=8),
+            Told(pairings=2, failed_over={key: 1, ("east", "bills"): 1}, moved=5),
+            Told(moved=1, refusing=refusing),
         ]
     )
 
     assert both == Told(
-        pairings=3, failed_over={key: 2, ("east", "bills"): 1}, diverted=2, moved=6, left=9
+        pairings=3,
+        failed_over={key: 2, ("east", "bills"): 1},
+        diverted=2,
+        moved=6,
+        refusing=refusing,
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pairbus.cost.account import Moved, account_of, account_of_ledger, as_dict, savings_of
 from pairbus.cost.prices import load, parse
-from pairbus.cost.usage import HELD_MAX, Usage
+from pairbus.cost.usage import LOOK_MESSAGES, Usage
 from pairbus.errors import OptionsError
 
 KB = 1024
@@ -96,25 +96,14 @@ def test_an_envelope_may_be_what_makes_it_more_than_64_kb():
     assert found["home_sends"] == 1
 
 
-def test_messages_that_wait_are_looked_at_again_and_again():
-    usage = Usage(messages_a_day=24_000, outage_hours=1, look_seconds=10)
-    looks = 3600 / 10
+def test_a_few_messages_that_wait_are_looked_at_each_minute():
+    usage = Usage(messages_a_day=24_000, outage_hours=1, backlog_queues=4)
 
-    assert parts(usage)["looks"] == parts(usage)["put_back"] == looks * 500  # half of 1,000
-
-
-def test_many_short_outages_cost_less_looks_than_a_long_one():
-    usage = Usage(messages_a_day=24_000, outage_hours=10)
-
-    assert parts(replace(usage, outages=10))["looks"] * 10 == pytest.approx(
-        parts(usage)["looks"], rel=0.01
-    )
+    assert parts(usage)["looks"] == parts(usage)["put_back"] == 60 * 4 * LOOK_MESSAGES
 
 
-def test_no_more_is_looked_at_than_a_syphon_holds():
-    usage = Usage(messages_a_day=10**9, outage_hours=24, backlog_queues=2, look_seconds=3600)
-
-    assert parts(usage)["looks"] == 24 * 2 * HELD_MAX
+def test_no_more_is_looked_at_than_waits():
+    assert parts(Usage(messages_a_day=240, outage_hours=1))["looks"] == 60 * 5  # half of ten
 
 
 def test_without_a_syphon_nothing_comes_home():
@@ -175,7 +164,6 @@ usages = st.builds(
     messages_a_day=st.integers(0, 10**8),
     message_bytes=st.integers(0, 256 * KB),
     outage_hours=st.floats(0, 100),
-    outages=st.integers(1, 50),
     ping_seconds=st.floats(1, 1800),
     entities=st.integers(1, 100),
     clients=st.integers(1, 1000),
@@ -212,11 +200,12 @@ def test_what_would_make_it_cheaper_is_told_with_its_saving():
     found = {saving.change.split(" ")[0]: saving.operations for saving in savings_of(usage, PRICES)}
 
     polls = parts(usage)["polls"]
+    looks = parts(usage)["looks"] + parts(usage)["put_back"]
     assert found["1"] == polls // 2  # syphon
-    assert found["5"] == polls // 2  # backlog queues
+    assert found["5"] == (polls + looks) // 2  # backlog queues
     assert found["pings"] == 600 - 120
     assert found["messages"] > 2 * 1000 * 29  # once less for each send and receive
-    assert found["`pairbus"] == polls + parts(usage)["looks"] + parts(usage)["put_back"]
+    assert found["`pairbus"] == polls + looks
 
 
 def test_what_cannot_be_less_is_not_suggested():

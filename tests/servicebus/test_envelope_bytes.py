@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 
 import pytest
-from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.route.envelope import ALIASES, SCHEDULED, SESSION_ID, TIME_TO_LIVE, unwrap
-from pairbus.servicebus.messages import diverted
+from pairbus.servicebus.messages import diverted, eased
 from tests.servicebus.drawn import SCHEDULE, messages, text_of, times
 from tests.servicebus.wire import (
     ABSOLUTE_EXPIRY,
@@ -19,6 +19,7 @@ from tests.servicebus.wire import (
     NULL,
     TTL,
     Wire,
+    encoded,
     on_the_wire,
     read_properties,
     string,
@@ -111,6 +112,22 @@ def test_the_original_is_left_as_it_was(message, schedule):
     on_the_wire(diverted(message, PATH, schedule))
 
     assert repr(vars(message)) == repr(before)
+
+
+@given(message=messages())
+def test_what_is_eased_for_the_sdk_goes_out_the_same(message):
+    before = repr(vars(message))
+
+    assert encoded(eased(diverted(message, PATH))) == encoded(diverted(message, PATH))
+    assert repr(vars(message)) == before
+
+
+def test_a_message_without_an_id_is_not_taken_for_one_with_properties():
+    message = AmqpAnnotatedMessage(data_body=b"x", properties=AmqpMessageProperties(subject="s"))
+    empty = AmqpAnnotatedMessage(data_body=b"x", properties=AmqpMessageProperties(to=None))
+
+    for each in (message, empty):
+        assert encoded(eased(diverted(each, PATH))) == encoded(diverted(each, PATH))
 
 
 @given(message=messages())

@@ -1,6 +1,8 @@
 """`enable_syphon=True`: an outage from its begin to its end, and nobody has to do anything."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -111,3 +113,47 @@ def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
             assert not of_the_syphon()
 
     asyncio.run(outage())
+
+
+ALONE = """
+import os, sys
+from pathlib import Path
+from azure.servicebus.management import ServiceBusAdministrationClient
+import pairbus
+
+first, second, ca_file = sys.argv[1:]
+primary = pairbus.ServiceBusClient.from_connection_string(first)
+secondary = pairbus.ServiceBusClient.from_connection_string(second)
+manager = ServiceBusAdministrationClient.from_connection_string(second, connection_verify=ca_file)
+with secondary, primary, manager:
+    primary.pair_namespace(
+        pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager,
+            secondary,
+            backlog_queue_count=2,
+            primary_namespace_name="contoso",
+            enable_syphon=True,
+        )
+    )
+    print("paired", file=sys.stderr)
+below = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+print(f"left: {below!r}")
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.req("C-02")
+def test_a_client_that_is_closed_soon_ends_its_own_spark_and_says_nothing(brokers):
+    first, second = brokers
+    words = first.connection_string, second.connection_string, str(second.ca_file)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "left: ''\n"
+    _, _, after = done.stderr.partition("paired\n")
+    assert after == ""

@@ -158,11 +158,11 @@ class Stuck:
         raise RuntimeError("job 1 was cancelled")
 
 
-def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, monkeypatch, caplog):
-    monkeypatch.setattr("pairbus.syphon.job.CANCEL_SECONDS", 0.05)
+def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, caplog):
     stage.divert(numbered(1))
     stuck = Stuck()
-    job = Job(stage.options(), stuck, Named(BACKLOGS), cancel=stuck.cancelled.set)
+    cancel = stuck.cancelled.set
+    job = Job(stage.options(), stuck, Named(BACKLOGS), cancel=cancel, cancel_seconds=0.05)
     thread = threading.Thread(target=job.run)
     thread.start()
     assert stuck.running.wait(20)

@@ -6,13 +6,16 @@ order within a destination is kept; others are not held up; nothing stays locked
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.values import Int, Symbol
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities import Policy, Right
+from pairbus.servicebus.messages import diverted
 from pairbus.spark.settings import Address
 from pairbus.syphon import drain as drain_module
 from pairbus.syphon.destinations import Condition
@@ -22,7 +25,7 @@ from pairbus.syphon.job import Job
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import HereRunner
 from pairbus.testing import ManualClock
-from tests.syphon.backlog import by_hand
+from tests.syphon.backlog import by_hand, encoded
 from tests.syphon.stage import (
     Stage,
     after_sends,
@@ -182,6 +185,61 @@ def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
     assert firsts(home) == ids
     assert copies(home) <= doubts(receipts)
     assert count(receipts, Outcome.MOVED) == 220
+    assert stage.left() == 0
+
+
+def mixed(stage, ids, paths):
+    """One after the other for each path in turn: every chunk has some for all."""
+    stage.put(
+        [
+            encoded(diverted(ServiceBusMessage(b"x", message_id=f"{path}-{one}"), path))
+            for one in ids
+            for path in paths
+        ]
+    )
+
+
+@pytest.mark.req("S-04", "S-05")
+def test_one_destination_refuses_while_others_take_theirs_of_the_same_chunk(stage):
+    ids = numbered(40)
+    mixed(stage, ids, ["orders", "gone", "invoices", "unique"])
+
+    with stage.primary.faults.cannot_send(entity="orders"):
+        first = stage.drain()
+
+    assert stage.home("invoices") == [f"invoices-{one}" for one in ids]
+    assert stage.home("unique") == [f"unique-{one}" for one in ids]
+    assert stage.buried() == [f"gone-{one}" for one in ids]
+    assert count(first.receipts, Outcome.WAITING) == 40
+    assert doubts(first.receipts) == 0
+    assert count(stage.drain().receipts, Outcome.MOVED) == 40
+    assert stage.home() == [f"orders-{one}" for one in ids]
+    assert stage.left() == 0
+
+
+@pytest.mark.req("S-02", "S-04", "X-02")
+def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_released(
+    stage, monkeypatch
+):
+    ids = numbered(40)
+    mixed(stage, ids, ["orders", "invoices"])
+    with ExitStack() as faults:
+        hang = stage.primary.faults.hang
+        after_sends(monkeypatch, 1, lambda: faults.enter_context(hang(entity="orders")))
+        began = time.monotonic()
+
+        first = stage.drain(seconds=0.5)
+
+        assert time.monotonic() - began < 4
+    assert 1 <= doubts(first.receipts) <= 20
+    moved = count(first.receipts, Outcome.MOVED)
+    assert moved >= 15  # the first half of a chunk, and what was for others in the next
+    second = stage.drain()  # at once: had one of them stayed locked, it would be missing
+    assert count(second.receipts, Outcome.MOVED) == 80 - moved
+    home = stage.home()
+    assert firsts(home) == [f"orders-{one}" for one in ids]
+    assert copies(home) <= doubts(first.receipts)
+    assert stage.home("invoices") == [f"invoices-{one}" for one in ids]
     assert stage.left() == 0
 
 

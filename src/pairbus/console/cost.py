@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pairbus.console.options import AS_JSON
-from pairbus.cost.usage import LOOK_SECONDS, RANGES
+from pairbus.cost.usage import RANGES
 from pairbus.errors import OptionsError
 
 
@@ -40,7 +40,6 @@ def cost(
         float,
         _number("outage_hours", "How long the primary is down in these days, in all.", "HOURS"),
     ] = 0,
-    outages: Annotated[int, _number("outages", "How many outages those hours are made of.")] = 1,
     ping_interval: Annotated[
         float, _number("ping_seconds", "Between two pings of an entity.", "SECONDS")
     ] = 60,
@@ -56,14 +55,6 @@ def cost(
             "What else the Azure subscription uses in that time: it has the cheaper tiers first.",
         ),
     ] = 0,
-    look_interval: Annotated[
-        float,
-        _number(
-            "look_seconds",
-            "Between two looks of a syphon at what waits for a primary that is down.",
-            "SECONDS",
-        ),
-    ] = LOOK_SECONDS,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -123,12 +114,10 @@ def cost(
         messages_a_day=messages_a_day,
         message_bytes=message_bytes,
         outage_hours=outage_hours,
-        outages=outages,
         ping_seconds=ping_interval,
         entities=entities,
         clients=clients,
         days=days,
-        look_seconds=look_interval,
         other_operations=other_operations,
     )
     run(usage, prices=prices, plot=plot, as_json=as_json)

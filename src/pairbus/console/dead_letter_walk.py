@@ -39,6 +39,8 @@ class Fate:
     held: int = 0
     """Others that had to be locked meanwhile."""
     is_stopped: bool = False
+    is_opening: bool = True
+    """Nothing is held yet."""
 
 
 Act = Callable[[list[Received]], None]
@@ -61,6 +63,7 @@ def walk(
     try:
         while wanted and not stop.by:
             received = receiver.receive(_CHUNK, max_wait_seconds=_SLICE_SECONDS)
+            fate.is_opening = False
             mine = [one for one in received if one.sequence_number in wanted]
             rest = [one for one in received if one.sequence_number not in wanted]
             for one in rest:

@@ -179,7 +179,7 @@ def _work(
     word: str,
 ) -> Stop:
     with (
-        stoppable() as stop,
+        stoppable(lambda: fate.is_opening) as stop,
         told(target, place, needs="Listen"),
         counted(word, len(found)) as advance,
     ):

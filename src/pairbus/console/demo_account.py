@@ -29,6 +29,8 @@ class Line:
     """Calls that raised; their messages were sent again, under the same id."""
     repeated: int = 0
     """Handed out again, because a crash came before they were settled."""
+    late: int = 0
+    """Given out before, without reaching the receiver: they came when that lock had run out."""
     strange: int = 0
     """Arrived, and were never sent by us."""
 
@@ -67,6 +69,7 @@ class Account:
         self._arrived: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         self._settled: defaultdict[str, set[int]] = defaultdict(set)
         self._again: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
         self._settled_again: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -87,13 +90,18 @@ class Account:
 
     # --- of a receiver ----------------------------------------------------------------------------
 
-    def arrived(self, place: str, message_id: str, sequence_number: int) -> None:
+    def arrived(
+        self, place: str, message_id: str, sequence_number: int, *, is_late: bool = False
+    ) -> None:
+        """`is_late`: the broker has given it out before."""
         with self._lock:
             numbers = self._arrived[place].setdefault(message_id, set())
             if sequence_number in self._settled[place]:
                 self._settled_again[place] += 1
             elif sequence_number in numbers:
                 self._again[place] += 1
+            elif is_late:
+                self._late[place] += 1
             numbers.add(sequence_number)
 
     def settled(self, place: str, sequence_number: int) -> None:
@@ -142,5 +150,6 @@ class Account:
             duplicated=duplicated,
             raised=self._raised[entity],
             repeated=sum(self._again[place] for place in places),
+            late=sum(self._late[place] for place in places),
             strange=strange,
         )

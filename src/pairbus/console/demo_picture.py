@@ -178,6 +178,8 @@ def remarks(report: Report) -> list[str]:
             f"Handed out again, because the receiver's answer died with the primary: "
             f"{ledger.repeated}."
         )
+    if ledger.late:
+        said.append(f"Given out once in vain, and again when the lock had run out: {ledger.late}.")
     if ledger.strange:
         said.append(f"Arrived, though the demo has not sent them: {ledger.strange}.")
     for place, ids in report.missing.items():

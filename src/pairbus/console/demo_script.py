@@ -15,15 +15,15 @@ from typing import Final
 
 FAILOVER_SECONDS_MAX: Final = 30.0
 RETURN_SECONDS_MAX: Final = 45.0
-WHOLE_SECONDS_MAX: Final = 92.0
+WHOLE_SECONDS_MAX: Final = 86.0
 """From the first scene to the moment when sending must end."""
 STOP_SECONDS_MAX: Final = 10.0
 """For calls that are under way when sending is to end."""
 TELL_SECONDS_MAX: Final = 6.0
 """For the syphon's word, when the backlog is empty."""
-COUNT_SECONDS_MAX: Final = 12.0
-"""Without any arrival, when all has been sent."""
-ACCOUNT_SECONDS_MAX: Final = 16.0
+COUNT_SECONDS_MAX: Final = 16.0
+"""Without any arrival, when all has been sent: longer than a lock of the demo's entities lasts."""
+ACCOUNT_SECONDS_MAX: Final = 22.0
 """For the account as a whole: with the rest, less than two minutes."""
 
 

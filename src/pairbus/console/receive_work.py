@@ -73,7 +73,7 @@ def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
         work = _Work(source, write, verdict, (wanted.reason or "", wanted.description or ""))
         try:
             with (
-                stoppable(lambda: work.is_waiting_for_session) as stop,
+                stoppable(lambda: work.is_opening) as stop,
                 counted("Receiving", wanted.count if is_bar_seen else 0) as advance,
             ):
                 work.run(wanted.count, wait_seconds, advance, stop)
@@ -125,7 +125,8 @@ class _Work:
         self._why = why
         self._kept: list[Taken] = []  # to be abandoned at the end: at once, they would come again
         self.done = 0
-        self.is_waiting_for_session = isinstance(source, SdkSource)
+        self.is_opening = True
+        """Nothing is held yet: whoever does not answer may be left at once."""
 
     def run(
         self,
@@ -157,11 +158,12 @@ class _Work:
         until = time.monotonic() + wait_seconds
         while not stop.by:
             left = until - time.monotonic()
-            whole = self.is_waiting_for_session
+            # A session is waited for while it is being opened, so that is not done in slices.
+            whole = self.is_opening and isinstance(self._source, SdkSource)
             taken = self._source.take(
                 room, wait_seconds=max(left if whole else min(left, _SLICE_SECONDS), 0)
             )
-            self.is_waiting_for_session = False
+            self.is_opening = False
             if taken or left <= 0:
                 return taken
         return []

@@ -12,6 +12,7 @@ from typing import Final
 
 from pairbus.console.scrape import Sample
 
+_OF_SYPHONS: Final = "pairbus_syphon_"
 _MOVED: Final = "moved"
 
 
@@ -26,18 +27,21 @@ class Told:
     diverted: int = 0
     moved: int | None = None
     """What syphons have brought home since they began; None: there is no syphon."""
-    left: int | None = None
-    """What they say is left."""
+    refusing: frozenset[tuple[str, str]] = frozenset()
+    """Destinations that did not take the last message that a syphon sent them, with their
+    primaries' names, where there are several."""
 
 
 def told_by(samples: Iterable[Sample]) -> Told:
     pairings = diverted = 0.0
     moved: float | None = None
-    left: float | None = None
+    refusing: set[tuple[str, str]] = set()
     failed_over: Counter[tuple[str, str]] = Counter()
     withdrawn: Counter[tuple[str, str]] = Counter()
     for sample in samples:
         label = sample.labels.get
+        if sample.name.startswith(_OF_SYPHONS):
+            moved = moved or 0.0  # it is there, and may have moved nothing yet
         match sample.name:
             case "pairbus_pairings":
                 pairings += sample.value
@@ -47,18 +51,17 @@ def told_by(samples: Iterable[Sample]) -> Told:
                 failed_over[label("namespace", ""), label("entity", "")] += int(sample.value)
             case "pairbus_backlog_withdrawn" if sample.value > 0:
                 withdrawn[label("namespace", ""), label("backlog_queue", "")] += int(sample.value)
-            case "pairbus_syphon_messages_total":
-                is_moved = label("outcome", _MOVED) == _MOVED
-                moved = (moved or 0.0) + (sample.value if is_moved else 0.0)
-            case "pairbus_syphon_left_messages":
-                left = (left or 0.0) + sample.value
+            case "pairbus_syphon_messages_total" if label("outcome") == _MOVED:
+                moved = (moved or 0.0) + sample.value
+            case "pairbus_syphon_destination_up" if not sample.value:
+                refusing.add((label("primary", ""), label("destination", "")))
     return Told(
         pairings=int(pairings),
         failed_over=dict(failed_over),
         withdrawn=dict(withdrawn),
         diverted=int(diverted),
         moved=None if moved is None else int(moved),
-        left=None if left is None else int(left),
+        refusing=frozenset(refusing),
     )
 
 
@@ -70,13 +73,11 @@ def together(several: Iterable[Told]) -> Told:
         failed_over.update(one.failed_over)
         withdrawn.update(one.withdrawn)
     moved = [one.moved for one in listed if one.moved is not None]
-    left = [one.left for one in listed if one.left is not None]
     return Told(
         pairings=sum(one.pairings for one in listed),
         failed_over=dict(failed_over),
         withdrawn=dict(withdrawn),
         diverted=sum(one.diverted for one in listed),
         moved=sum(moved) if moved else None,
-        # All syphons of a secondary see the same queues.
-        left=max(left) if left else None,
+        refusing=frozenset(key for one in listed for key in one.refusing),
     )

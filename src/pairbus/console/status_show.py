@@ -48,9 +48,9 @@ class Status:
     @property
     def left(self) -> int | None:
         """What is still to be brought home."""
-        if self.backlog is not None:
-            return sum(one.waiting for one in self.backlog.queues)
-        return self.told.left
+        if self.backlog is None:
+            return None
+        return sum(one.waiting for one in self.backlog.queues)
 
 
 # -- as JSON ------------------------------------------------------------------------------------
@@ -86,6 +86,10 @@ def as_form(status: Status) -> dict[str, Any]:
             "moved": status.told.moved,
             "perSecond": None if status.rate is None else round(status.rate, 1),
             "left": status.left,
+            "refusing": [
+                {"primary": primary, "destination": destination}
+                for primary, destination in sorted(status.told.refusing)
+            ],
         },
         "processes": [{"url": one.url, "why": one.why} for one in status.processes],
     }
@@ -188,7 +192,10 @@ def _processes(status: Status) -> list[Table | Text]:
     if told.moved is None:
         found.append(Text("No syphon tells of itself."))
     else:
-        rate = "-" if status.rate is None else f"{status.rate:,.1f}"
-        left = "?" if status.left is None else f"{status.left:,}"
-        found.append(Text(f"Syphon: {told.moved:,} brought home, {rate} a second, {left} left."))
+        rate = "" if status.rate is None else f", {status.rate:,.1f} a second"
+        left = "" if status.left is None else f", {status.left:,} left"
+        found.append(Text(f"Syphon: {told.moved:,} brought home{rate}{left}."))
+    if told.refusing:
+        names = sorted("/".join(filter(None, key)) for key in told.refusing)
+        found.append(Text(visible(f"The syphon waits for: {', '.join(names)}")))
     return found + silent

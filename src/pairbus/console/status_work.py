@@ -29,8 +29,9 @@ from pairbus.console.tables import print_json, print_table
 from pairbus.console.target import Target, parse_target
 from pairbus.errors import ConfigError, NamespaceError
 
-_RATE_SECONDS: Final = 1.0
-"""Between two looks at what a syphon has moved, where nothing else gives a rate."""
+_RATE_SECONDS_MAX: Final = 6.0
+_RATE_STEP_SECONDS: Final = 0.25
+"""A syphon's round takes about two seconds."""
 _FAILED: Final = 1
 _Answer = TypeVar("_Answer")
 
@@ -62,9 +63,8 @@ def run(wanted: Wanted) -> None:
     plan = _plan(wanted)
     if wanted.watch is None:
         status = _gather(plan, None)
-        if status.told.moved is not None:
-            time.sleep(_RATE_SECONDS)
-            status = _with_rate(status, plan)
+        if status.told.moved is not None and status.left != 0:
+            status = replace(status, rate=pace(lambda: _moved(plan), sleep=time.sleep))
         _print(status, as_json=wanted.as_json)
         if not status.is_well:
             raise typer.Exit(_FAILED)
@@ -205,10 +205,35 @@ def _why_not(answer: Any, seconds: float) -> str | None:
 # -- again and again ----------------------------------------------------------------------------
 
 
-def _with_rate(status: Status, plan: _Plan) -> Status:
-    """Only what syphons tell is asked for again."""
-    again = _gather(replace(plan, targets={}), None)
-    return replace(status, rate=_rated(status, again).rate)
+def pace(
+    ask: Callable[[], int | None],
+    *,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> float | None:
+    """Messages a second. A syphon counts at the end of each round: so from one change of its
+    number to the next, if both come soon, else over all of the time."""
+    began, first = clock(), ask()
+    changed: tuple[float, int] | None = None
+    last = first
+    while first is not None and last is not None and clock() - began < _RATE_SECONDS_MAX:
+        sleep(_RATE_STEP_SECONDS)
+        now, value = clock(), ask()
+        if value is None or value < last:  # gone, or begun anew
+            return None
+        if value > last:
+            if changed is not None:
+                return (value - changed[1]) / (now - changed[0])
+            changed = (now, value)
+        last = value
+    if first is None or last is None:
+        return None
+    return (last - first) / (clock() - began)
+
+
+def _moved(plan: _Plan) -> int | None:
+    """Only what syphons tell is asked for."""
+    return _gather(replace(plan, targets={}), None).told.moved
 
 
 def _rated(before: Status, status: Status) -> Status:

@@ -10,11 +10,10 @@ from pairbus.errors import OptionsError
 
 ENVELOPE_BYTES: Final = 100
 """What an envelope adds to a message, generously: its destination, and an id where it has none."""
-LOOK_SECONDS: Final = 5.5
-"""How far apart a syphon looks whether a destination that is down is back, receiving what waits for
-it; as measured."""
-HELD_MAX: Final = 20_000
-"""How many messages of one backlog queue a syphon looks at at a time."""
+LOOK_SECONDS: Final = 60.0
+"""How far apart a syphon looks whether a destination that is down is back, after some minutes."""
+LOOK_MESSAGES: Final = 16
+"""With how many messages of each backlog queue: a few, and what was on its way; as measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +29,11 @@ RANGES: Final[dict[str, Range]] = {
     "messages_a_day": Range(least=0, most=10**12, words="messages a day"),
     "message_bytes": Range(least=0, most=100 * 1024 * 1024, words="bytes of a message"),
     "outage_hours": Range(least=0, most=31 * 24, words="hours of outage"),
-    "outages": Range(least=1, most=10_000, words="outages"),
     "ping_seconds": Range(least=1, most=1800, words="seconds between pings"),
     "entities": Range(least=1, most=100_000, words="entities"),
     "clients": Range(least=1, most=1_000_000, words="clients"),
     "days": Range(least=1, most=31, words="days"),
     "long_poll_seconds": Range(least=1, most=86_400, words="seconds of a long poll"),
-    "look_seconds": Range(least=0.1, most=3600, words="seconds between looks"),
     "other_operations": Range(least=0, most=10**15, words="operations of others"),
 }
 
@@ -52,8 +49,6 @@ class Usage:
     """Of an encoded message."""
     outage_hours: float = 0.0
     """In these days, added up."""
-    outages: int = 1
-    """How many the hours are made of: the longer one is, the more messages wait at once."""
     ping_seconds: float = 60.0
     entities: int = 1
     """That a client sends to, and that fail over."""
@@ -61,7 +56,6 @@ class Usage:
     """Paired ones; each sends to all the entities."""
     days: int = 30
     long_poll_seconds: float = 900.0
-    look_seconds: float = LOOK_SECONDS
     other_operations: int = 0
     """Of the same subscription, which have used up the cheaper tiers."""
 
@@ -111,8 +105,9 @@ class Usage:
 
     @property
     def looks(self) -> int:
-        """How many waiting messages are received only to be put back, over all outages."""
+        """How many waiting messages are received only to be put back."""
         if not self.syphons or not self.syphons_wait:
             return 0
-        waiting = min(self.diverted / self.outages / 2, self.backlog_queues * HELD_MAX)
-        return round(self.outage_hours * 3600 / self.look_seconds * waiting)
+        # They come evenly, so half of them wait at a time.
+        few = min(self.diverted / 2, self.backlog_queues * LOOK_MESSAGES)
+        return round(self.outage_hours * 3600 / LOOK_SECONDS * few)

@@ -74,7 +74,7 @@ class Course(Generic[Attempt, Result]):
         assert self.parcels
         parcel = self.parcels.pop(0)
         self._diverted_count += parcel.count
-        self.pair.sent(self.path, way, count=parcel.count, seconds=seconds)
+        self.pair.sent(self.path, way, count=parcel.count, seconds=seconds, extra=parcel.extra)
 
     def backlog_failed(self, way: ToBacklog, error: Exception) -> float:
         """The seconds to wait before it goes on; raises what is the message's own fault. Anything

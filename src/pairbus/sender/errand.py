@@ -45,6 +45,9 @@ class Errand(Generic[Attempt, Result]):
     when_diverted: Callable[[str], Result]
     """What the caller gets if they went to this backlog queue."""
 
+    content: Any = None
+    """The messages, by which it is billed; None where nothing is sent."""
+
 
 @dataclass(slots=True)
 class FirstFailure:

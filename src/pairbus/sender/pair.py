@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pairbus.cost.meter import Reading
 from pairbus.events import Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.route.router import (
@@ -31,6 +32,7 @@ from pairbus.route.router import (
 )
 from pairbus.sender import setup
 from pairbus.sender.audience import Audience
+from pairbus.sender.meter import Extras
 from pairbus.sender.status import PairingStatus, snapshot
 from pairbus.servicebus import internals
 from pairbus.servicebus.backlog_queues import Found
@@ -106,6 +108,8 @@ class Pair:
             observers=options.observers,
         )
         self._backlog_retries = internals.retries_of(options.messaging_factory)
+        self._extras = Extras()
+        self._began = time.time()
         self._is_told = False
         # When a connection to a backlog queue that was to be made ready is due for another try.
         self._ready_again: dict[str, float] = {}
@@ -122,6 +126,18 @@ class Pair:
             namespace=self.namespace,
             secondary=self.secondary,
             epoch_seconds=time.time() - now,
+        )
+
+    def spent(self) -> tuple[Reading, Reading]:
+        """The operations of this client as they are billed, on the primary and on the secondary."""
+        with self._lock:
+            seen = self._router.status()
+            is_message = self.options.ping_mode == "message"
+            here = self._extras.primary(seen, pings_are_messages=is_message)
+            there = self._extras.secondary()
+        return (
+            Reading(namespace=self.namespace, since=self._began, entities=here),
+            Reading(namespace=self.secondary, since=self._began, entities=there),
         )
 
     def observe(self, observer: Observer) -> Callable[[], None]:
@@ -174,10 +190,15 @@ class Pair:
             self._audience.tell(events)
         return plan
 
-    def sent(self, path: str, way: Way, *, count: int, seconds: float = 0.0) -> None:
+    def sent(
+        self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
+    ) -> None:
+        """`extra`: operations that are billed beyond one for each message."""
         router = self._router
         with self._lock:
             router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+            if extra or isinstance(way, ToBacklog):
+                self._extras.sent(path, way, count=count, extra=extra)
             events = router.take_events() if router.has_events else None
         if events:
             self._audience.tell(events)

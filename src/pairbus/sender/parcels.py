@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from azure.servicebus import ServiceBusMessageBatch
@@ -17,6 +17,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.route.envelope import ALIASES
+from pairbus.sender.meter import extra_units
 from pairbus.servicebus import internals
 from pairbus.servicebus.batches import new_batch
 from pairbus.servicebus.errors import EnvelopeTooLarge
@@ -26,6 +27,8 @@ from pairbus.servicebus.errors import EnvelopeTooLarge
 class Parcel:
     content: AmqpAnnotatedMessage | ServiceBusMessageBatch
     count: int
+    extra: int = 0
+    """Operations that are billed beyond one for each message."""
 
 
 def pack(
@@ -34,6 +37,15 @@ def pack(
     """`lane` is an open sender of the SDK, blocking or asyncio: nothing here waits."""
     if len(messages) == 1:
         return [_single(lane, messages[0], path=path, queue=queue)]
+    return [
+        replace(parcel, extra=extra) if (extra := extra_units(lane, parcel.content)) else parcel
+        for parcel in _parcels(lane, messages, path=path, queue=queue)
+    ]
+
+
+def _parcels(
+    lane: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
+) -> list[Parcel]:
     parcels: list[Parcel] = []
     _, batch_bytes_max = internals.link_limits(lane)
     batch = new_batch(lane, batch_bytes_max)
@@ -70,7 +82,7 @@ def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) 
             raise EnvelopeTooLarge(
                 entity=path, backlog_queue=queue, size=size, limit=limit, bare_size=bare
             )
-    return Parcel(content=message, count=1)
+    return Parcel(content=message, count=1, extra=extra_units(lane, message))
 
 
 def _bare_size(lane: Any, message: AmqpAnnotatedMessage) -> int:

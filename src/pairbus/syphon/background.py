@@ -11,19 +11,25 @@ import inspect
 import logging
 import threading
 from typing import Any
+from uuid import uuid4
 
 from azure.core.credentials import AzureNamedKeyCredential
 
 from pairbus.sender.syphon import SyphonContext
 from pairbus.servicebus import internals
 from pairbus.servicebus.errors import PairingError
-from pairbus.spark.session import local_session
+from pairbus.spark.session import end_session, local_session
 from pairbus.spark.settings import Address
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, Ledger, SyphonOptions
 from pairbus.syphon.runner import SparkRunner
 
 logger = logging.getLogger("pairbus.syphon")
+
+# Closing a client is to take no more than five seconds, and waits for the round that runs, be it
+# one that Spark has not begun yet, and for Spark.
+ROUND_SECONDS = 1.5
+CANCEL_SECONDS = 3.2
 
 
 class BackgroundSyphon:
@@ -38,24 +44,41 @@ class BackgroundSyphon:
         self._ledger = ledger
         self._job: Job | None = None
         self._thread: threading.Thread | None = None
+        self._is_stopping = False
 
     def start(self, context: SyphonContext) -> None:
         options = SyphonOptions(
-            primary=address_of(context.primary), secondary=address_of(context.secondary)
+            primary=address_of(context.primary),
+            secondary=address_of(context.secondary),
+            round_seconds=ROUND_SECONDS,
+            # Most clients never have anything diverted: no Python of Spark's is started for that.
+            begins_with_a_round=False,
         )
         spark = self._given
         if spark is None:
             spark, is_own = local_session()
-            self._own = spark if is_own else None
+            if is_own:
+                self._own = spark
+                spark.sparkContext.setLogLevel("ERROR")
+        group = f"pairbus-syphon-{uuid4()}"
         self._job = Job(
-            options, SparkRunner(spark), Named(context.backlog_queues), ledger=self._ledger
+            options,
+            SparkRunner(spark),
+            Named(context.backlog_queues),
+            ledger=self._ledger,
+            cancel=lambda: self._cancel(spark, group),
+            cancel_seconds=CANCEL_SECONDS,
         )
         self._thread = threading.Thread(
-            target=self._run, args=(self._job, context), name="pairbus-syphon", daemon=True
+            target=self._run,
+            args=(self._job, context, spark, group),
+            name="pairbus-syphon",
+            daemon=True,
         )
         self._thread.start()
 
     def stop(self, *, timeout_seconds: float) -> None:
+        self._is_stopping = True
         if self._job is not None:
             self._job.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -63,13 +86,23 @@ class BackgroundSyphon:
             if self._thread.is_alive():
                 logger.warning("the syphon is still busy with its last round")
         if self._own is not None:
-            self._own.stop()
-            self._own = None
+            own, self._own = self._own, None
+            end_session(own)
 
-    def _run(self, job: Job, context: SyphonContext) -> None:
+    def _cancel(self, spark: Any, group: str) -> None:
+        if self._own is not None:
+            # What is interrupted now would be told at length.
+            spark.sparkContext.setLogLevel("OFF")
+        spark.sparkContext.cancelJobGroup(group)
+
+    def _run(self, job: Job, context: SyphonContext, spark: Any, group: str) -> None:
         try:
+            spark.sparkContext.setJobGroup(group, "the syphon")
             job.run()
         except Exception as error:
+            if self._is_stopping:
+                logger.warning("the syphon of %s was interrupted: %s", context.namespace, error)
+                return
             logger.exception("the syphon of %s cannot go on", context.namespace)
             context.fault(f"the syphon failed: {error}")
 

@@ -66,6 +66,8 @@ class SyphonOptions:
     shares: int = 1
     ttl_keeps_running: bool = False
     long_poll_seconds: float = LONG_POLL_SECONDS
+    begins_with_a_round: bool = True
+    """That makes Spark ready for the next one. If not, a round runs when a message was seen."""
 
     @property
     def primaries(self) -> Mapping[str, Address]:
@@ -113,21 +115,24 @@ class Job:
         ledger: Ledger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
         cancel: Callable[[], None] | None = None,
+        cancel_seconds: float = CANCEL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`cancel` ends a round that runs, from another thread."""
+        """`cancel` ends a round that runs so long after a stop, from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self._options = options
         self._runner = runner
         self._ledger = ledger
         self._progress = progress
         self._cancel = cancel
+        self._cancel_seconds = cancel_seconds
         self._clock = clock
         self._backlog = Backlogs(options.primaries, shares=options.shares)
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._finder = Finder(discovery, every_seconds=DISCOVER_SECONDS)
         self._is_listed = False
+        self._begins_with_a_round = options.begins_with_a_round
         self.spending = Spending(since=clock())
         """What it and its tasks have spent so far, by namespace and entity."""
         self._connect = partial(self.spending.client, options.secondary)
@@ -155,6 +160,7 @@ class Job:
         """Until `stop`; `once`: until nothing is left that could be brought home. Answers what was
         done, added up."""
         receipts: list[Receipt] = []
+        self._begins_with_a_round = once or self._options.begins_with_a_round
         if once:
             self._backlog.hurry(ONCE_REST_SECONDS_MAX)
         try:
@@ -176,7 +182,7 @@ class Job:
         return receipts
 
     def _cancel_late(self) -> None:
-        if self._cancel is not None and not self._ended.wait(CANCEL_SECONDS):
+        if self._cancel is not None and not self._ended.wait(self._cancel_seconds):
             self._cancel()
 
     # --- the end of `once` ------------------------------------------------------------------------
@@ -337,7 +343,7 @@ class Job:
             return
         if found is not None:
             self._is_listed = True
-            new = self._backlog.found(found)
+            new = self._backlog.found(found, are_pending=self._begins_with_a_round)
             if new:
                 logger.info("backlog queues found: %s", ", ".join(new))
 

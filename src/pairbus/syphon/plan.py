@@ -73,12 +73,15 @@ class Backlog:
         rests = self._rests
         return tuple(each for each in self.pending if each not in rests or rests[each].until <= now)
 
-    def found(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Those that exist now. New ones may hold something; answers them."""
+    def found(self, queues: Iterable[str], *, are_pending: bool = True) -> tuple[str, ...]:
+        """Those that exist now. New ones may hold something, unless that will be seen by other
+        means; answers them."""
         now_there = list(queues)
         new = tuple(queue for queue in now_there if queue not in self._queues)
         self._queues = now_there
-        self._pending = {queue for queue in self._pending if queue in now_there} | set(new)
+        self._pending = {queue for queue in self._pending if queue in now_there}
+        if are_pending:
+            self._pending.update(new)
         return new
 
     def arrived(self, queues: Iterable[str]) -> None:
@@ -215,14 +218,18 @@ class Backlogs:
             return None
         return next(((name, each) for name, each in found if each is not None), None)
 
-    def found(self, queues: Iterable[str]) -> tuple[str, ...]:
+    def found(self, queues: Iterable[str], *, are_pending: bool = True) -> tuple[str, ...]:
         """Those that exist now; answers the new ones."""
         by_primary: dict[str, list[str]] = {name: [] for name in self._of}
         for queue in queues:
             owner = self.primary_of(queue)
             if owner is not None:
                 by_primary[owner].append(queue)
-        return tuple(new for name, own in by_primary.items() for new in self._of[name].found(own))
+        return tuple(
+            new
+            for name, own in by_primary.items()
+            for new in self._of[name].found(own, are_pending=are_pending)
+        )
 
     def arrived(self, queues: Iterable[str]) -> None:
         for one in self._of.values():

@@ -21,7 +21,7 @@ from pairbus.events import BacklogWithdrawn, Diverted, Event, FailedOver, Thrott
 from pairbus.sender.errand import Done, Errand, FirstFailure, TurnTaken
 from pairbus.sender.shelves import LANES_PER_QUEUE_MAX, AllBusy
 from pairbus.servicebus.errors import BacklogExhausted
-from pairbus.servicebus.messages import diverted_all
+from pairbus.servicebus.messages import diverted, diverted_all
 from tests.sender.fakes import busy, outage
 from tests.sender.shells.both import (
     AsyncioSide,
@@ -32,6 +32,7 @@ from tests.sender.shells.both import (
     is_waiting,
     until,
 )
+from tests.servicebus.wire import encoded
 
 PATH = "orders"
 
@@ -650,10 +651,11 @@ def test_a_message_goes_to_the_backlog_at_once_on_a_link_that_is_kept(world: Wor
     lent: list[int] = []
     world.pairing.observe(lambda event: lent.append(len(shelf(world).lent)))
 
-    assert isinstance(at_once(world), Done)
+    message = ServiceBusMessage("a")
+    assert isinstance(world.side.divert_at_once(world.pairing, PATH, message, None), Done)
 
     [(content, timeout)] = lane.sent
-    assert content.application_properties == {"x-ms-path": PATH}
+    assert encoded(content) == encoded(diverted(message, PATH))
     assert timeout == 20.0
     assert lane._config.retry_total == 0
     assert world.lanes == [lane]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
+from pairbus.servicebus.fast.receiver import stop_all
 from pairbus.servicebus.fast.watch import wait_for_any
 from tests.servicebus.fast.world import bare, message, messages, names, take
 
@@ -234,3 +235,38 @@ def test_impossible_receivers_are_refused(client, options, said):
 def test_at_least_one_message_must_be_asked_for(client):
     with pytest.raises(ValueError, match="max_count is 0"):
         client.receiver("q", credit=1).receive(0, max_wait_seconds=0)
+
+
+def test_no_more_are_ever_asked_for_than_at_most(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=8, at_most=20, mode="receiveAndDelete")
+    taken = take(receiver, 20)
+    assert receiver.receive(10, max_wait_seconds=0.1) == receiver.close() == []
+    assert names(taken) == [f"m-{number}" for number in range(20)]
+    assert len(client.management("q").peek(1, 100)) == 10
+
+
+def test_one_that_asks_no_more_gets_what_it_had_asked_for_and_goes_on_after_a_stop(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=10)
+    first = take(receiver, 1)  # which asks for one more in its place, or will
+    receiver.ask_no_more()
+    assert receiver.has_asked or len(first) == 1
+    rest = []
+    while some := receiver.receive(30, max_wait_seconds=0.1):
+        rest += some
+    assert 9 <= len(rest) <= 10
+    assert not receiver.has_asked
+    receiver.stop()
+    assert len(take(receiver, 5)) == 5
+
+
+def test_several_receivers_stop_in_one_go_and_give_back_what_they_have(client):
+    receivers = [client.receiver(path, credit=10) for path in ("q", "other")]
+    for receiver in receivers:
+        client.sender(receiver.path).send(messages(10))
+        take(receiver, 1)
+    assert stop_all(receivers) == []
+    for receiver in receivers:
+        again = client.receiver(receiver.path, credit=10)
+        assert names(take(again, 9)) == [f"m-{number}" for number in range(1, 10)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
+from contextlib import suppress
+
 import pytest
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -150,3 +154,53 @@ def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(connect, broker
     with pytest.raises(SettleFailed):  # it was done when the broker came to it
         receiver.complete(taken)
     assert left(client) == []
+
+
+# -- begun, and answered later ---------------------------------------------------------------------
+
+
+def test_a_settlement_that_was_begun_is_answered_when_somebody_asks(client, receiver):
+    taken = take(receiver, 10)
+    first = receiver.begin_completing(taken[:5])
+    second = receiver.begin_completing(taken[5:8])
+    assert first.is_said
+    second.land()
+    first.land()
+    assert left(client) == ["m-8", "m-9"]
+
+
+def test_what_was_begun_is_settled_although_its_sender_dies_at_once(broker, client, connect):
+    client.sender("q").send(messages(10))
+    dying = connect()
+    receiver = dying.receiver("q", credit=10)
+    begun = receiver.begin_completing(take(receiver, 10))
+    dying._access._connection.drop()  # as the system does it for a process that was killed
+    assert begun.is_said
+    until = time.monotonic() + 10
+    while left(client) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left(client) == []
+
+
+def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
+    client, receiver, broker
+):
+    taken = take(receiver, 10)
+    with broker.faults.hang(entity="q"):
+        begun = receiver.begin_completing(taken[:5])
+        client.wait_until(time.monotonic() + 0.2)
+        with pytest.raises(OperationTimeoutError):
+            begun.land()
+    client.wait_until(math.inf)
+    with suppress(SettleFailed):  # where the first attempt was heard after all
+        receiver.complete(taken[:5])
+    assert set(left(client)) <= {f"m-{number}" for number in range(5, 10)}
+
+
+def test_locks_that_were_lost_are_told_by_what_was_begun(client, receiver, clock):
+    taken = take(receiver, 10)
+    clock.advance(120)
+    begun = receiver.begin_completing(taken[:5])
+    with pytest.raises(SettleFailed) as told:
+        begun.land()
+    assert len(told.value.failed) == 5

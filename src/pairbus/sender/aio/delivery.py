@@ -23,9 +23,10 @@ from pairbus.sender.errand import (
     FirstFailure,
     Patience,
 )
+from pairbus.sender.meter import extra_units
 from pairbus.sender.parcels import is_small
 from pairbus.servicebus import internals
-from pairbus.servicebus.messages import diverted
+from pairbus.servicebus.messages import diverted, eased
 
 Result = TypeVar("Result")
 
@@ -63,7 +64,7 @@ async def divert_at_once(
     sender, clock, is_usable = lane.sender, pairing.clock, False
     began = clock()
     try:
-        twin = diverted(message, path)
+        twin = eased(diverted(message, path))
         if not is_small(sender, twin):
             is_usable = True
             return None
@@ -78,7 +79,7 @@ async def divert_at_once(
         return FirstFailure(way, error, began)
     finally:
         pairing.lanes.give_back(lane, is_usable=is_usable)
-    pairing.sent(path, way, count=1, seconds=seconds)
+    pairing.sent(path, way, count=1, seconds=seconds, extra=extra_units(sender, twin))
     return DIVERTED
 
 
@@ -143,7 +144,8 @@ async def _on_primary(
         await _wait(pairing, course.primary_failed(plan, error), error)
         return None
     if course.errand.count:  # a link that opens is no proof that a message would be taken
-        pairing.sent(course.path, plan, count=course.errand.count)
+        extra = extra_units(sender, course.errand.content)
+        pairing.sent(course.path, plan, count=course.errand.count, extra=extra)
     return Done(result)
 
 

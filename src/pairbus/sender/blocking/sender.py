@@ -31,6 +31,7 @@ from pairbus.sender.errand import (
     is_stuck,
     unknown_numbers,
 )
+from pairbus.sender.meter import extra_units
 from pairbus.servicebus import internals
 from pairbus.servicebus.messages import diverted_all, give_ids
 
@@ -104,7 +105,8 @@ class PairedSender(QuickToFail):
             finally:
                 self.turn.release()
             if failed is None:  # told when the turn is free: an observer may send as well
-                pairing.sent(self.entity_name, way, count=count)
+                extra = extra_units(self, message)
+                pairing.sent(self.entity_name, way, count=count, extra=extra)
                 return
         elif way is None and is_single(message):
             self.has_called = True
@@ -115,6 +117,7 @@ class PairedSender(QuickToFail):
         send = super().send_messages
         sending: Errand[None, None] = Errand(
             count=count,
+            content=message,
             on_primary=lambda timeout: send(message, timeout=timeout),
             diverted=lambda: diverted_all(message, self.entity_name),
             when_diverted=lambda queue: None,
@@ -144,6 +147,7 @@ class PairedSender(QuickToFail):
         schedule = super().schedule_messages
         scheduling: Errand[list[int], list[int]] = Errand(
             count=count_of(messages),
+            content=messages,
             on_primary=lambda timeout: schedule(messages, schedule_time_utc, timeout=timeout),
             diverted=lambda: diverted_all(messages, self.entity_name, schedule=schedule_time_utc),
             when_diverted=lambda queue: unknown_numbers(messages, queue),

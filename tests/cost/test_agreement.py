@@ -1,0 +1,144 @@
+"""Client, syphon and brokers count the same operations, to the unit, through a whole outage."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+from pairbus.broker import Broker
+from pairbus.cost.meter import Tally
+from pairbus.spark.settings import Address
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.job import Job, SyphonOptions
+from pairbus.syphon.meter import Spending
+from pairbus.syphon.runner import HereRunner
+
+SMALL, LARGE = 100, 70_000
+SECONDS = 20.0
+
+
+def message(size):
+    return ServiceBusMessage(b"x" * size)
+
+
+def send_all_kinds(sender):
+    """One of each way to send: 11 messages, of which 3 have two units."""
+    sender.send_messages(message(SMALL))
+    sender.send_messages(message(LARGE))
+    sender.send_messages([message(SMALL), message(LARGE), message(SMALL), message(SMALL)])
+    batch = sender.create_message_batch()
+    for size in (SMALL, LARGE, SMALL, SMALL):
+        batch.add_message(message(size))
+    sender.send_messages(batch)
+    sender.send_messages(ServiceBusMessage("with properties", application_properties={"n": 1}))
+    return 11
+
+
+@pytest.fixture(scope="module")
+def outage():
+    """A pair's day: before, in and after an outage; then the syphon, and an application that
+    receives. What each has counted."""
+    with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
+        primary = ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
+        secondary = ServiceBusClient.from_connection_string(west.connection_string)
+        manager = ServiceBusAdministrationClient.from_connection_string(
+            west.connection_string, connection_verify=str(west.ca_file)
+        )
+        options = SendAvailabilityPairedNamespaceOptions(
+            manager,
+            secondary,
+            backlog_queue_count=2,
+            failover_interval=timedelta(0),
+            ping_primary_interval=timedelta(seconds=1),
+        )
+        with primary, secondary, manager:
+            primary.pair_namespace(options)
+            queues = primary.pairing.status().backlog_queues
+            with primary.get_queue_sender("orders") as sender:
+                send_all_kinds(sender)
+                with east.faults.cannot_send("orders"):
+                    diverted = send_all_kinds(sender)
+                    wait_for(lambda: primary.pairing.status().pings_sent > 0)
+                wait_for(lambda: not primary.pairing.status().failed_over)
+                send_all_kinds(sender)
+            client = primary.pairing.spent()
+        came_home = east.meter.read()
+        addresses = [
+            Address.from_connection_string(each.connection_string) for each in (east, west)
+        ]
+        job = Job(
+            SyphonOptions(primary=addresses[0], secondary=addresses[1]), HereRunner(), Named(queues)
+        )
+        job.run(once=True)
+        receiver = Spending(since=0.0)
+        take_all(receiver.client(addresses[0]), 3 * diverted)
+        yield {
+            "client": client,
+            "syphon": job.spending.readings(),
+            "receiver": receiver.readings(),
+            "brokers": (east.meter.read(), west.meter.read()),
+            "before the syphon": came_home,
+            "queues": queues,
+            "diverted": diverted,
+            "hosts": [each.host for each in addresses],
+        }
+
+
+def wait_for(is_so):
+    until = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def take_all(client, count):
+    receiver, found = client.receiver("orders", credit=count), []
+    while len(found) < count:
+        found += receiver.receive(count, max_wait_seconds=SECONDS)
+    receiver.complete(found)
+    client.close()
+
+
+def counted(outage, side, path):
+    """By all who are no broker, on the primary (0) or the secondary (1)."""
+    host = outage["hosts"][side]
+    found = [outage["client"][side]]
+    found += [one for who in ("syphon", "receiver") for one in outage[who] if one.namespace == host]
+    return sum((one.of(path) for one in found), Tally())
+
+
+@pytest.mark.req("M-01")
+def test_the_primary_counts_what_client_syphon_and_receiver_count(outage):
+    theirs = outage["brokers"][0].of("orders")
+
+    assert counted(outage, 0, "orders") == theirs
+    assert theirs.send == 3 * (11 + 3)
+    assert theirs.receive == 3 * (11 + 3)
+    assert theirs.settle == 3 * 11
+    assert theirs.ping == 1  # those in the outage were refused
+
+
+@pytest.mark.req("M-01")
+def test_the_secondary_counts_what_client_and_syphon_count(outage):
+    for queue in outage["queues"]:
+        theirs = outage["brokers"][1].of(queue)
+        theirs.manage = 0  # looking for the queues and making them, when it was paired
+        assert counted(outage, 1, queue) == theirs
+    assert sum(outage["brokers"][1].of(queue).send for queue in outage["queues"]) == 11 + 3
+
+
+@pytest.mark.req("M-02")
+def test_a_message_that_takes_the_detour_costs_four_operations(outage):
+    """In units: each of the eleven, and one more for each of the three that are large."""
+    east, west = outage["brokers"]
+    into = sum(west.of(queue).send for queue in outage["queues"])
+    out = sum(west.of(queue).receive for queue in outage["queues"])
+    home = (east - outage["before the syphon"]).of("orders").send
+    received = east.of("orders").receive // 3  # a third of all came by the detour
+
+    assert [into, home, received] == [11 + 3] * 3
+    assert out >= 11 + 3  # the syphon may look at one twice, when it is told to stop
+    assert out - into < 11
