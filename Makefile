@@ -17,16 +17,16 @@ setup:
 demo: setup
 	@$(BIN)/pairbus demo
 
-APART := tests/interop tests/chaos tests/pairing
+ALONE := tests/chaos tests/pairing/test_outage.py
+JAVA := tests/spark tests/syphon tests/console tests/test_benchmarks.py
 
-# The official SDK sleeps half a second to open a link and as long to close it, so its tests run
-# side by side; those that kill brokers and flood them want the machine for themselves, and so do
-# those with a Java machine.
+# Most tests wait, so many more run side by side than there are cores: the official SDK sleeps half a
+# second to open a link and as long to close it. Those that kill brokers and flood them come after,
+# file by file, and so do those with a Java machine of their own.
 test: setup
-	$(BIN)/pytest -n 2 -m "not spark" $(APART:%=--ignore=%)
-	$(BIN)/pytest -n 8 tests/interop tests/pairing --ignore=tests/pairing/test_outage.py
-	$(BIN)/pytest tests/chaos tests/pairing/test_outage.py
-	$(BIN)/pytest -m spark tests/spark tests/syphon tests/console
+	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -n 4 --dist loadfile $(ALONE)
+	$(BIN)/pytest -n 2 --dist loadfile -m spark $(JAVA)
 
 check: setup
 	$(BIN)/ruff format --check .

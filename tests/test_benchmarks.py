@@ -19,6 +19,7 @@ BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
 TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
 PAIRING = [sys.executable, str(ROOT / "benchmarks" / "pairing.py"), "--quick"]
 SYPHON = [sys.executable, str(ROOT / "benchmarks" / "syphon.py"), "--quick"]
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 ROWS = {"single", "batch", "receive", "both"}
 
 
@@ -42,28 +43,34 @@ def quick(folder, *options, command=BROKER):
     return json.loads(done.stdout)
 
 
-def test_a_quick_run_measures_every_row_and_a_deep_queue(tmp_path):
-    result = quick(tmp_path, "--alone", "--deep")
-    assert {row["key"] for row in result["rows"]} == ROWS
-    for row in result["rows"]:
+@pytest.fixture(scope="module")
+def queues_run(tmp_path_factory):
+    """One run for two tests: with RabbitMQ where that is installed."""
+    options = ["--deep"] if RABBITMQ.exists() else ["--deep", "--alone"]
+    return quick(tmp_path_factory.mktemp("queues"), *options)
+
+
+def test_a_quick_run_measures_every_row_and_a_deep_queue(queues_run):
+    assert {row["key"] for row in queues_run["rows"]} == ROWS
+    for row in queues_run["rows"]:
         assert row["figures"]["pairbus"]["rate"] > 0
-    assert [step["depth"] for step in result["deep"]["steps"]] == [1_000, 3_000]
-    assert result["deep"]["restart"]["startup_seconds"] > 0
-    assert result["process"]["pairbus"]["idle_mb"] > 0
-    assert result["floors"]
-    assert result["machine"]["processor"]
+    assert [step["depth"] for step in queues_run["deep"]["steps"]] == [1_000, 3_000]
+    assert queues_run["deep"]["restart"]["startup_seconds"] > 0
+    assert queues_run["process"]["pairbus"]["idle_mb"] > 0
+    assert queues_run["floors"]
+    assert queues_run["machine"]["processor"]
 
 
-def test_rabbitmq_is_measured_in_the_same_run_through_both_protocols(tmp_path, benchmark_module):
-    if not benchmark_module("rabbitmq").SCRIPT.exists():
-        pytest.skip("Debian's rabbitmq-server is not installed; `make bench` would install it")
-    result = quick(tmp_path)
+@pytest.mark.skipif(
+    not RABBITMQ.exists(),
+    reason="Debian's rabbitmq-server is not installed; `make bench` would install it",
+)
+def test_rabbitmq_is_measured_in_the_same_run_through_both_protocols(queues_run, benchmark_module):
     kinds = ("1.0, classic", "0-9-1, classic", "1.0, quorum", "0-9-1, quorum")
     peers = {f"RabbitMQ {kind} queue" for kind in kinds}
-    assert {row["key"] for row in result["rows"]} == ROWS
-    for row in result["rows"]:
+    for row in queues_run["rows"]:
         assert row["ratios"].keys() == peers
-    text = benchmark_module("report").markdown(result)
+    text = benchmark_module("report").markdown(queues_run)
     assert all(peer in text for peer in peers)
 
 
@@ -111,7 +118,7 @@ def test_a_quick_run_measures_a_paired_sender_next_to_a_plain_one_and_an_outage(
 def test_a_quick_run_measures_the_syphon_next_to_a_loop_on_the_sdk_and_shovels(
     tmp_path, benchmark_module
 ):
-    has_peer = benchmark_module("rabbitmq").SCRIPT.exists()
+    has_peer = RABBITMQ.exists()
     result = quick(tmp_path, *([] if has_peer else ["--alone"]), command=SYPHON)
     titles = [figure["title"] for figure in result["ways"]]
     assert len(titles) == (5 if has_peer else 3)

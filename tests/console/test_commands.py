@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from pairbus.broker import Broker
-from pairbus.console.cli import app
+from pairbus.console import cli
 
 from .conftest import Done, Run
 
@@ -21,7 +21,7 @@ WITHOUT_JSON = {"broker", "entities export", "package-for-spark"}
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    group = typer.main.get_group(app) if group is None else group
+    group = typer.main.get_group(cli.app) if group is None else group
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
@@ -49,6 +49,19 @@ def test_a_command_has_help_with_an_example_of_itself(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_JSON))
 def test_a_command_speaks_to_programs(name: str) -> None:
     assert "--json" in options(COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in COMMANDS}))
+def test_only_the_command_that_is_asked_for_is_made(name: str) -> None:
+    one = typer.main.get_group(cli._narrowed(cli.app, [name]))
+
+    assert list(one.commands) == [name]
+    assert options(one) == options(typer.main.get_group(cli.app))
+
+
+@pytest.mark.parametrize("first", [[], ["--help"], ["nonsense"]])
+def test_else_all_of_them_are(first: list[str]) -> None:
+    assert cli._narrowed(cli.app, first) is cli.app
 
 
 def test_the_page_has_every_command() -> None:

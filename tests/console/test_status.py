@@ -134,6 +134,21 @@ def test_the_name_of_the_primary_chooses_and_without_one_all_are_shown(
     assert "no backlog queues" in pairbus("status", "--secondary", pair.east.connection_string).out
 
 
+def test_several_primaries_may_share_a_secondary(
+    pairbus: Run, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = pair.east.connection_string
+    monkeypatch.setenv("PAIRBUS_PRIMARY", f"{text} {text}")
+
+    found = status(pairbus, "--namespace", "localhost", "--namespace", "other")
+
+    assert list(found["namespaces"]) == ["primary localhost", "primary other", "secondary"]
+    assert len(found["backlog"]["queues"]) == 3
+    assert "tell them apart with --namespace" in pairbus("status").err
+    assert "2 primaries and 1 times --namespace" in pairbus("status", "--namespace", "a").err
+    assert "here are 2 connection strings" in pairbus("peek", "orders").err
+
+
 def test_a_namespace_that_is_gone_is_told_and_ends_with_1(pairbus: Run, pair: Pair) -> None:
     with pair.east.faults.unreachable():
         done = pairbus("status")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.console.reasons import why_unreachable
-from pairbus.console.target import parse_target
+from pairbus.console.target import parse_target, split_targets
 from pairbus.errors import ConfigError
 
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
@@ -61,6 +61,13 @@ def test_the_names_may_be_in_any_case_and_a_signature_is_enough() -> None:
     assert target.signature == "SharedAccessSignature sr=a&sig=b"
 
 
+def test_several_are_told_apart() -> None:
+    signed = "Endpoint=sb://h;SharedAccessSignature=SharedAccessSignature sr=a&sig=b"
+
+    assert split_targets(f" {LOCAL}  {signed}\n{AZURE} ") == [LOCAL, signed, AZURE]
+    assert split_targets("  ") == []
+
+
 def test_keys_do_not_show_in_a_traceback() -> None:
     assert "s3cret" not in repr(parse_target(LOCAL))
 
@@ -76,6 +83,7 @@ def test_keys_do_not_show_in_a_traceback() -> None:
         (f"Endpoint=sb://h:x;{KEY}", "is not a URL"),
         ("Endpoint=sb://h;SharedAccessKeyName=p", "neither SharedAccessKeyName"),
         ("Endpoint=sb://h;SharedAccessKey=s3cret", "neither SharedAccessKeyName"),
+        (f"{LOCAL} {AZURE}", "here are 2 connection strings: give the one that is meant"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_key(text: str | None, complaint: str) -> None:

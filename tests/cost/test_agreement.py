@@ -1,13 +1,17 @@
 """Client, syphon and brokers count the same operations, to the unit, through a whole outage."""
 
+import asyncio
 import time
 from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncAdministrationClient,
+)
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient, aio
 from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
 from pairbus.spark.settings import Address
@@ -142,3 +146,36 @@ def test_a_message_that_takes_the_detour_costs_four_operations(outage):
     assert [into, home, received] == [11 + 3] * 3
     assert out >= 11 + 3  # the syphon may look at one twice, when it is told to stop
     assert out - into < 11
+
+
+@pytest.mark.req("M-01")
+def test_a_client_of_asyncio_counts_as_well():
+    with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
+        primary, secondary = asyncio.run(sent_with_asyncio(east, west))
+        theirs = east.meter.read().of("orders")
+        [queue] = secondary.entities
+
+        assert primary.of("orders") == Tally(send=2 + 1 + 2, ping=theirs.ping)
+        assert primary.of("orders").send == theirs.send
+        assert secondary.of(queue) == Tally(send=2 + 1 + 2)
+        assert west.meter.read().of(queue).send == 2 + 1 + 2
+
+
+async def sent_with_asyncio(east, west):
+    primary = aio.ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
+    secondary = aio.ServiceBusClient.from_connection_string(west.connection_string)
+    manager = AsyncAdministrationClient.from_connection_string(
+        west.connection_string, connection_verify=str(west.ca_file)
+    )
+    options = SendAvailabilityPairedNamespaceOptions(
+        manager, secondary, backlog_queue_count=1, failover_interval=timedelta(0)
+    )
+    async with primary, secondary, manager:
+        await primary.pair_namespace(options)
+        async with primary.get_queue_sender("orders") as sender:
+            await sender.send_messages(message(LARGE))
+            await sender.send_messages([message(SMALL), message(LARGE)])
+            with east.faults.cannot_send("orders"):
+                await sender.send_messages(message(LARGE))
+                await sender.send_messages([message(SMALL), message(LARGE)])
+        return primary.pairing.spent()

@@ -14,7 +14,7 @@ from pairbus.cost.meter import units_of
 from pairbus.sender.batch import Batch
 from pairbus.sender.meter import extra_units
 from pairbus.servicebus import internals
-from pairbus.servicebus.messages import diverted
+from pairbus.servicebus.messages import diverted, eased
 from tests.sender.fakes import plain_client
 
 KB = 1024
@@ -37,6 +37,7 @@ def test_each_begun_64_kb_beyond_the_first_is_one_more(sender: Any, size: int, e
     assert extra_units(sender, message.raw_amqp_message) == extra
     assert extra_units(sender, [message, ServiceBusMessage("small")]) == extra
     assert extra_units(sender, diverted(message, "orders")) == extra
+    assert extra_units(sender, message, sent_as=eased(diverted(message, "orders"))) == extra
 
 
 def test_bodies_of_every_kind_are_measured(sender: Any) -> None:
@@ -80,6 +81,10 @@ def test_near_the_bound_it_is_what_is_encoded(size: int, properties: dict[Any, A
     encoded = internals.encoded_size(sender, message.raw_amqp_message)
 
     assert extra_units(sender, message) == units_of(encoded) - 1
+
+    twin = eased(diverted(message, "orders"))
+    encoded = internals.encoded_size(sender, twin)
+    assert extra_units(sender, message, sent_as=twin) == units_of(encoded) - 1
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, object(), [None]])

@@ -137,6 +137,31 @@ def test_the_same_goes_out(both: Both, message: Any, long_way: list[Any]) -> Non
 QUIET = Both("blocking")
 
 
+@pytest.mark.parametrize("name", ["blocking", "asyncio"])
+def test_the_sdk_is_asked_as_it_asks_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, message = Both(name), ServiceBusMessage(b"x")
+    asked: list[Any] = []
+
+    def remember(*what: Any, **how: Any) -> Any:
+        asked.append((what, how))
+        return asyncio.sleep(0) if both.is_async else None
+
+    monkeypatch.setattr(both.sender, "_do_retryable_operation", remember)
+    both.by_sdk(message)
+    both.by_us(message)
+
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("name", ["blocking", "asyncio"])
+def test_a_try_has_as_long_as_the_client_says(name: str) -> None:
+    both = Both(name, try_timeout=3.0)
+
+    [(_, seconds)] = both.by_us(message := ServiceBusMessage(b"x"))
+
+    assert [seconds] == [each for _, each in both.by_sdk(message)]
+
+
 @given(message=messages())
 def test_whatever_the_message_the_same_goes_out(message: Any) -> None:
     both = QUIET

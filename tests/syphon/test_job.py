@@ -6,67 +6,41 @@ from datetime import timedelta
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
+from pyarrow import parquet
 
 import pairbus
 from pairbus.broker import Broker, QueueDescription
-from pairbus.servicebus.messages import diverted
 from pairbus.spark.settings import Address
 from pairbus.syphon.discovery import Listed, Named
 from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import HereRunner, SparkRunner
+from tests.syphon.stage import Stage, backlog_names, count, numbered
 
-QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(3)]
+QUEUES = backlog_names(3)
 
 
 @pytest.fixture
-def brokers():
+def brokers(monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.ONCE_REST_SECONDS_MAX", 0.05)
     described = ["orders", "invoices", QueueDescription(name="sessions", requires_session=True)]
     with Broker(queues=described) as primary, Broker(queues=QUEUES) as secondary:
         yield primary, secondary
 
 
-def options(brokers, **settings):
-    primary, secondary = brokers
-    return SyphonOptions(
-        primary=Address.from_connection_string(primary.connection_string),
-        secondary=Address.from_connection_string(secondary.connection_string),
-        **settings,
-    )
-
-
-def divert(brokers, queue, *pairs):
-    with (
-        ServiceBusClient.from_connection_string(brokers[1].connection_string) as client,
-        client.get_queue_sender(queue) as sender,
-    ):
-        for message, path in pairs:
-            sender.send_messages(diverted(message, path))
-
-
-def received(broker, queue, **settings):
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver(queue, **settings) as receiver,
-    ):
-        messages = receiver.receive_messages(max_message_count=100, max_wait_time=1)
-        for message in messages:
-            receiver.complete_message(message)
-    return messages
-
-
-def moved(receipts):
-    return sum(each.count for each in receipts if each.outcome is Outcome.MOVED)
+@pytest.fixture
+def stage(brokers):
+    return Stage(*brokers, QUEUES)
 
 
 @pytest.mark.req("S-01")
-def test_once_drains_all_backlog_queues_and_ends(brokers, tmp_path):
+def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
     for number, queue in enumerate(QUEUES):
-        divert(brokers, queue, *((ServiceBusMessage(f"{number}{n}"), "orders") for n in range(5)))
+        stage.divert(numbered(5, str(number)), queue=queue)
     rounds = []
     job = Job(
-        options(brokers),
+        stage.options(),
         HereRunner(),
         Named(QUEUES),
         ledger=ParquetLedger(tmp_path),
@@ -75,67 +49,83 @@ def test_once_drains_all_backlog_queues_and_ends(brokers, tmp_path):
 
     receipts = job.run(once=True)
 
-    assert moved(receipts) == 15
-    assert len(received(brokers[0], "orders")) == 15
+    assert count(receipts, Outcome.MOVED) == 15
+    assert len(stage.home()) == 15
     assert rounds[-1].pending == ()
     [file] = tmp_path.glob("day=*/*.parquet")
-    from pyarrow import parquet
-
     rows = parquet.read_table(file, partitioning=None).to_pylist()
     assert sum(row["count"] for row in rows if row["outcome"] == "moved") == 15
     assert {row["run"] for row in rows} == {job.run_id}
 
 
 @pytest.mark.req("S-02")
-def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(brokers):
-    arrived = threading.Event()
-    job = Job(options(brokers), HereRunner(), Named(QUEUES), progress=lambda ended: arrived.set())
+@pytest.mark.parametrize("begins_with_a_round", [True, False])
+def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(stage, begins_with_a_round):
+    ended = threading.Event()
+    options = stage.options(begins_with_a_round=begins_with_a_round)
+    job = Job(options, HereRunner(), Named(QUEUES), progress=lambda _: ended.set())
     thread = threading.Thread(target=job.run)
     thread.start()
     try:
-        assert arrived.wait(20)  # the first round, which finds nothing
-        arrived.clear()
-        divert(brokers, QUEUES[1], (ServiceBusMessage("late"), "orders"))
-        assert arrived.wait(20)
+        if begins_with_a_round:
+            assert ended.wait(20), "it finds nothing"
+            ended.clear()
+        stage.divert(["late"], queue=QUEUES[1])
+        assert ended.wait(20)
     finally:
         job.stop()
         thread.join(20)
 
     assert not thread.is_alive()
-    assert [str(message) for message in received(brokers[0], "orders")] == ["late"]
+    assert stage.home() == ["late"]
 
 
 @pytest.mark.req("S-04")
-def test_what_waits_for_a_destination_goes_home_when_that_is_back(brokers):
-    divert(
-        brokers, QUEUES[0], (ServiceBusMessage("a"), "orders"), (ServiceBusMessage("b"), "invoices")
-    )
-    fault = brokers[0].faults.cannot_send(entity="orders")
-    fault.__enter__()
+def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
+    stage.divert(["a"])
+    stage.divert(["b"], "invoices")
+    fault = stage.primary.faults.cannot_send(entity="orders")
     rounds = []
 
     def progress(ended):
         rounds.append(ended)
         if len(rounds) == 1:
-            fault.__exit__(None, None, None)
+            fault.clear()
 
-    job = Job(options(brokers), HereRunner(), Named(QUEUES), progress=progress)
+    job = Job(stage.options(), HereRunner(), Named(QUEUES), progress=progress)
     receipts = job.run(once=True)
 
-    assert moved(receipts) == 2
-    assert any(each.outcome is Outcome.WAITING for each in rounds[0].receipts)
+    assert count(receipts, Outcome.MOVED) == 2
+    assert count(rounds[0].receipts, Outcome.WAITING) == 1
 
 
-def test_once_says_what_is_left_where_a_destination_stays_down(brokers, monkeypatch):
+def test_once_says_what_is_left_where_a_destination_stays_down(stage, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 2)
-    divert(brokers, QUEUES[0], (ServiceBusMessage("a"), "orders"))
-    job = Job(options(brokers), HereRunner(), Named(QUEUES))
+    stage.divert(["a"])
+    job = Job(stage.options(), HereRunner(), Named(QUEUES))
 
-    with brokers[0].faults.throttle(entity="orders"):
-        assert moved(job.run(once=True)) == 0
+    with stage.primary.faults.throttle(entity="orders"):
+        assert count(job.run(once=True), Outcome.MOVED) == 0
 
     assert "orders is throttled" in job.left
-    assert len(received(brokers[1], QUEUES[0])) == 1
+    assert stage.free() == ["a"]
+
+
+def test_once_waits_for_what_others_have_locked_and_says_so_in_the_end(stage, monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr("pairbus.syphon.job.LOCKED_LOOKS_MAX", 2)
+    stage.divert(["locked"])
+    with stage.client(stage.secondary) as client:
+        receiver = client.receiver(QUEUES[0], credit=1, at_most=1)
+        locked = receiver.receive(1, max_wait_seconds=5)
+        job = Job(stage.options(), HereRunner(), Named(QUEUES))
+        job.run(once=True)
+        assert job.left == f"messages are left that others have locked, in {QUEUES[0]}"
+
+        receiver.release(locked)
+        job = Job(stage.options(), HereRunner(), Named(QUEUES))
+        assert count(job.run(once=True), Outcome.MOVED) == 1
+        assert job.left == ""
 
 
 def test_queues_that_appear_later_are_found(brokers):
@@ -150,23 +140,33 @@ def test_queues_that_appear_later_are_found(brokers):
         assert listed.queues() == [*QUEUES, "contoso/x-servicebus-transfer/3"]
 
 
-def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(brokers):
-    divert(brokers, QUEUES[0], (ServiceBusMessage("a"), "orders"))
-    wrong = brokers[0].connection_string.replace("SharedAccessKey=", "SharedAccessKey=A")
+def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
+    stage.divert(["a"])
+    wrong = stage.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=A")
     settings = SyphonOptions(
-        primary=Address.from_connection_string(wrong),
-        secondary=Address.from_connection_string(brokers[1].connection_string),
+        primary=Address.from_connection_string(wrong), secondary=stage.address(stage.secondary)
     )
 
     with pytest.raises(SyphonError, match="Send claim; nothing was lost"):
         Job(settings, HereRunner(), Named(QUEUES)).run(once=True)
 
-    assert len(received(brokers[1], QUEUES[0])) == 1
+    assert stage.free() == ["a"]
+
+
+def received(broker, queue, **settings):
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver(queue, **settings) as receiver,
+    ):
+        messages = receiver.receive_messages(max_message_count=100, max_wait_time=1)
+        for message in messages:
+            receiver.complete_message(message)
+    return messages
 
 
 @pytest.mark.spark
 @pytest.mark.req("S-07", "S-01", "S-03", "E-04", "M-02")
-def test_a_full_circle_on_spark(brokers):
+def test_a_full_circle_on_spark(brokers, stage):
     """Paired, an outage, diverted, back again, and brought home by Spark."""
     from pairbus.spark.session import local_session
 
@@ -205,12 +205,12 @@ def test_a_full_circle_on_spark(brokers):
                     )
     spark, is_own = local_session()
     try:
-        receipts = Job(options(brokers), SparkRunner(spark), Named(QUEUES)).run(once=True)
+        receipts = Job(stage.options(), SparkRunner(spark), Named(QUEUES)).run(once=True)
     finally:
         if is_own:
             spark.stop()
 
-    assert moved(receipts) == 120
+    assert count(receipts, Outcome.MOVED) == 120
     for queue in ("orders", "invoices", "sessions"):
         settings = {"session_id": "s"} if queue == "sessions" else {}
         home = received(primary_broker, queue, **settings)

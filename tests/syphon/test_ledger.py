@@ -81,6 +81,24 @@ def test_a_long_run_does_not_leave_thousands_of_files(tmp_path, monkeypatch):
 
     assert len(names(tmp_path)) == 3  # two of three rounds each, and the seventh
     assert [row["round"] for row in rows(tmp_path)] == [7, 1, 2, 3, 4, 5, 6]
+    for number in range(8, 82):
+        ledger.append([receipt(number)])
+    assert len(names(tmp_path)) == 1  # three to the power of four
+    assert sorted(row["round"] for row in rows(tmp_path)) == list(range(1, 82))
+
+
+def test_a_day_that_is_over_is_one_file(tmp_path):
+    ledger = ParquetLedger(tmp_path)
+    for number in range(1, 4):
+        ledger.append([receipt(number)])
+    ledger.append([receipt(4, at_ms=NOON_MS + DAY_MS)])
+
+    assert names(tmp_path) == [
+        "day=2026-03-01/rounds-r-0001.parquet",
+        "day=2026-03-02/round-r-00000004.parquet",
+    ]
+    ledger.close()
+    assert len(names(tmp_path)) == 2
 
 
 @pytest.mark.req("X-10")

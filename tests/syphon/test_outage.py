@@ -1,7 +1,8 @@
-"""What a long outage costs, by the broker's own meter: what waits is not looked at again and
-again."""
+"""A long outage by the clock of the test: what it costs, by the broker's own meter, and who has to
+wait for whom."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,9 +16,10 @@ from tests.syphon.stage import Stage, backlog_names, numbered
 
 BACKLOGS = backlog_names(4)
 EACH = 500
-LOOKS = 6
-# A look is to take a handful of each queue, with what was on its way.
-OF_A_LOOK_MAX = 20
+MINUTES = 5
+STEP_SECONDS = 10
+# A probe is to take a handful of each queue, with what was on its way.
+OF_A_PROBE_MAX = 20
 
 
 class Runner:
@@ -27,9 +29,49 @@ class Runner:
 
     def __init__(self, clock):
         self._clock = clock
+        self.probes = self.whole_looks = 0
 
     def run(self, tasks):
+        for task in tasks:
+            if task.chunk < 10:
+                self.probes += len(task.queues)
+            else:
+                self.whole_looks += len(task.queues)
         return [drain(task, clock=self._clock) for task in tasks]
+
+
+class Syphon:
+    def __init__(self, stage, queues):
+        self.clock = ManualClock(runs=True)
+        self.runner = Runner(self.clock)
+        self.job = Job(stage.options(), self.runner, Named(queues), clock=self.clock)
+        self.thread = threading.Thread(target=self.job.run)
+
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+        wait_until(lambda: self.backlog.pause(now=self.clock()), "nothing to do for now")
+
+    @property
+    def backlog(self):
+        return self.job._backlog
+
+
+@contextmanager
+def running(stage, queues):
+    syphon = Syphon(stage, queues)
+    syphon.thread.start()
+    try:
+        yield syphon
+    finally:
+        syphon.job.stop()
+        syphon.thread.join(20)
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.LOOK_SECONDS", 0.02)
+    with Broker(queues=["orders", "invoices"]) as primary, Broker(queues=BACKLOGS) as secondary:
+        yield Stage(primary, secondary, BACKLOGS)
 
 
 OUTAGES = {
@@ -41,34 +83,47 @@ OUTAGES = {
 
 @pytest.mark.req("S-04", "M-01")
 @pytest.mark.parametrize("kind", OUTAGES)
-def test_a_look_at_what_has_to_wait_costs_a_handful_of_receives(monkeypatch, kind):
-    monkeypatch.setattr("pairbus.syphon.job.LOOK_SECONDS", 0.02)
-    clock, rounds = ManualClock(runs=True), []
-    with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
-        stage = Stage(primary, secondary, BACKLOGS)
-        for queue in BACKLOGS:
-            stage.divert(numbered(EACH, queue), queue=queue)
-        job = Job(stage.options(), Runner(clock), Named(BACKLOGS), progress=rounds.append)
-        job._clock = clock
-        thread = threading.Thread(target=job.run)
-        with OUTAGES[kind](primary.faults):
-            thread.start()
-            wait_until(lambda: job._backlog.pause(now=clock()), "the first look at all of them")
-            first = secondary.meter.read().total.receive
-            for _ in range(LOOKS):
-                so_far = len(rounds)
-                clock.advance(60)
-                wait_until(
-                    lambda so_far=so_far: len(rounds) > so_far and job._backlog.pause(now=clock()),
-                    "another look",
-                )
-            looked = secondary.meter.read().total.receive - first
-        clock.advance(60)
-        wait_until(lambda: not job._backlog.pending, "the end of the backlog")
-        job.stop()
-        thread.join(20)
+def test_what_has_to_wait_is_looked_at_as_a_whole_once_a_minute_and_else_by_a_handful(stage, kind):
+    for queue in BACKLOGS:
+        stage.divert(numbered(EACH, queue), queue=queue)
+    meter = stage.secondary.meter
+    with OUTAGES[kind](stage.primary.faults), running(stage, BACKLOGS) as syphon:
+        syphon.wait(0)
+        for _ in range(MINUTES * 60 // STEP_SECONDS):
+            syphon.wait(STEP_SECONDS)
+        runner, receives = syphon.runner, meter.read().total.receive
+    with running(stage, BACKLOGS) as syphon:
+        backlog = syphon.backlog
+        wait_until(lambda: backlog.queues and not backlog.pending, "the end of the backlog")
 
-        assert first <= 2 * 4 * EACH, "some were given back unread at first"
-        assert looked <= LOOKS * len(BACKLOGS) * OF_A_LOOK_MAX
-        assert len(stage.home()) == 4 * EACH
-        assert [stage.left(queue) for queue in BACKLOGS] == [0] * 4
+    assert runner.whole_looks <= len(BACKLOGS) * (MINUTES + 2)
+    assert runner.probes <= len(BACKLOGS) * MINUTES * 60 / STEP_SECONDS
+    assert receives <= runner.whole_looks * EACH + runner.probes * OF_A_PROBE_MAX
+    assert len(stage.home()) == 4 * EACH
+    assert [stage.left(queue) for queue in BACKLOGS] == [0] * 4
+
+
+@pytest.mark.req("S-04")
+def test_what_lies_behind_messages_that_wait_goes_home_when_its_own_destination_is_back(stage):
+    queues = BACKLOGS[:1]
+    stage.divert(numbered(50, "o"), "orders")
+    stage.divert(numbered(50, "i"), "invoices")
+    faults = stage.primary.faults
+    with (
+        faults.cannot_send(entity="orders"),
+        faults.cannot_send(entity="invoices") as other,
+        running(stage, queues) as syphon,
+    ):
+        for _ in range(4):
+            syphon.wait(60)
+        other.clear()
+        syphon.wait(60)
+        home = stage.home("invoices")
+        stage.divert(["new"], "invoices")
+        for _ in range(6):
+            syphon.wait(STEP_SECONDS)
+        new = stage.home("invoices")
+
+    assert home == numbered(50, "i")
+    assert new == ["new"]
+    assert stage.home() == []

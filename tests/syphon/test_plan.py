@@ -164,30 +164,45 @@ def test_what_a_probe_finds_out_decides():
     assert backlog.groups(1, now=120) == [Group(queues=("a",))]
 
 
-def test_a_probe_that_sees_only_what_has_to_wait_is_followed_by_a_look_at_all():
-    """What may go again can lie behind it."""
+@pytest.mark.req("S-04")
+def test_a_probe_is_followed_by_a_look_at_all_if_another_destination_may_be_there_again():
+    """What may go can lie behind what has to wait."""
     backlog = known("a")
     waits = [WAITS, receipt(Outcome.WAITING, path="other")]
-    later = down("other", *[Failure.DISABLED] * 5)
-    backlog.ended({"a": False}, waits, [down(), later], [], now=100)
+    backlog.ended({"a": False}, waits, [down(), down("other")], [], now=100)
+    assert backlog.groups(1, now=110)[0].is_probe
 
-    backlog.ended({"a": True}, [waits[1]], [], [], now=110)
+    backlog.ended({"a": True}, [WAITS], [down(now=110)], [], now=110)
 
     assert backlog.pause(now=110) == REST_SECONDS_MIN
     assert backlog.groups(1, now=111) == [Group(queues=("a",))]
+    backlog.ended({"a": False}, waits, [down("other", now=111)], [], now=111)
+    assert backlog.pause(now=111) == 9, "neither is"
 
 
-def test_where_others_keep_failing_such_a_look_comes_after_some_probes():
-    backlog = known("a", "b")
-    closed = down("q", *[Failure.DISABLED] * 9)
-    now, is_probe = closed.heard, []
-    backlog.ended({"a": False, "b": False}, [WAITS], [closed], ["b"], now=now)
-    for number in range(4):
-        now += 60
-        backlog.ended({"a": True}, [WAITS], [down(f"other {number}", now=now)], [], now=now)
-        is_probe.append(backlog.groups(1, now=now + 60)[0].is_probe)
+@pytest.mark.req("S-04")
+def test_all_of_a_queue_is_looked_at_once_a_minute_for_what_has_come_since():
+    backlog = known("a")
+    is_probe, now = [False], 100
+    backlog.ended({"a": False}, [WAITS], [down(now=now)], [], now=now)
+    for _ in range(14):
+        now += 10
+        [group] = backlog.groups(1, now=now)
+        is_probe.append(group.is_probe)
+        backlog.ended({"a": group.is_probe}, [WAITS], [down(now=now)], [], now=now)
 
-    assert is_probe == [True, True, False, True]
+    assert is_probe == [False, *[True] * 5, False, *[True] * 5, False, True, True]
+
+
+def test_the_rest_grows_where_all_could_go_and_nothing_was_tried():
+    """As where a round ends before anything was sent."""
+    backlog = known("a")
+    rests = []
+    for _ in range(4):
+        backlog.ended({"a": False}, [WAITS], [], [], now=100)
+        rests.append(backlog.pause(now=100))
+
+    assert rests == [0.5, 1, 2, 4]
 
 
 def test_a_queue_that_had_no_turn_because_the_primary_was_lost_rests_as_well():
@@ -199,13 +214,16 @@ def test_a_queue_that_had_no_turn_because_the_primary_was_lost_rests_as_well():
     assert [group.is_probe for group in backlog.groups(1, now=110)] == [True]
 
 
-def test_where_little_went_home_and_much_waits_there_is_a_short_rest():
+@pytest.mark.parametrize(("waiting", "seconds"), [(11, 0.5), (2_000, 10), (20_000, 60)])
+def test_where_little_went_home_and_much_waits_the_rest_is_as_long_as_that_is_much(
+    waiting, seconds
+):
     backlog = known("a")
 
-    backlog.ended({"a": False}, [MOVED, receipt(Outcome.WAITING, 11)], [down()], [], now=100)
+    backlog.ended({"a": False}, [MOVED, receipt(Outcome.WAITING, waiting)], [down()], [], now=100)
 
-    assert backlog.pause(now=100) == 5
-    assert backlog.groups(1, now=105) == [Group(queues=("a",))]
+    assert backlog.pause(now=100) == seconds
+    assert backlog.groups(1, now=100 + seconds) == [Group(queues=("a",))]
 
 
 # --- several primaries ------------------------------------------------------------------------
@@ -237,8 +255,7 @@ def test_of_a_single_primary_they_may_have_any_name():
 
 PRIMARIES = {
     "each has its part of the room": (5, [("a", (each,)) for each in A] + [("b", (B[0],))]),
-    "and at least one task": (1, [("a", tuple(A)), ("b", (B[0],))]),
-    "which is of one primary": (2, [("a", tuple(A)), ("b", (B[0],))]),
+    "a task is of one primary": (2, [("a", tuple(A)), ("b", (B[0],))]),
 }
 
 
@@ -246,6 +263,19 @@ PRIMARIES = {
 def test_tasks_are_dealt_out_to_primaries(slots, groups):
     dealt = of_two().groups(slots, now=0)
     assert [(group.primary, group.queues) for group in dealt] == groups
+
+
+def test_where_there_is_not_room_for_all_primaries_they_take_turns():
+    backlogs = of_two()
+    turns = []
+    for now in range(1, 5):
+        [group] = backlogs.groups(1, now=now)
+        turns.append(group.primary)
+        moved = [receipt(Outcome.MOVED, queue=queue) for queue in group.queues]
+        looked_at = dict.fromkeys(group.queues, False)
+        backlogs.ended(group.primary, looked_at, moved, [], [], now=now)
+
+    assert turns == ["a", "b", "a", "b"]
 
 
 @pytest.mark.req("S-04")

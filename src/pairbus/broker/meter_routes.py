@@ -32,7 +32,7 @@ def meter_routes(namespace: Namespace) -> list[BaseRoute]:
         return JSONResponse(namespace.meter.read().as_dict())
 
     async def metrics(request: Request) -> Response:
-        return _metrics(request, namespace)
+        return await _metrics(request, namespace)
 
     return [
         Route(METER_PATH, meter, methods=["GET"]),
@@ -56,13 +56,13 @@ class MetricsGate:
             and scope["method"] == "GET"
             and b"api-version" not in scope["query_string"]
         ):
-            response = _metrics(Request(scope, receive), self._namespace)
+            response = await _metrics(Request(scope, receive), self._namespace)
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
-def _metrics(request: Request, namespace: Namespace) -> Response:
+async def _metrics(request: Request, namespace: Namespace) -> Response:
     try:
         if not _is_from_here(request):
             check_manage(request, namespace)
@@ -73,7 +73,7 @@ def _metrics(request: Request, namespace: Namespace) -> Response:
     except ImportError:
         text = "metrics need the package prometheus-client: pip install pairbus[prometheus]\n"
         return Response(text, 501, media_type="text/plain")
-    return Response(metrics_of(namespace), headers={"content-type": CONTENT_TYPE})
+    return Response(await metrics_of(namespace), headers={"content-type": CONTENT_TYPE})
 
 
 def _is_from_here(request: Request) -> bool:

@@ -7,11 +7,12 @@ in one line and 1, neither in a traceback; a bug keeps its traceback.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -60,7 +61,7 @@ class LogLevel(StrEnum):
 def main() -> None:
     """The console script, and `python -m pairbus`."""
     try:
-        code = app(prog_name="pairbus", standalone_mode=False)
+        code = _narrowed(app, sys.argv[1:2])(prog_name="pairbus", standalone_mode=False)
     except typer.TyperException as error:
         sys.exit(_complain(f"{error.format_message().rstrip('.')}; see --help"))
     except typer.Abort:
@@ -76,6 +77,28 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _narrowed(whole: typer.Typer, first: list[str]) -> typer.Typer:
+    """With the one command that is asked for, if it is one: to make all of them of their functions
+    takes longer than most of them do."""
+    if not isinstance(whole, typer.Typer) or "_PAIRBUS_COMPLETE" in os.environ:
+        return whole
+    commands = [one for one in whole.registered_commands if [_name(one)] == first]
+    groups = [
+        one
+        for one in whole.registered_groups
+        if one.typer_instance is not None and [one.typer_instance.info.name] == first
+    ]
+    if not commands and not groups:
+        return whole
+    narrowed = copy.copy(whole)
+    narrowed.registered_commands, narrowed.registered_groups = commands, groups
+    return narrowed
+
+
+def _name(command: Any) -> str:
+    return str(command.name or command.callback.__name__.replace("_", "-"))
 
 
 def _complain(text: str, code: int = USER_ERROR) -> int:

@@ -36,7 +36,7 @@ PLACES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Of each entity, where its messages arrive."""
 
-# Seldom, on a busy machine, a message that was given out does not reach the receiver. It comes again
+# Seldom, the SDK loses a delivery that arrives between two receive calls. The message comes again
 # when its lock has run out, for which nobody wants to wait a minute.
 _LOCK: Final = {"LockDuration": "PT10S"}
 # A send that was under way at the kill is diverted under the same id, though the primary may have

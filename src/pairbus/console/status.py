@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pairbus.console.options import AS_JSON
+from pairbus.console.target import ENVIRONMENT
 
 
 def _text(metavar: str, help: str, *names: str, envvar: str | None = None) -> Any:
@@ -16,8 +18,12 @@ def _text(metavar: str, help: str, *names: str, envvar: str | None = None) -> An
 
 def status(
     primary: Annotated[
-        str | None,
-        _text("TEXT", "Connection string of the primary.", envvar="PAIRBUS_PRIMARY"),
+        list[str] | None,
+        _text(
+            "TEXT",
+            "Connection string of the primary; once for each that has its backlog on this "
+            "secondary. Default: those in PAIRBUS_PRIMARY, with spaces between them.",
+        ),
     ] = None,
     secondary: Annotated[
         str | None,
@@ -28,15 +34,15 @@ def status(
         ),
     ] = None,
     namespace: Annotated[
-        str | None,
+        list[str] | None,
         _text(
             "NAME",
-            "The primary's name in the paths of backlog queues. Default: the first label of its "
-            "host; all, without a primary.",
+            "The primary's name in the paths of backlog queues; once for each primary, in their "
+            "order. Default: the first label of its host; all, without a primary.",
         ),
     ] = None,
     primary_ca_file: Annotated[
-        Path | None, _text("FILE", "The authority of the primary's certificate.")
+        Path | None, _text("FILE", "The authority of the primaries' certificates.")
     ] = None,
     secondary_ca_file: Annotated[
         Path | None, _text("FILE", "The authority of the secondary's certificate.")
@@ -82,9 +88,9 @@ def status(
 
     run(
         Wanted(
-            primary=primary,
+            primaries=tuple(primary or [os.environ.get(ENVIRONMENT, "")]),
             secondary=secondary,
-            namespace=namespace,
+            namespaces=tuple(namespace or ()),
             primary_ca_file=primary_ca_file,
             secondary_ca_file=secondary_ca_file,
             metrics=tuple(metrics or ()),

@@ -6,7 +6,7 @@ import http.client
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -106,13 +106,18 @@ def _ms(call: Callable[[], Any]) -> float:
 
 
 def backlog(
-    target: Target, namespace: str | None, *, look_at: int, seconds: float, now: float
+    target: Target,
+    namespaces: Sequence[str] | None,
+    *,
+    look_at: int,
+    seconds: float,
+    now: float,
 ) -> Backlog:
-    """Of one primary, or without its name of all. Raises NamespaceError."""
+    """Of these primaries, or without their names of all. Raises NamespaceError."""
     with administration(target) as admin:
         counts = {one.name: one for one in admin.all_counts(Kind.QUEUE)}
     owners = Counter(owner for owner in map(namespace_of, counts) if owner is not None)
-    chosen = owners if namespace is None else [namespace]
+    chosen = owners if namespaces is None else namespaces
     names = [name for owner in chosen for name in backlog_queues(counts, owner)]
     ours = {owner.lower() for owner in chosen}
     states = []

@@ -26,7 +26,7 @@ from pairbus.console.status_metrics import Told, together, told_by
 from pairbus.console.status_probe import Backlog, NamespaceState, backlog, probe
 from pairbus.console.status_show import Process, Status, as_form, tables_of
 from pairbus.console.tables import print_json, print_table
-from pairbus.console.target import Target, parse_target
+from pairbus.console.target import Target, parse_target, split_targets
 from pairbus.errors import ConfigError, NamespaceError
 
 _RATE_SECONDS_MAX: Final = 6.0
@@ -38,9 +38,9 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    primary: str | None
+    primaries: tuple[str, ...]
     secondary: str | None
-    namespace: str | None
+    namespaces: tuple[str, ...]
     primary_ca_file: Path | None
     secondary_ca_file: Path | None
     metrics: tuple[str, ...]
@@ -53,7 +53,9 @@ class Wanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     targets: dict[str, Target]
-    namespace: str | None
+    """By what they are to the pair."""
+    namespaces: tuple[str, ...] | None
+    """The primaries' names in the paths of backlog queues; None: all that there are."""
     urls: tuple[str, ...]
     look_at: int
     seconds: float
@@ -79,17 +81,24 @@ def run(wanted: Wanted) -> None:
 
 
 def _plan(wanted: Wanted) -> _Plan:
-    given = {
-        "primary": (wanted.primary, wanted.primary_ca_file),
-        "secondary": (wanted.secondary, wanted.secondary_ca_file),
-    }
-    targets = {}
-    for role, (text, ca_file) in given.items():
-        if text:
-            try:
-                targets[role] = parse_target(text, ca_file)
-            except ConfigError as error:
-                raise ConfigError(f"the {role}: {error}") from None
+    primaries = [
+        _target("primary", text, wanted.primary_ca_file)
+        for texts in wanted.primaries
+        for text in split_targets(texts)
+    ]
+    names = wanted.namespaces or tuple(one.host.split(".")[0] for one in primaries)
+    if len(primaries) > 1 and len(names) != len(primaries):
+        raise ConfigError(
+            f"{len(primaries)} primaries and {len(names)} times --namespace: give it once for each"
+        )
+    roles = [f"primary {name}" for name in names] if len(primaries) > 1 else ["primary"]
+    targets = dict(zip(roles, primaries, strict=False))
+    if len(targets) < len(primaries):
+        raise ConfigError(
+            f"several primaries are called {names[0]!r}: tell them apart with --namespace"
+        )
+    if wanted.secondary:
+        targets["secondary"] = _target("secondary", wanted.secondary, wanted.secondary_ca_file)
     urls = tuple(check_url(url) for text in wanted.metrics for url in text.split())
     if not targets and not urls:
         raise ConfigError(
@@ -99,12 +108,20 @@ def _plan(wanted: Wanted) -> _Plan:
     seconds = parse_span(wanted.timeout, "--timeout").total_seconds()
     if seconds <= 0:
         raise ConfigError(f"--timeout {wanted.timeout!r}: more than nothing is expected")
-    namespace = wanted.namespace
-    if namespace is None and "primary" in targets:
-        namespace = targets["primary"].host.split(".")[0]
     return _Plan(
-        targets=targets, namespace=namespace, urls=urls, look_at=wanted.look_at, seconds=seconds
+        targets=targets,
+        namespaces=names or None,
+        urls=urls,
+        look_at=wanted.look_at,
+        seconds=seconds,
     )
+
+
+def _target(role: str, text: str, ca_file: Path | None) -> Target:
+    try:
+        return parse_target(text, ca_file)
+    except ConfigError as error:
+        raise ConfigError(f"the {role}: {error}") from None
 
 
 # -- asking -------------------------------------------------------------------------------------
@@ -119,7 +136,7 @@ def _gather(plan: _Plan, before: Status | None) -> Status:
         questions["backlog"] = _later(
             backlog,
             plan.targets["secondary"],
-            plan.namespace,
+            plan.namespaces,
             look_at=plan.look_at,
             seconds=plan.seconds,
             now=now,

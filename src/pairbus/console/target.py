@@ -6,6 +6,7 @@ Knows nothing of the SDK. What it complains about never repeats a key.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from pairbus.errors import ConfigError
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
+_BETWEEN: Final = re.compile(r"\s+(?=endpoint\s*=)", re.IGNORECASE)
 _FORM: Final = "Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
 
 
@@ -55,12 +57,19 @@ class Target:
         return not (self.is_emulator and self.is_local)
 
 
+def split_targets(text: str) -> list[str]:
+    """Several connection strings, with spaces between them. A signature may hold a space."""
+    return [one for one in _BETWEEN.split(text.strip()) if one]
+
+
 def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
     if not text or not text.strip():
         raise ConfigError(
             f"which namespace? Give its connection string with -c, or in {ENVIRONMENT}; "
             "`pairbus broker` prints one"
         )
+    if (count := len(split_targets(text))) > 1:
+        raise ConfigError(f"here are {count} connection strings: give the one that is meant")
     parts: dict[str, str] = {}
     for part in text.strip().strip(";").split(";"):
         name, equals, value = part.partition("=")

@@ -28,17 +28,29 @@ _BYTES_OF_A_CHARACTER_MAX: Final = 4
 _OTHER_BYTES: Final = 32
 
 
-def extra_units(sender: Any, message: Any) -> int:
-    """How many operations a message, a list or a batch is beyond one for each message.
+def extra_units(sender: Any, message: Any, *, sent_as: Any = None) -> int:
+    """How many operations a message, a list or a batch is beyond one for each message; `sent_as`
+    is what went to the backlog in place of one.
 
     `sender` is one of the SDK, whose encoder is asked where that is not plain. Never raises: they
     are acknowledged, and whatever a later SDK does to this must not look like a failed send.
     """
     try:
-        return _extra_units(sender, message)
+        # Almost every message ends here, with its envelope or without.
+        if type(message) is ServiceBusMessage and _is_plain(message._raw_amqp_message):
+            return 0
+        return _extra_units(sender, message if sent_as is None else sent_as)
     except Exception:
         logger.debug("the size of %r could not be told", type(message), exc_info=True)
         return 0
+
+
+def _is_plain(raw: Any) -> bool:
+    """Without properties of the application's, and so small that nothing else can matter."""
+    body = raw._data_body
+    if body is None or len(body) != 1 or raw.application_properties:
+        return False
+    return len(body[0]) <= _PLAIN_BYTES
 
 
 def _extra_units(sender: Any, message: Any) -> int:

@@ -98,33 +98,21 @@ class Spliced(AmqpAnnotatedMessage):
     encoded: bytes
 
 
-def splice(
-    batch: ServiceBusMessageBatch,
-    originals: Sequence[AmqpAnnotatedMessage],
-    diverted: Sequence[AmqpAnnotatedMessage],
-) -> None:
-    """Where a message of the batch was diverted by application properties alone, it becomes one
-    whose bytes are known. `originals` are the batch's, as they were when they were added."""
+def splice(batch: ServiceBusMessageBatch, diverted: Sequence[AmqpAnnotatedMessage]) -> None:
+    """Where all that a message of the batch got for its envelope is its path, it becomes one whose
+    bytes are known. `diverted` are the batch's messages, as they were when they were added."""
     encoded = batch._message[_DATA]
     if encode_payload is None or batch._amqp_transport.KIND != _KIND or internals.is_traced():
         return
-    if len(encoded) != len(originals):
+    if len(encoded) != len(diverted):
         return
-    known: dict[str, bytes] = {}
-    for original, twin, data in zip(originals, diverted, encoded, strict=True):
+    section: bytes | None = None  # the same for all: their path
+    for twin, data in zip(diverted, encoded, strict=True):
         properties = twin.application_properties
-        if original.application_properties or properties is None or len(properties) != 1:
-            continue
-        if (
-            (twin.header is not None and twin.header is not original.header)
-            or twin.annotations is not original.annotations
-            or twin.properties is not original.properties
-        ):
-            continue  # something was taken off as well
-        path = next(iter(properties.values()))
-        section = known.get(path)
+        if properties is None or len(properties) != 1:
+            continue  # it has some of its own, or what was taken off it is among them
         if section is None:
-            section = known[path] = _section_of(batch, properties)
+            section = _section_of(batch, properties)
         at = _place_in(data)
         if at is not None:
             spliced = internals.adopt(twin, Spliced)

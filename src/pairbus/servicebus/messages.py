@@ -174,10 +174,9 @@ def diverted_all(
     messages: Any, path: str, schedule: datetime | None = None
 ) -> list[AmqpAnnotatedMessage]:
     """The same for whatever `give_ids` has answered."""
-    originals = messages_of(messages)
-    twins = [diverted(message, path, schedule) for message in originals]
+    twins = [diverted(message, path, schedule) for message in messages_of(messages)]
     if hasattr(messages, "as_added"):  # its bytes are those of what it remembers
-        splice(messages, messages.as_added, twins)
+        splice(messages, twins)
     return twins
 
 

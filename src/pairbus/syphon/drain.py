@@ -32,8 +32,10 @@ from pairbus.syphon.step import Bury, next_step
 
 # A queue that had nothing for so long is empty. The first credit takes a moment to be answered.
 EMPTY_SECONDS = 0.25
-# How many messages may have been received ahead, in all queues: they are locked meanwhile.
+# How many messages are received ahead, in all queues: they are locked meanwhile. More where half a
+# chunk of each queue is more, up to what a broker may bear on one connection.
 AHEAD_MAX = 2_500
+LOCKED_MAX = 8_000
 # The most that one answer is waited for, so that a silent primary does not outlast the locks.
 ANSWER_SECONDS_MAX = 15.0
 # How far beyond the task's time a chunk may be sent, an answer of the primary be waited for, and
@@ -54,7 +56,7 @@ class DrainTask:
     primary: Address
     secondary: Address
     seconds: float = 3.0
-    chunk: int = 500
+    chunk: int = 1000
     """How many messages may have been sent without being known to be settled: the most that can
     arrive twice when the task, or what it talks to, dies."""
     held_max: int = 20_000
@@ -276,4 +278,5 @@ class _Drain:
 
 def _credit(task: DrainTask) -> int:
     """So much that a queue does not run dry, and so little that not much has to be given back."""
-    return max(1, min(2 * task.chunk, AHEAD_MAX // len(task.queues)))
+    each = max(task.chunk // 2, AHEAD_MAX // len(task.queues))
+    return max(1, min(each, 2 * task.chunk, LOCKED_MAX // len(task.queues)))

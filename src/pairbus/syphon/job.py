@@ -10,7 +10,6 @@ begins.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +40,8 @@ TROUBLE_SECONDS = 5.0
 # A round that a stop would have to wait for longer is cancelled, where that is possible: Spark may
 # have nobody to run it.
 CANCEL_SECONDS = 4.0
-# A probe takes so many messages of a queue, or a few more, and no more time than that.
+# A probe takes so many messages of a queue, or a few more.
 PROBE_MESSAGES = 5
-PROBE_SECONDS = 0.5
 # `once` gives up after so many rounds in a row that brought nothing home.
 FRUITLESS_ROUNDS_MAX = 10
 ONCE_REST_SECONDS_MAX = 5.0
@@ -237,15 +235,162 @@ class Job:
 
     def _run_round(self) -> list[Receipt]:
         """None, if it is for no queue the time."""
-        slots = max(1, self._runner.slots)
-        groups = self._backlog.groups(slots, now=self._clock())
+        groups = self._backlog.groups(max(1, self._runner.slots), now=self._clock())
         if not groups or self._stopping.is_set():
             return []
         self._round += 1
         began = time.monotonic()
-        # Tasks that wait for each other share the time of the round.
-        seconds = self._options.round_seconds / math.ceil(len(groups) / slots)
-        results = self._run([self._task(group, seconds) for group in groups])
+        results = self._run([self._task(group) for group in groups])
+        for result in results:
+            self.spending.add(result.spent)
+        receipts = merged(receipt for result in results for receipt in result.receipts)
+        if self._ledger is not None:
+            self._ledger.append(receipts)
+        self._learn(groups, results)
+        if self._progress is not None:
+            self._progress(
+                RoundEnded(
+                    round=self._round,
+                    seconds=time.monotonic() - began,
+                    receipts=tuple(receipts),
+                    pending=self._backlog.pending,
+                    destinations=self._backlog.destinations,
+                    troubles=self._troubles,
+                )
+            )
+        for queue, trouble in self._troubles:
+            logger.warning("backlog queue %s: %s", queue, trouble)
+        self._check_credentials()
+        return receipts
+
+    def _run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
+        try:
+            return self._runner.run(tasks)
+        except Exception:
+            if self._cancel is None or not self._stopping.is_set():
+                raise
+            logger.warning("the last round was cancelled; what it had locked is free in a minute")
+            return []
+
+    def _learn(self, groups: Sequence[Group], results: Sequence[Drained]) -> None:
+        by_primary: dict[str, list[tuple[Group, Drained]]] = {}
+        for group, result in zip(groups, results, strict=False):
+            by_primary.setdefault(group.primary, []).append((group, result))
+        for primary, some in by_primary.items():
+            self._backlog.ended(
+                primary,
+                {queue: group.is_probe for group, _ in some for queue in group.queues},
+                [receipt for _, result in some for receipt in result.receipts],
+                [destination for _, result in some for destination in result.destinations],
+                [queue for _, result in some for queue in result.emptied],
+                troubled=[queue for _, result in some for queue, _ in result.troubles],
+                now=self._clock(),
+            )
+        self._troubles = tuple(trouble for result in results for trouble in result.troubles)
+        has_moved = any(
+            each.outcome is not Outcome.WAITING and each.count
+            for result in results
+            for each in result.receipts
+        )
+        has_emptied = any(result.emptied for result in results)
+        self._fruitless = 0 if has_moved or has_emptied else self._fruitless + 1
+        self._looks_left = LOCKED_LOOKS_MAX
+        self._troubles: tuple[tuple[str, str], ...] = ()
+        self._told = ""
+
+    def stop(self) -> None:
+        """From any thread, but from no signal's handler: ends within a round."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            threading.Thread(target=self._cancel_late, daemon=True).start()
+
+    def run(self, *, once: bool = False) -> list[Receipt]:
+        """Until `stop`; `once`: until nothing is left that could be brought home. Answers what was
+        done, added up."""
+        receipts: list[Receipt] = []
+        self._begins_with_a_round = once or self._options.begins_with_a_round
+        if once:
+            self._backlog.hurry(ONCE_REST_SECONDS_MAX)
+        try:
+            while not self._stopping.is_set():
+                self._discover()
+                if once and not self._backlog.pending and not self._has_locked_left():
+                    break
+                self._wait(once=once)
+                told = self._run_round()
+                receipts = merged([*receipts, *told], across_rounds=True)
+                if once and self._is_fruitless():
+                    self._give_up(f"nothing could be brought home for a while: {self._why()}")
+                    break
+        finally:
+            self._ended.set()
+            self._watch.close()
+            if self._ledger is not None:
+                self._ledger.close()
+        return receipts
+
+    def _cancel_late(self) -> None:
+        if self._cancel is not None and not self._ended.wait(self._cancel_seconds):
+            self._cancel()
+
+    # --- the end of `once` ------------------------------------------------------------------------
+
+    def _has_locked_left(self) -> bool:
+        """What somebody else has locked cannot be received, and yet is there: wait a little."""
+        try:
+            left, why = self._peek(), "messages are left that others have locked, in "
+        except AzureError as error:
+            left, why = self._backlog.queues, f"they cannot be looked at ({error}): "
+        if not left:
+            return False
+        if not self._looks_left:
+            self._give_up(why + ", ".join(left))
+            return False
+        self._looks_left -= 1
+        self._stopping.wait(LOCKED_SECONDS)
+        self._backlog.arrived(left)
+        return True
+
+    def _peek(self) -> Sequence[str]:
+        """The backlog queues that hold messages, locked or not."""
+        if not self._backlog.queues:
+            return ()
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
+            return [
+                queue
+                for queue in self._backlog.queues
+                if not self._stopping.is_set() and client.management(queue).peek(0, 1)
+            ]
+
+    def _give_up(self, why: str) -> None:
+        self.left = why
+        logger.warning("%s", why)
+
+    def _is_fruitless(self) -> bool:
+        return self._fruitless >= FRUITLESS_ROUNDS_MAX and bool(self._backlog.pending)
+
+    def _why(self) -> str:
+        down = [
+            f"{self._name(primary, one)} is {one.condition.value}"
+            for primary, one in self._backlog.destinations
+            if one.condition is not Condition.UP
+        ]
+        return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._troubles)])
+
+    def _name(self, primary: str, destination: Destination) -> str:
+        is_one_of_many = len(self._options.primaries) > 1
+        return f"{primary}: {destination.path}" if is_one_of_many else destination.path
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def _run_round(self) -> list[Receipt]:
+        """None, if it is for no queue the time."""
+        groups = self._backlog.groups(max(1, self._runner.slots), now=self._clock())
+        if not groups or self._stopping.is_set():
+            return []
+        self._round += 1
+        began = time.monotonic()
+        results = self._run([self._task(group) for group in groups])
         for result in results:
             self.spending.add(result.spent)
         receipts = merged(receipt for result in results for receipt in result.receipts)
@@ -308,7 +453,7 @@ class Job:
                 "claim; nothing was lost"
             )
 
-    def _task(self, group: Group, seconds: float) -> DrainTask:
+    def _task(self, group: Group) -> DrainTask:
         options = self._options
         task = DrainTask(
             run=self.run_id,
@@ -316,7 +461,7 @@ class Job:
             queues=group.queues,
             primary=options.primaries[group.primary],
             secondary=options.secondary,
-            seconds=seconds,
+            seconds=options.round_seconds,
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
             known=tuple(each for name, each in self._backlog.destinations if name == group.primary),
@@ -324,7 +469,7 @@ class Job:
         if not group.is_probe:
             return task
         few = min(options.chunk, PROBE_MESSAGES)
-        return replace(task, chunk=few, held_max=few, seconds=min(seconds, PROBE_SECONDS))
+        return replace(task, chunk=few, held_max=few)
 
     # --- between rounds ---------------------------------------------------------------------------
 

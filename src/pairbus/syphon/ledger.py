@@ -1,8 +1,9 @@
 """The ledger: receipts as Parquet files, in one folder for each day.
 
 Each round's rows are on the disk, under their final name, before the next round begins. Many small
-files are made into one from time to time and at the end. If that is interrupted, rows are there
-twice, never missing; they have keys (`KEY`), so whoever reads drops the second.
+files are made into one from time to time and at the end, and many of these again, so that a day of
+rounds every other second is some dozens of files. If that is interrupted, rows are there twice,
+never missing; they have keys (`KEY`), so whoever reads drops the second.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class ParquetLedger:
             raise OptionsError(
                 f"the ledger's folder {self._folder} cannot be made: {error}"
             ) from None
-        self._written: dict[str, list[Path]] = {}
+        self._written: dict[str, list[list[Path]]] = {}
+        """By day: files of rounds, files made of such, and so on."""
         self._merged = 0
 
     def append(self, receipts: Sequence[Receipt]) -> None:
@@ -43,29 +45,39 @@ class ParquetLedger:
             by_day.setdefault(day, []).append(receipt)
         for day, some in by_day.items():
             name = f"round-{some[0].run}-{some[0].round:08d}.parquet"
-            path = self._write(day, name, _table(some))
-            files = self._written.setdefault(day, [])
-            files.append(path)
-            if len(files) >= FILES_MAX:
-                self._merge(day)
+            self._keep(day, 0, self._write(day, name, _table(some)))
+        for day in [each for each in self._written if by_day and each < min(by_day)]:
+            self._finish(day)  # nothing more will come for it
 
     def close(self) -> None:
         for day in list(self._written):
-            self._merge(day)
+            self._finish(day)
 
-    def _merge(self, day: str) -> None:
+    def _finish(self, day: str) -> None:
+        files = [file for level in self._written.pop(day) for file in level]
+        if len(files) > 1:
+            self._merge(day, files)
+
+    def _keep(self, day: str, level: int, path: Path) -> None:
+        levels = self._written.setdefault(day, [])
+        if level == len(levels):
+            levels.append([])
+        levels[level].append(path)
+        if len(levels[level]) >= FILES_MAX:
+            files, levels[level] = levels[level], []
+            self._keep(day, level + 1, self._merge(day, files))
+
+    def _merge(self, day: str, files: list[Path]) -> Path:
         import pyarrow as arrow
         from pyarrow import parquet
 
-        files = self._written.pop(day)
-        if len(files) < 2:
-            return
         table = arrow.concat_tables([parquet.read_table(file, partitioning=None) for file in files])
         self._merged += 1
-        run = files[0].name.removeprefix("round-").rsplit("-", 1)[0]
-        self._write(day, f"rounds-{run}-{self._merged:04d}.parquet", table)
+        run = files[0].name.removeprefix("rounds-").removeprefix("round-").rsplit("-", 1)[0]
+        merged = self._write(day, f"rounds-{run}-{self._merged:04d}.parquet", table)
         for file in files:
             file.unlink()
+        return merged
 
     def _write(self, day: str, name: str, table: pyarrow.Table) -> Path:
         from pyarrow import parquet
@@ -78,6 +90,12 @@ class ParquetLedger:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
+        # Its name is to outlive a power cut, too.
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
         return path
 
 

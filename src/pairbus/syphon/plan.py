@@ -2,8 +2,9 @@
 
 A look at messages that have to wait is a receive of each of them, which costs. So a backlog queue
 of which nothing went home rests until one of its destinations may be tried again, and then a probe
-takes a handful of messages first. Pure: `now` (UTC, in seconds) is handed in, and tasks are only
-described.
+takes a handful of messages first. All of it is looked at when another of its destinations may be
+there, and once a minute, for what has come since. Pure: `now` (UTC, in seconds) is handed in, and
+tasks are only described.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ REST_SECONDS_MIN = 0.5
 REST_SECONDS_MAX = 60.0
 # Where no destination says when to try again, a queue rests twice as long each time.
 _DOUBLINGS_MAX = 5
-# A queue of which little went home, among much that has to wait, rests a little as well.
+# A queue of which little went home, among much that has to wait, rests in proportion to that.
 _LITTLE = 0.1
-_LITTLE_SECONDS = 5.0
-# Probes that did not get to see what they were for; then all is looked at.
-_UNSURE_MAX = 3
+_WAITING_A_SECOND = 200
+# So long probes are enough; then something else may have come.
+WHOLE_LOOK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +39,14 @@ class Group:
 
 @dataclass(slots=True)
 class _Rest:
-    """Of a queue of which nothing went home when it was last looked at."""
+    """Of a queue of which nothing, or little, went home when it was last looked at."""
 
-    until: float = 0.0
+    until: float
+    whole_at: float
+    """From then on all of it is to be looked at."""
+    seen: frozenset[str] = frozenset()
+    """The destinations that the last such look saw waiting."""
     vain: int = 0
-    unsure: int = 0
-    is_probed: bool = True
-    """First, when it is over."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class Backlog:
     def groups(self, slots: int, *, now: float) -> list[Group]:
         """The tasks of the next round: each queue in one of them, or in its shares."""
         due = self.due(now=now)
-        probed = [each for each in due if each in self._rests and self._rests[each].is_probed]
+        probed = [each for each in due if each in self._rests and now < self._rests[each].whole_at]
         whole = [each for each in due if each not in probed]
         groups = [Group(queues=queues) for queues in _dealt(whole, slots, self.shares)]
         probes = _dealt(probed, slots - len(groups), 1)
@@ -111,55 +113,48 @@ class Backlog:
         heard = {one.path.lower(): one.heard for one in self.destinations}
         for destination in destinations:
             self.destinations.learn(destination)
-        news = {
-            one.path.lower()
-            for one in self.destinations
-            if one.heard != heard.get(one.path.lower())
-        }
-        is_failing = any(
-            one.condition is not Condition.UP and one.path.lower() in news
-            for one in self.destinations
-        )
+        news = [one for one in self.destinations if one.heard != heard.get(one.path.lower())]
+        is_failing = any(one.condition is not Condition.UP for one in news)
         self._pending.difference_update(emptied)
         for queue, was_probed in looked_at.items():
-            if queue not in self._pending:
-                self._rests.pop(queue, None)
-                continue
             own = [each for each in receipts if each.queue == queue]
             waiting = sum(each.count for each in own if each.outcome is Outcome.WAITING)
             moved = sum(each.count for each in own) - waiting
+            is_little = 0 < moved < _LITTLE * waiting and not was_probed
             # A queue of which nothing is told had no turn, perhaps because the primary was lost.
-            if not moved and (waiting or queue in troubled or is_failing):
-                paths = {each.path.lower() for each in own}
-                self._rest(queue, paths, now=now, news=news, was_probed=was_probed)
-            elif 0 < moved < _LITTLE * waiting and not was_probed:
-                until = now + min(_LITTLE_SECONDS, self.rest_seconds_max)
-                self._rests[queue] = _Rest(until, is_probed=False)
-            else:
+            is_vain = not moved and (waiting or queue in troubled or is_failing)
+            if queue not in self._pending or not (is_little or is_vain):
                 self._rests.pop(queue, None)
+                continue
+            rest = self._rests.setdefault(queue, _Rest(now, now))
+            if not was_probed:
+                rest.whole_at = now + WHOLE_LOOK_SECONDS
+                rest.seen = frozenset(each.path.lower() for each in own)
+            if is_little:
+                seconds = waiting / _WAITING_A_SECOND
+            else:
+                seconds = self._until_open(rest, now=now, has_news=bool(news))
+            if is_little or (was_probed and rest.seen - self._closed(now=now).keys()):
+                # Behind what the probe saw, there is something that could go.
+                rest.whole_at = now
+            rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
 
-    def _rest(
-        self, queue: str, paths: set[str], *, now: float, news: set[str], was_probed: bool
-    ) -> None:
-        rest = self._rests.setdefault(queue, _Rest())
-        closed = {
+    def _closed(self, *, now: float) -> dict[str, float]:
+        """Destinations that are left alone, and until when."""
+        return {
             one.path.lower(): one.until for one in self.destinations if not one.is_open(now=now)
         }
-        own = [until for path, until in closed.items() if path in paths]
-        if closed:
-            seconds = min(own or closed.values()) - now
-        else:
-            seconds = REST_SECONDS_MIN * 2 ** min(rest.vain, _DOUBLINGS_MAX)
-            rest.vain += 1
-        rest.is_probed = True
-        if was_probed and paths and paths <= closed.keys() - news:
-            # It has seen only what was known to wait; what is behind that may be able to go.
-            rest.unsure += 1
-            if not news or rest.unsure >= _UNSURE_MAX:
-                rest.unsure, rest.is_probed, seconds = 0, False, 0.0
-        else:
-            rest.unsure = 0
-        rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
+
+    def _until_open(self, rest: _Rest, *, now: float, has_news: bool) -> float:
+        closed = self._closed(now=now)
+        own = [until for path, until in closed.items() if path in rest.seen]
+        if own and len(own) < len(rest.seen):
+            if has_news:
+                return 0.0  # one of them may go, and was not tried
+        elif closed:
+            return min(own or closed.values()) - now
+        rest.vain += 1
+        return float(REST_SECONDS_MIN * 2 ** min(rest.vain - 1, _DOUBLINGS_MAX))
 
     def pause(self, *, now: float) -> float:
         """How long the next round is to wait."""
@@ -187,6 +182,7 @@ class Backlogs:
         """With one primary, all queues are its own; else their names say whose they are."""
         self._of = {name: Backlog(shares=shares) for name in primaries}
         self._names = {name.lower(): name for name in self._of}
+        self._looked_at: dict[str, float] = {}
 
     def hurry(self, rest_seconds_max: float) -> None:
         for one in self._of.values():
@@ -236,15 +232,19 @@ class Backlogs:
             one.arrived(queues)
 
     def groups(self, slots: int, *, now: float) -> list[Group]:
-        """The tasks of the next round, each of one primary."""
+        """The tasks of the next round, each of one primary. No more than can run at once: a round
+        is to be short, and each task is to have its time. Those that had no turn come first."""
         due = {name: one.due(now=now) for name, one in self._of.items()}
         total = sum(map(len, due.values()))
-        return [
+        groups = [
             replace(group, primary=name)
             for name, queues in due.items()
             if queues
             for group in self._of[name].groups(max(1, slots * len(queues) // total), now=now)
         ]
+        if len(groups) > slots:
+            groups.sort(key=lambda group: min(self._looked_at.get(q, 0.0) for q in group.queues))
+        return groups[: max(1, slots)]
 
     def ended(
         self,
@@ -258,6 +258,7 @@ class Backlogs:
         now: float,
     ) -> None:
         """A round is over, for one of the primaries that were in it."""
+        self._looked_at.update(dict.fromkeys(looked_at, now))
         self._of[primary].ended(
             looked_at, receipts, destinations, emptied, troubled=troubled, now=now
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pairbus.amqp.values import encode
@@ -30,6 +31,7 @@ _TTL_MS_MAX: Final = 2**32 - 1
 """Of a header. A longer life is told by the absolute expiry time alone, as SDKs do."""
 _SCHEDULED_MS_END: Final = 2**63
 _KNOWN_HEADER_BYTES_MAX: Final = 32
+_KNOWN_APPLICATION_BYTES_MAX: Final = 512
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one
@@ -76,8 +78,7 @@ def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Res
 
 def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bool) -> Restored:
     header, delivery, annotations, properties, application, body = found
-    own, own_count, aliases = pairs.aliases_taken(data, application)
-    path, session_id, ttl_ms, scheduled_ms = _meaning(aliases)
+    own, path, session_id, ttl_ms, scheduled_ms = _application(data, application)
     notes, note_count, enqueued_ms, sequence = pairs.stamps_taken(
         data, annotations, schedule_too=scheduled_ms is not None
     )
@@ -103,7 +104,7 @@ def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bo
             header_section,
             pairs.annotations_with(scheduled_ms, notes, note_count),
             properties_section,
-            pairs.application_properties(own, own_count),
+            own,
             data[body:],
             pairs.without_lock_token(data, delivery),  # last, where the SDK has them
         )
@@ -120,6 +121,24 @@ def _restored(data: bytes, found: pieces.Cut, now_ms: int, ttl_keeps_running: bo
         enqueued_ms,
         sequence,
     )
+
+
+_Application = tuple[bytes, str, str | None, int | None, int | None]
+"""The application's own properties as a section; path, session id, time to live and schedule."""
+
+
+def _application(data: bytes, piece: pieces.Piece) -> _Application:
+    _, first, after, count = piece
+    if after - first > _KNOWN_APPLICATION_BYTES_MAX:
+        return _read_application.__wrapped__(data[first:after], count)
+    return _read_application(data[first:after], count)
+
+
+@lru_cache(maxsize=1024)
+def _read_application(raw: bytes, count: int) -> _Application:
+    """Messages of one sender often have the same properties, but for their bodies and ids."""
+    own, own_count, aliases = pairs.aliases_taken(raw, (0, 0, len(raw), count))
+    return pairs.application_properties(own, own_count), *_meaning(aliases)
 
 
 def _header(data: bytes, header: pieces.Piece, ttl_ms: int | None) -> tuple[bytes, bool]:

@@ -361,6 +361,22 @@ def test_a_kept_link_that_has_gone_stale_is_replaced_and_the_queue_stays(world: 
     assert BacklogWithdrawn not in world.kinds()
 
 
+def test_where_one_kept_link_was_stale_no_other_is_tried(world: World) -> None:
+    queue, side, lanes = world.fail_over(), world.side, world.pairing.lanes
+    borrowed = [side.call(lanes.borrow, queue, timeout=1.0) for _ in range(3)]
+    for lane in borrowed:
+        lane.sender.open(world.limits)
+        lane.sender.sends = [outage()]
+        side.call(lanes.give_back, lane, is_usable=True)
+
+    assert world.deliver() == f"diverted to {queue}"
+
+    assert sum(len(lane.sender.sent) for lane in borrowed) == 1
+    assert len(world.lanes) == 4
+    for lane in borrowed:
+        until(lambda lane=lane: lane.sender.is_closed, "all of them are closed")
+
+
 def test_a_kept_link_that_its_client_closed_is_replaced(world: World) -> None:
     world.fail_over()
     world.side.call(world.keep_lane().close)
@@ -717,7 +733,7 @@ def test_a_message_that_may_be_too_large_is_measured_first(world: World) -> None
 
 def test_what_fails_at_once_tells_what_and_when(world: World) -> None:
     world.fail_over()
-    world.keep_lane(error := outage())
+    lane = world.keep_lane(error := outage())
     began = world.pairing.clock()
 
     failed = at_once(world, timeout=3.0)
@@ -726,6 +742,7 @@ def test_what_fails_at_once_tells_what_and_when(world: World) -> None:
     assert failed.way == world.pairing.plan(PATH)
     assert failed.error is error
     assert began <= failed.began <= world.pairing.clock()
+    until(lambda: lane.is_closed, "its link is closed")
 
 
 def test_the_time_of_a_failure_at_once_counts(world: World) -> None:

@@ -79,7 +79,8 @@ async def divert_at_once(
         return FirstFailure(way, error, began)
     finally:
         pairing.lanes.give_back(lane, is_usable=is_usable)
-    pairing.sent(path, way, count=1, seconds=seconds, extra=extra_units(sender, twin))
+    extra = extra_units(sender, message, sent_as=twin)
+    pairing.sent(path, way, count=1, seconds=seconds, extra=extra)
     return DIVERTED
 
 
