@@ -42,8 +42,11 @@ def give_ids(messages: Any) -> Any:
     its own words.
     """
     kind = type(messages)
-    if kind is ServiceBusMessage or kind is AmqpAnnotatedMessage:
-        _identify(_raw(messages))
+    if kind is ServiceBusMessage:  # first: almost every call
+        _identify(messages.raw_amqp_message)
+        return messages
+    if kind is AmqpAnnotatedMessage:
+        _identify(messages)
         return messages
     if isinstance(messages, ServiceBusMessageBatch):
         return _batch_with_ids(messages)

@@ -49,10 +49,16 @@ class Guard:
         self.is_cut = False
 
     def __enter__(self) -> None:
-        self._keeper.enter(self)
+        keeper = self._keeper
+        keeper._guards[id(self)] = self
+        if keeper._stopped:  # looked at after entering: the last look at the guards may be over
+            keeper._guards.pop(id(self), None)
+            raise ValueError(CLOSED)
+        if self.deadline < keeper._looks_at:
+            keeper._woken.set()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._keeper.leave(self)
+        self._keeper._guards.pop(id(self), None)
         if not self.is_cut or not isinstance(error, Exception):
             return
         if self._keeper.is_stopped:
@@ -106,17 +112,6 @@ class Keeper:
 
     def guard(self, sender: Any, seconds: float) -> Guard:
         return Guard(self, sender, seconds, self._clock() + seconds + GRACE_SECONDS)
-
-    def enter(self, guard: Guard) -> None:
-        self._guards[id(guard)] = guard
-        if self._stopped:  # looked at after entering: the last look at the guards may be over
-            self.leave(guard)
-            raise ValueError(CLOSED)
-        if guard.deadline < self._looks_at:
-            self._woken.set()
-
-    def leave(self, guard: Guard) -> None:
-        self._guards.pop(id(guard), None)
 
     # --- the thread -------------------------------------------------------------------------------
 
