@@ -1,21 +1,18 @@
-"""The driver's loop on real brokers: in this process, and once on a real Spark."""
+"""The driver's loop on real brokers, in this process."""
 
 import threading
-from datetime import timedelta
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 from pyarrow import parquet
 
-import pairbus
-from pairbus.broker import Broker, QueueDescription
+from pairbus.broker import Broker
 from pairbus.spark.settings import Address
 from pairbus.syphon.discovery import Listed, Named
 from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.runner import HereRunner, SparkRunner
+from pairbus.syphon.runner import HereRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
 
 QUEUES = backlog_names(3)
@@ -24,8 +21,7 @@ QUEUES = backlog_names(3)
 @pytest.fixture
 def brokers(monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.ONCE_REST_SECONDS_MAX", 0.05)
-    described = ["orders", "invoices", QueueDescription(name="sessions", requires_session=True)]
-    with Broker(queues=described) as primary, Broker(queues=QUEUES) as secondary:
+    with Broker(queues=["orders", "invoices"]) as primary, Broker(queues=QUEUES) as secondary:
         yield primary, secondary
 
 
@@ -151,69 +147,3 @@ def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
         Job(settings, HereRunner(), Named(QUEUES)).run(once=True)
 
     assert stage.free() == ["a"]
-
-
-def received(broker, queue, **settings):
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver(queue, **settings) as receiver,
-    ):
-        messages = receiver.receive_messages(max_message_count=100, max_wait_time=1)
-        for message in messages:
-            receiver.complete_message(message)
-    return messages
-
-
-@pytest.mark.spark
-@pytest.mark.req("S-07", "S-01", "S-03", "E-04", "M-02")
-def test_a_full_circle_on_spark(brokers, stage):
-    """Paired, an outage, diverted, back again, and brought home by Spark."""
-    from pairbus.spark.session import local_session
-
-    primary_broker, secondary_broker = brokers
-    primary = pairbus.ServiceBusClient.from_connection_string(
-        primary_broker.connection_string, retry_total=0
-    )
-    secondary = pairbus.ServiceBusClient.from_connection_string(secondary_broker.connection_string)
-    manager = ServiceBusAdministrationClient.from_connection_string(
-        secondary_broker.connection_string, connection_verify=str(secondary_broker.ca_file)
-    )
-    with primary, secondary, manager:
-        primary.pair_namespace(
-            pairbus.SendAvailabilityPairedNamespaceOptions(
-                manager,
-                secondary,
-                backlog_queue_count=3,
-                failover_interval=timedelta(0),
-                primary_namespace_name="contoso",
-            )
-        )
-        with primary_broker.faults.unreachable():
-            for queue in ("orders", "invoices", "sessions"):
-                with primary.get_queue_sender(queue) as sender:
-                    sender.send_messages(
-                        [
-                            ServiceBusMessage(
-                                f"{queue} {n}",
-                                message_id=f"{queue}-{n}",
-                                session_id="s" if queue == "sessions" else None,
-                                application_properties={"n": n},
-                                time_to_live=timedelta(hours=1),
-                            )
-                            for n in range(40)
-                        ]
-                    )
-    spark, is_own = local_session()
-    try:
-        receipts = Job(stage.options(), SparkRunner(spark), Named(QUEUES)).run(once=True)
-    finally:
-        if is_own:
-            spark.stop()
-
-    assert count(receipts, Outcome.MOVED) == 120
-    for queue in ("orders", "invoices", "sessions"):
-        settings = {"session_id": "s"} if queue == "sessions" else {}
-        home = received(primary_broker, queue, **settings)
-        assert [message.message_id for message in home] == [f"{queue}-{n}" for n in range(40)]
-        assert all(set(message.application_properties) == {b"n"} for message in home)
-        assert {message.time_to_live for message in home} == {timedelta(hours=1)}

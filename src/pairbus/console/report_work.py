@@ -29,6 +29,7 @@ def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
         print_json({"ledger": str(folder), **report.as_dict()})
     else:
         _show(report)
+        print(f"\nWhat that costs: pairbus cost --ledger {folder}")
 
 
 def _show(report: Report) -> None:

@@ -9,8 +9,11 @@ destinations do not notice. What has gone home is for the source to settle.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.servicebus.fast import FastClient, Flight, Received, Sender, SendFailed, land
 from pairbus.syphon.account import Account, Pair
@@ -31,6 +34,8 @@ class Course:
     part: list[Pair] = field(default_factory=list)
     flight: Flight | None = None
     """What is in the air: the messages of `part`."""
+    since: float = 0.0
+    """... and since when (monotonic)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,14 +129,19 @@ class Delivery:
         sender = self._senders.get(path)
         if sender is None:
             sender = self._senders[path] = self._home.sender(path)
+        course.since = time.monotonic()
         course.flight = sender.begin([message.data for _, message in part])
 
     def _landed(self, half: Half, course: Course) -> None:
         assert course.flight is not None
         failed, course.flight = course.flight.failure(), None
+        took = time.monotonic() - course.since
         if failed is None:
+            course.destination.answered(after=took)
             self._taken(half, course, course.part)
         else:
+            if failed.doubtful_ranges and isinstance(failed.error, OperationTimeoutError):
+                course.destination.was_late(waited=took)
             course.parts[:0] = self._after(half, course, failed)
 
     def _taken(self, half: Half, course: Course, pairs: list[Pair]) -> None:

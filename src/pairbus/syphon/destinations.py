@@ -92,6 +92,9 @@ POLICY: Final[dict[Failure, Rule]] = {
     Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.BURY),
 }
 
+SLOW_SECONDS: Final = 0.5
+"""An answer that takes longer is slow."""
+PATIENCE_SECONDS_MAX: Final = 15.0
 _DOUBLINGS_MAX: Final = 32  # far beyond every `seconds_max`
 
 
@@ -116,6 +119,8 @@ class Destination:
     """What it asked for when it throttled: no success of another send shortens that."""
     strikes: int = 0
     """Single messages in a row that failed without proving it down."""
+    patience: float = 0.0
+    """How many seconds an answer of it may take, where that is long."""
 
     def is_open(self, *, now: float) -> bool:
         return now >= self.until
@@ -151,6 +156,15 @@ class Destination:
         self.until = max(self.until, now + wait)
         if rule.condition is Condition.THROTTLED:
             self.throttled_until = max(self.throttled_until, now + wait)
+
+    def answered(self, *, after: float) -> None:
+        """It took so many seconds. Twice that is waited for the next time, if it is slow."""
+        self.patience = min(2 * after, PATIENCE_SECONDS_MAX) if after > SLOW_SECONDS else 0.0
+
+    def was_late(self, *, waited: float) -> None:
+        """No answer came while it was waited for: it is waited for longer the next time, so that
+        one that is slow does not get the same messages again and again."""
+        self.patience = min(max(2 * waited, 2 * self.patience), PATIENCE_SECONDS_MAX)
 
     def _become(self, condition: Condition, *, now: float) -> bool:
         if self.condition is condition:

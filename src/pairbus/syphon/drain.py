@@ -9,6 +9,7 @@ outlives the task. What became of messages is told in receipts.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,24 +26,18 @@ from pairbus.syphon.account import Account
 from pairbus.syphon.delivery import Delivery, Half
 from pairbus.syphon.destinations import Destination, Destinations
 from pairbus.syphon.meter import Spending
+from pairbus.syphon.pace import ANSWER_SECONDS_MAX, Pace
 from pairbus.syphon.receipts import Collector, Outcome, Receipt
 from pairbus.syphon.restore import restore
 from pairbus.syphon.source import Source
 from pairbus.syphon.step import Bury, next_step
 
-# A queue that had nothing for so long is empty. The first credit takes a moment to be answered.
-EMPTY_SECONDS = 0.25
 # How many messages are received ahead, in all queues: they are locked meanwhile. More where half a
 # chunk of each queue is more, up to what a broker may bear on one connection.
 AHEAD_MAX = 2_500
-LOCKED_MAX = 8_000
-# The most that one answer is waited for, so that a silent primary does not outlast the locks.
-ANSWER_SECONDS_MAX = 15.0
-# How far beyond the task's time a chunk may be sent, an answer of the primary be waited for, and
-# one of the secondary: a stop waits for all of that.
-LATE_SECONDS_MAX = 0.25
-ANSWER_LATE_SECONDS_MAX = 1.0
-RELEASE_LATE_SECONDS_MAX = 1.5
+LOCKED_MAX = 3_500
+# ... and so many more may be held: brokers do not lend any number to one connection.
+HELD_MAX = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,7 @@ class DrainTask:
     chunk: int = 1000
     """How many messages may have been sent without being known to be settled: the most that can
     arrive twice when the task, or what it talks to, dies."""
-    held_max: int = 20_000
+    held_max: int = HELD_MAX
     """How many may be held for destinations that are down, in each queue."""
     ttl_keeps_running: bool = False
     known: tuple[Destination, ...] = ()
@@ -74,6 +69,8 @@ class Drained:
     """The queues in which nothing was left that this task could have taken."""
     troubles: tuple[tuple[str, str], ...]
     """Queue, and why it could not be received from or settled in."""
+    full: tuple[str, ...] = ()
+    """The queues in which more is left that nobody has looked at, because too much is held."""
     spent: tuple[Reading, ...] = ()
     """What was asked of the namespaces."""
 
@@ -105,8 +102,9 @@ class _Drain:
         """How many messages were taken so far."""
         self._is_ending = False
         """Nothing more is asked for."""
-        self._slowest = 0.0
-        """How many seconds the primary has taken to answer for a half."""
+        self._full: set[str] = set()
+        self._pace = Pace(task.seconds)
+        self._has_reached_home = False
 
     def run(self) -> Drained:
         try:
@@ -123,11 +121,12 @@ class _Drain:
             destinations=tuple(self._destinations),
             emptied=tuple(sorted(self._account.emptied)),
             troubles=tuple(sorted(self._account.troubles.items())),
+            full=tuple(sorted(self._full)),
             spent=self._spending.readings(),
         )
 
     def _work(self) -> None:
-        self._begin_time()
+        self._open()
         while self._active and self._has_time():
             self._mind_the_end()
             half = self._next_half()
@@ -138,28 +137,52 @@ class _Drain:
             if half is not None:
                 self._begin(half)
 
-    def _begin_time(self) -> None:
-        seconds, began = self._task.seconds, time.monotonic()
-        self._deadline = self._account.now() + seconds
-        self._delivery.ends_at = self._deadline + LATE_SECONDS_MAX
-        self._home.wait_until(began + seconds + ANSWER_LATE_SECONDS_MAX)
-        self._backlog.wait_until(began + seconds + RELEASE_LATE_SECONDS_MAX)
+    def _open(self) -> None:
+        """The task's time begins when the secondary has let us in, however far away it is."""
+        began = time.monotonic()
+        self._backlog.wait_until(began + ANSWER_SECONDS_MAX)
+        for source in list(self._active):
+            if source in self._active:  # else it was lost together with others
+                try:
+                    source.receiver.open()
+                except AzureError as error:
+                    self._active.remove(source)
+                    self._lose(source, error)
+        took, now = time.monotonic() - began, self._account.now()
+        self._pace.opened(queues=len(self._sources), took=took, now=now)
+        self._limit_waits()
+
+    def _limit_waits(self) -> None:
+        """Whatever has gone silent, the task ends soon after its time."""
+        ahead = time.monotonic() - self._account.now()
+        self._delivery.ends_at = self._pace.sends_until
+        self._home.wait_until(self._pace.home_until + ahead)
+        self._backlog.wait_until(self._pace.backlog_until + ahead)
+
+    def _reach_home(self, half: Half) -> None:
+        """The first to be sent: the connection to the primary is opened for it."""
+        self._has_reached_home = True
+        self._delivery.ends_at = math.inf
+        began = time.monotonic()
+        self._home.wait_until(began + ANSWER_SECONDS_MAX)
+        self._delivery.begin(half)
+        patience = max((one.patience for one in self._destinations), default=0.0)
+        self._pace.reached(took=time.monotonic() - began, patience=patience)
+        self._limit_waits()
 
     def _has_time(self) -> bool:
         """Is there time for another half, and does it make sense?"""
-        now, delivery = self._account.now(), self._delivery
+        delivery = self._delivery
         return (
-            now < self._deadline
-            and now + self._slowest < self._deadline + ANSWER_LATE_SECONDS_MAX
+            self._pace.has_time(now=self._account.now())
             and not delivery.is_home_lost
             and delivery.mistake is None
         )
 
     def _mind_the_end(self) -> None:
-        """What has been asked for is enough for the time that is left: so little is given back."""
-        left = self._deadline - self._account.now()
-        gone = self._task.seconds - left
-        if not self._is_ending and left < gone and left * self._count < AHEAD_MAX * gone:
+        """If what has been asked for is enough, no more is: so little has to be given back."""
+        now = self._account.now()
+        if not self._is_ending and self._pace.is_enough(AHEAD_MAX, of=self._count, now=now):
             self._is_ending = True
             for source in self._sources:
                 source.receiver.ask_no_more()
@@ -191,7 +214,7 @@ class _Drain:
         now = self._account.now()
         if source.empty_since is None:
             source.empty_since = now
-        if now - source.empty_since < EMPTY_SECONDS:
+        if now - source.empty_since < self._pace.empty:
             return False
         if not source.held:
             self._account.emptied.add(source.queue)
@@ -210,7 +233,7 @@ class _Drain:
         self._land_settlement()
         receivers = [source.receiver for source in self._active]
         try:
-            wait_for_any(receivers, max_wait_seconds=EMPTY_SECONDS)
+            wait_for_any(receivers, max_wait_seconds=self._pace.empty)
         except AzureError:
             return  # the next look at each of them tells whose trouble it is
 
@@ -236,11 +259,14 @@ class _Drain:
     # --- one half after the other -----------------------------------------------------------------
 
     def _begin(self, half: Half) -> None:
-        if half.source in self._active:
-            self._delivery.begin(half)
-        else:  # meanwhile it was found to be in trouble: what it cannot settle is not sent
+        if half.source not in self._active:
+            # Meanwhile it was found to be in trouble: what it cannot settle is not sent.
             for path, pairs in half.groups.items():
                 half.source.hold(path, pairs)
+        elif half.groups and not self._has_reached_home:
+            self._reach_home(half)
+        else:
+            self._delivery.begin(half)
         self._flying = half
 
     def _finish(self) -> None:
@@ -248,16 +274,25 @@ class _Drain:
         half, self._flying = self._flying, None
         if half is None:
             return
-        source, began = half.source, self._account.now()
+        source, began = half.source, time.monotonic()
         self._delivery.land(half)
-        self._slowest = max(self._slowest, self._account.now() - began)
+        self._pace.answered(took=time.monotonic() - began)
         self._land_settlement()
         source.settle(half.done, half.buried)
         self._settled = source
-        if source in self._active and (
-            source.held_count >= self._task.held_max or source.queue in self._account.troubles
-        ):
+        if source in self._active and source.queue in self._account.troubles:
             self._active.remove(source)
+        if source.held_count >= self._task.held_max:
+            self._leave([source])
+        if sum(each.held_count for each in self._sources) >= HELD_MAX:
+            self._leave(self._active)
+
+    def _leave(self, sources: Iterable[Source]) -> None:
+        """So much of it is held that it cannot be looked at what comes behind that."""
+        for source in list(sources):
+            if source in self._active:
+                self._active.remove(source)
+                self._full.add(source.queue)
 
     def _land_settlement(self) -> None:
         source, self._settled = self._settled, None

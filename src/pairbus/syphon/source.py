@@ -97,8 +97,11 @@ class Source:
     # --- what cannot go now -----------------------------------------------------------------------
 
     def hold(self, path: str, pairs: Sequence[Pair]) -> None:
+        """Until `release`. Of what is held, the bytes are not needed any more."""
         self.held.setdefault(path, []).extend(pairs)
         self.held_count += len(pairs)
+        for received, restored in pairs:
+            received.data = restored.data = b""
 
     def release(self, destinations: Destinations) -> None:
         """Nothing stays locked of what was held. What was not looked at, the receiver gives back

@@ -51,6 +51,13 @@ class Receiver(Attachment[ReceiverLink]):
     def is_closed(self) -> bool:
         return self._is_closed
 
+    def open(self) -> None:
+        """Not needed: the first `receive` does that. Attaches, and asks for messages."""
+        with self._access.telling(f"receiving from {self.path!r}"):
+            connection, link = self._ready()
+            self._top_up(link)
+            connection.turn(0.0)
+
     # -- receiving --------------------------------------------------------------------------
 
     def receive(self, max_count: int, *, max_wait_seconds: float) -> list[Received]:

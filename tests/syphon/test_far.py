@@ -1,0 +1,82 @@
+"""Namespaces that are far away or slow: a round is short, and yet messages come home, and once."""
+
+import pytest
+
+from pairbus.broker import Broker
+from pairbus.syphon import pace
+from pairbus.syphon.destinations import PATIENCE_SECONDS_MAX, Destination
+from pairbus.syphon.receipts import Outcome
+from tests.syphon.stage import Stage, backlog_names, copies, count, doubts, numbered
+
+BACKLOGS = backlog_names(2)
+FAR_SECONDS = 0.1
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    """All times are a third of what they are: so are the distances."""
+    monkeypatch.setattr(pace, "EMPTY_SECONDS", 0.08)
+    monkeypatch.setattr(pace, "ANSWER_LATE_SECONDS", 0.3)
+    with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
+        yield Stage(primary, secondary, BACKLOGS)
+
+
+@pytest.mark.req("S-01", "S-03")
+def test_a_round_that_is_shorter_than_the_way_brings_messages_home(stage):
+    ids = numbered(40)
+    stage.divert(ids[:20])
+    stage.divert(ids[20:], "orders", BACKLOGS[1])
+
+    far = FAR_SECONDS
+    with (
+        stage.primary.faults.slow(latency_seconds=far),
+        stage.secondary.faults.slow(latency_seconds=far),
+    ):
+        drained = stage.drain(seconds=0.1)
+
+    assert count(drained.receipts, Outcome.MOVED) == 40
+    assert doubts(drained.receipts) == 0
+    assert drained.troubles == ()
+    assert sorted(stage.home()) == ids
+
+
+@pytest.mark.req("S-03", "X-02")
+def test_a_primary_that_answers_late_is_given_more_time_and_gets_nothing_again_and_again(stage):
+    ids = numbered(20)
+    stage.divert(ids)
+    known, receipts = (), []
+
+    with stage.primary.faults.slow_disk(latency_seconds=0.7):
+        for _ in range(6):
+            drained = stage.drain(seconds=0.1, known=reopened(known))
+            receipts += drained.receipts
+            known = drained.destinations
+            if BACKLOGS[0] in drained.emptied:
+                break
+
+    assert BACKLOGS[0] in drained.emptied
+    home = stage.home()
+    assert sorted(set(home)) == ids
+    assert copies(home) <= doubts(receipts) <= 40
+
+
+def reopened(known):
+    """As if the time had passed for which they are to be left alone."""
+    for destination in known:
+        destination.until = 0.0
+    return known
+
+
+def test_patience_grows_with_lateness_and_ends_where_answers_are_quick():
+    orders = Destination("orders")
+    orders.was_late(waited=1.5)
+    assert orders.patience == 3.0
+    orders.was_late(waited=3.0)
+    assert orders.patience == 6.0
+    for _ in range(5):
+        orders.was_late(waited=15.0)
+    assert orders.patience == PATIENCE_SECONDS_MAX
+    orders.answered(after=2.0)
+    assert orders.patience == 4.0
+    orders.answered(after=0.01)
+    assert orders.patience == 0.0
