@@ -13,7 +13,7 @@ A fence's first word says what is done with it:
   these tests, and the demo has tests of its own;
 * `json`: a Config.json, loaded; the page's first one is there for its `sh` lines.
 
-`no-run: REASON` after the word leaves a fence out. Anything else is a mistake in the page.
+`no-run: REASON` after the word leaves a fence out, but for its commands and imports, which exist. Anything else is a mistake in the page.
 """
 
 import ast
@@ -152,6 +152,45 @@ def first_of(page, language):
     return next(b for b in RUN if (b.page, b.language) == (page, language))
 
 
+def unknown_words(words):
+    """Of a line in a shell, the commands and options of `pairbus` that there are not."""
+    if words[:1] != ["pairbus"]:
+        return set()
+    command, rest = typer.main.get_group(app), words[1:]
+    while rest and rest[0] in getattr(command, "commands", ()):
+        command, rest = command.commands[rest[0]], rest[1:]
+    if getattr(command, "commands", None):
+        return set(rest[:1]) - {"--help", "--install-completion"}
+    options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    return {word for word in rest if re.match(r"--?[a-z]", word)} - options - {"--help"}
+
+
+NOT_RUN = [block for block in BLOCKS if block.note.startswith("no-run")]
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.place) for b in NOT_RUN if b.language == "sh"]
+)
+def test_a_command_that_is_not_run_is_one_that_there_is(block):
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"\||&&|;", line.partition("#")[0]):
+            try:
+                words = shlex.split(part)
+            except ValueError:
+                continue  # cut in the middle of what is quoted
+            assert not unknown_words(words), f"{block.place}: {part}"
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.place) for b in NOT_RUN if b.language == "python"]
+)
+def test_an_example_that_is_not_run_is_a_program_whose_imports_are_there(block):
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(("pairbus", "azure")):
+            module = import_module(node.module)
+            assert not [name.name for name in node.names if not hasattr(module, name.name)]
+
+
 @pytest.mark.parametrize("block", cases("yaml"))
 def test_a_recipe_is_a_document_whose_commands_are_there(block):
     document = yaml.safe_load(block.text)
@@ -164,11 +203,7 @@ def test_a_recipe_is_a_document_whose_commands_are_there(block):
     assert commands
 
     for words in commands:
-        if words[:1] != ["pairbus"]:
-            continue
-        command = typer.main.get_group(app).commands[words[1]]
-        options = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= options
+        assert not unknown_words(words), words
 
 
 @pytest.mark.parametrize("block", cases("toml"))

@@ -93,7 +93,9 @@ def test_the_applications_own_come_first_in_their_order_and_are_not_touched():
 @pytest.mark.req("E-03", "E-04")
 @given(
     own=st.dictionaries(NAMES, VALUES, max_size=6),
-    path=st.text(min_size=1),
+    path=st.text(
+        st.characters(exclude_categories=["C", "Z"], exclude_characters="/$?#"), min_size=1
+    ),
     session_id=st.one_of(st.none(), st.text()),
     time_to_live_ms=st.one_of(st.none(), LONGS),
     scheduled_ms=st.one_of(st.none(), LONGS),
@@ -164,6 +166,14 @@ WRONG = {
     "an empty path": ({PATH: ""}, "the property x-ms-path is empty: it should be the path of the"),
     "a number for a path": ({PATH: 5}, "the property x-ms-path is 5, of type int: it should be a"),
     "a path that is no text": ({PATH: b"\xff"}, r"x-ms-path is b'\\xff', of type bytes: it should"),
+    "the requests of a queue": ({PATH: "orders/$management"}, "no queue or topic has such a path"),
+    "the dead letters": ({PATH: "orders/$DeadLetterQueue"}, "no queue or topic has such a path"),
+    "the requests of all": ({PATH: "$cbs"}, "no queue or topic has such a path"),
+    "a subscription": ({PATH: "events/Subscriptions/a"}, "no queue or topic has such a path"),
+    "a blank": ({PATH: "my orders"}, "is 'my orders': no queue or topic has such a path"),
+    "an empty part": ({PATH: "orders//1"}, "no queue or topic has such a path"),
+    "a slash at the end": ({PATH: "orders/"}, "no queue or topic has such a path"),
+    "a path without end": ({PATH: "o" * 261}, "no queue or topic has such a path"),
     "a number for a session": (
         {PATH: "p", SESSION_ID: 1.5},
         "the property x-ms-sessionid is 1.5, of type float: it should be a string",
@@ -182,6 +192,13 @@ WRONG = {
         "x-ms-scheduledenqueuetimeutc is 'tomorrow', of type str: it should be a time in millisec",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "path", ["orders", "a/b/c", "O.r-d_e~r", "o" * 260, "subscriptions", "a$b"]
+)
+def test_a_path_that_an_entity_may_have_is_taken(path):
+    assert unwrap({PATH: path}).path == path
 
 
 @pytest.mark.parametrize(("properties", "said"), WRONG.values(), ids=WRONG)

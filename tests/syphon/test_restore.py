@@ -129,7 +129,7 @@ def test_a_message_with_everything_comes_home_to_the_byte():
         application_properties=dict(PROPERTIES),
     )
 
-    restored = check_comes_home(message, "events/of ünits")
+    restored = check_comes_home(message, "events/of-ünits")
 
     assert restored.message_id == "an id"
     assert restored.session_id == "a session"
@@ -331,8 +331,11 @@ def test_a_time_to_live_that_no_header_can_hold_is_told_by_the_expiry():
 # --- any message --------------------------------------------------------------------------------
 
 
+PATHS = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/$?#"), min_size=1)
+
+
 @pytest.mark.req("E-04")
-@given(message=messages(), path=st.text(min_size=1), delivery=DELIVERIES)
+@given(message=messages(), path=PATHS, delivery=DELIVERIES)
 def test_whatever_was_sent_comes_home_to_the_byte(message, path, delivery):
     restored = check_comes_home(message, path, **delivery)
     parts = slice_message(restored.data)

@@ -8,8 +8,10 @@ is the business of whoever holds the message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pairbus.errors import PairbusError
@@ -71,6 +73,20 @@ def wrap(
     return wrapped
 
 
+# What begins with a dollar is a part of an entity. Some of them take messages and do not keep them:
+# one sent to $management would be acknowledged and lost. A subscription takes none.
+_NO_ENTITY = re.compile(
+    r"[\s\x00-\x1f\x7f?#]|(?:^|/)(?:\$|/|$)|/subscriptions(?:/|$)", re.IGNORECASE
+)
+_PATH_LENGTH_MAX = 260
+
+
+@lru_cache(maxsize=1024)
+def can_be_entity(path: str) -> bool:
+    """Whether a queue or topic may have this path, as far as its letters tell."""
+    return len(path) <= _PATH_LENGTH_MAX and not _NO_ENTITY.search(path)
+
+
 def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapped:
     """The reverse of `wrap`. Raises EnvelopeError for what no `wrap` has made."""
     aliases: dict[Name, Any] = {}
@@ -86,6 +102,10 @@ def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapp
         raise EnvelopeError(
             f"the property {PATH} {fault}: it should be the path of the queue or topic that the "
             "message was sent to"
+        )
+    if not can_be_entity(path):
+        raise EnvelopeError(
+            f"the property {PATH} is {path[:_PATH_LENGTH_MAX]!r}: no queue or topic has such a path"
         )
     time_to_live_ms = _number(aliases, TIME_TO_LIVE, "the time to live in milliseconds (a long)")
     if time_to_live_ms is not None and time_to_live_ms < 0:

@@ -21,6 +21,7 @@ from pairbus.route.envelope import (
     SESSION_ID,
     TIME_TO_LIVE,
     EnvelopeError,
+    can_be_entity,
     unwrap,
 )
 from pairbus.syphon import pairs, pieces
@@ -155,7 +156,7 @@ def _meaning(aliases: Mapping[str, Any]) -> tuple[str, str | None, int | None, i
     path, session_id = aliases.get(PATH), aliases.get(SESSION_ID)
     ttl_ms, scheduled_ms = aliases.get(TIME_TO_LIVE), aliases.get(SCHEDULED)
     if (
-        not (type(path) is str and path)
+        not (type(path) is str and can_be_entity(path))
         or not (session_id is None or type(session_id) is str)
         or not (ttl_ms is None or (type(ttl_ms) is int and ttl_ms >= 0))
         or not (scheduled_ms is None or type(scheduled_ms) is int)
