@@ -13,7 +13,8 @@ A fence's first word says what is done with it:
   these tests, and the demo has tests of its own;
 * `json`: a Config.json, loaded; the page's first one is there for its `sh` lines.
 
-`no-run: REASON` after the word leaves a fence out, but for its commands and imports, which exist. Anything else is a mistake in the page.
+`no-run: REASON` after the word leaves a fence out, but for its commands and imports, which exist.
+Anything else is a mistake in the page.
 """
 
 import ast

@@ -42,7 +42,7 @@ def take(receiver: Any, count: int = 1) -> list[Any]:
     """Exactly so many messages; a receive call of the SDK may return fewer than are there."""
     taken: list[Any] = []
     while len(taken) < count:
-        messages = receiver.receive_messages(count - len(taken), max_wait_time=10)
+        messages = receiver.receive_messages(count - len(taken), max_wait_time=30)
         assert messages, f"only {len(taken)} of {count} messages came"
         taken += messages
     return taken

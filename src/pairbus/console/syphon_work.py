@@ -29,7 +29,7 @@ from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.runner import SparkRunner
 
 # A stop waits for the round that runs, and then for Spark: five seconds are for both.
-ROUND_SECONDS = 2.0
+ROUND_SECONDS = 1.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
