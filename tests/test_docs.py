@@ -53,7 +53,7 @@ PAGES = [
     path for folder in ("", "docs", "examples") for path in sorted((ROOT / folder).glob("*.md"))
 ]
 FENCE = re.compile(r"^```(?P<info>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 LANGUAGES = ("python", "diff", "sh", "json", "yaml", "toml", "text")
 SHELL_COMMANDS = {"pairbus", "python", "make"}
 

@@ -360,8 +360,9 @@ def test_a_child_process_is_told_to_pair_anew(
 ) -> None:
     pair, _ = pair_of(clock)
     pair.check_process()
+    pair.failed(PATH, pair.plan(PATH), outage())  # type: ignore[arg-type]
     pair.plan(PATH)
-    assert pair.direct(PATH) is not None
+    assert pair.detour(PATH) is not None
 
     monkeypatch.setattr("pairbus.sender.pair._forks", 1)
 

@@ -103,6 +103,20 @@ def test_what_has_to_wait_is_looked_at_as_a_whole_once_a_minute_and_else_by_a_ha
     assert [stage.left(queue) for queue in BACKLOGS] == [0] * 4
 
 
+def test_where_more_waits_than_can_be_held_that_is_told_once(stage, monkeypatch, caplog):
+    monkeypatch.setattr("pairbus.syphon.drain.HELD_MAX", 100)
+    stage.divert(numbered(EACH))
+    with (
+        stage.primary.faults.throttle(entity="orders"),
+        running(stage, BACKLOGS[:1]) as syphon,
+    ):
+        for _ in range(4):
+            syphon.wait(60)
+
+    assert caplog.text.count("so many messages wait that what lies behind them") == 1
+    assert syphon.runner.whole_looks >= 4
+
+
 @pytest.mark.req("S-04")
 def test_what_lies_behind_messages_that_wait_goes_home_when_its_own_destination_is_back(stage):
     queues = BACKLOGS[:1]

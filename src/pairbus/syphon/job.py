@@ -146,6 +146,7 @@ class Job:
         self._fruitless = 0
         self._looks_left = LOCKED_LOOKS_MAX
         self._troubles: tuple[tuple[str, str], ...] = ()
+        self._full: set[str] = set()
         self._told = ""
 
     def stop(self) -> None:
@@ -294,6 +295,20 @@ class Job:
         )
         has_emptied = any(result.emptied for result in results)
         self._fruitless = 0 if has_moved or has_emptied else self._fruitless + 1
+        self._tell_full(groups, results)
+
+    def _tell_full(self, groups: Sequence[Group], results: Sequence[Drained]) -> None:
+        """Once, until it was seen to the end again. A probe is to see no more than a handful."""
+        for group, result in zip(groups, results, strict=False):
+            if group.is_probe:
+                continue
+            for queue in set(result.full) - self._full:
+                logger.warning(
+                    "backlog queue %s: so many messages wait that what lies behind them is not "
+                    "seen before their destinations take some",
+                    queue,
+                )
+            self._full = (self._full - set(group.queues)) | set(result.full)
 
     def _check_credentials(self) -> None:
         if (stopper := self._backlog.stopper) is not None:

@@ -8,6 +8,7 @@ shared by threads, which the SDK's own may not: on the primary they take turns.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.sender.batch import Batch
 from pairbus.sender.blocking.delivery import deliver, divert_at_once
 from pairbus.sender.blocking.failing import QuickToFail
+from pairbus.sender.blocking.keeper import CUT_AGAIN_SECONDS
 from pairbus.sender.errand import (
     Done,
     Errand,
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from pairbus.sender.blocking.pairing import Pairing
 
 
+# What the background has to end in, when it opens the link of a sender that is closed.
+CLOSE_SECONDS_MAX = 5.0
+
+
 class PairedSender(QuickToFail):
     """Get one from `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
 
@@ -50,6 +56,7 @@ class PairedSender(QuickToFail):
         self.turn = Turn(self.entity_name)
         self.epoch = 0
         self.has_called = False
+        self.is_opening = False
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -194,6 +201,15 @@ class PairedSender(QuickToFail):
         )
         return Batch.of(deliver(pairing, self, batching, None))
 
+    def close(self) -> None:
+        """As the SDK's, but not under the background that is just opening the link: that would go
+        on, and leave behind what it opened."""
+        until = time.monotonic() + CLOSE_SECONDS_MAX
+        while self.is_opening and time.monotonic() < until:
+            internals.cut(self)  # again and again: there may be nothing to be cut yet
+            time.sleep(CUT_AGAIN_SECONDS)
+        super().close()
+
     # --- for `deliver` ----------------------------------------------------------------------------
 
     def renew(self, epoch: int) -> None:
@@ -214,6 +230,7 @@ class PairedSender(QuickToFail):
         fails."""
         if not self.turn.take_at_once():
             return
+        self.is_opening = True
         try:
             with pairing.keeper.guard(self, pairing.link_seconds):
                 self.renew(epoch)
@@ -224,6 +241,7 @@ class PairedSender(QuickToFail):
         finally:
             if self._shutdown.is_set():  # meanwhile: nobody else would close it
                 self._close_handler()
+            self.is_opening = False
             self.turn.release()
 
     def distrust(self) -> None:
