@@ -172,7 +172,7 @@ WRONG = {
     "a subscription": ({PATH: "events/Subscriptions/a"}, "no queue or topic has such a path"),
     "a blank": ({PATH: "my orders"}, "is 'my orders': no queue or topic has such a path"),
     "an empty part": ({PATH: "orders//1"}, "no queue or topic has such a path"),
-    "a slash at the end": ({PATH: "orders/"}, "no queue or topic has such a path"),
+    "nothing but slashes": ({PATH: "//"}, "no queue or topic has such a path"),
     "a path without end": ({PATH: "o" * 261}, "no queue or topic has such a path"),
     "a number for a session": (
         {PATH: "p", SESSION_ID: 1.5},
@@ -195,7 +195,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    "path", ["orders", "a/b/c", "O.r-d_e~r", "o" * 260, "subscriptions", "a$b"]
+    "path", ["orders", "/a/b/c/", "O.r-d_e~r", "o" * 260, "subscriptions", "a$b"]
 )
 def test_a_path_that_an_entity_may_have_is_taken(path):
     assert unwrap({PATH: path}).path == path

@@ -84,7 +84,9 @@ _PATH_LENGTH_MAX = 260
 @lru_cache(maxsize=1024)
 def can_be_entity(path: str) -> bool:
     """Whether a queue or topic may have this path, as far as its letters tell."""
-    return len(path) <= _PATH_LENGTH_MAX and not _NO_ENTITY.search(path)
+    # A slash at either end is dropped by whoever looks the entity up.
+    name = path.strip("/")
+    return 0 < len(name) <= _PATH_LENGTH_MAX and not _NO_ENTITY.search(name)
 
 
 def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapped:
