@@ -320,6 +320,15 @@ def test_what_is_lacking_is_told_in_one_line_and_ends_it_with_two(run, variables
     assert re.search(words.replace("?", r"\?"), err)
 
 
+def test_without_java_it_says_what_to_install(run):
+    code, _, err = run(JAVA_HOME="/nowhere")
+
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "the syphon runs on Spark, which needs Java 17 or newer, and there is none" in err
+    assert "openjdk-17-jre-headless" in err
+
+
 def test_a_namespace_is_not_its_own_secondary(run, brokers):
     code, _, err = run(PAIRBUS_SECONDARY=brokers[0].connection_string)
 

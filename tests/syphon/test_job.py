@@ -147,3 +147,39 @@ def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
         Job(settings, HereRunner(), Named(QUEUES)).run(once=True)
 
     assert stage.free() == ["a"]
+
+
+class Disk:
+    """A ledger on a disk that is full for a while."""
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.rows = []
+
+    def append(self, receipts):
+        if self.failures:
+            self.failures -= 1
+            raise OSError(28, "No space left on device")
+        self.rows += receipts
+
+    def close(self):
+        pass
+
+
+@pytest.mark.req("X-10")
+@pytest.mark.parametrize("failures", [1, 100])
+def test_a_ledger_that_cannot_be_written_holds_up_no_message(stage, caplog, failures):
+    stage.divert(numbered(5))
+    disk = Disk(failures)
+    job = Job(stage.options(), HereRunner(), Named(QUEUES), ledger=disk)
+
+    receipts = job.run(once=True)
+
+    assert count(receipts, Outcome.MOVED) == 5
+    assert caplog.text.count("the ledger cannot be written") == 1
+    if failures == 1:
+        assert count(disk.rows, Outcome.MOVED) == 5
+        assert job.left == ""
+    else:
+        assert "the ledger lacks the last rounds" in job.left
+        assert "No space left" in job.left

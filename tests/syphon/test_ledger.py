@@ -130,3 +130,15 @@ def test_nothing_to_tell_writes_nothing(tmp_path):
     ledger.close()
 
     assert not names(tmp_path)
+
+
+def test_a_folder_that_somebody_removed_is_made_again_and_the_end_does_not_fail(tmp_path, caplog):
+    ledger = ParquetLedger(tmp_path / "ledger")
+    ledger.append([receipt(1)])
+    shutil.rmtree(tmp_path / "ledger")
+    ledger.append([receipt(2)])
+
+    ledger.close()
+
+    assert [row["round"] for row in rows(tmp_path / "ledger")] == [2]
+    assert "stay many" in caplog.text

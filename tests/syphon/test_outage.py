@@ -83,7 +83,7 @@ OUTAGES = {
 
 @pytest.mark.req("S-04", "M-01")
 @pytest.mark.parametrize("kind", OUTAGES)
-def test_what_has_to_wait_is_looked_at_as_a_whole_once_a_minute_and_else_by_a_handful(stage, kind):
+def test_what_has_to_wait_is_looked_at_by_a_handful_as_long_as_nothing_comes(stage, kind):
     for queue in BACKLOGS:
         stage.divert(numbered(EACH, queue), queue=queue)
     meter = stage.secondary.meter
@@ -91,14 +91,16 @@ def test_what_has_to_wait_is_looked_at_as_a_whole_once_a_minute_and_else_by_a_ha
         syphon.wait(0)
         for _ in range(MINUTES * 60 // STEP_SECONDS):
             syphon.wait(STEP_SECONDS)
-        runner, receives = syphon.runner, meter.read().total.receive
+        runner, spent = syphon.runner, meter.read().total
     with running(stage, BACKLOGS) as syphon:
         backlog = syphon.backlog
         wait_until(lambda: backlog.queues and not backlog.pending, "the end of the backlog")
 
-    assert runner.whole_looks <= len(BACKLOGS) * (MINUTES + 2)
+    # At first, and a minute later, when it is not known yet what had been there; some had no turn.
+    assert runner.whole_looks <= len(BACKLOGS) * 3
+    assert spent.peek <= len(BACKLOGS) * (MINUTES + 1 + EACH / 250)
     assert runner.probes <= len(BACKLOGS) * MINUTES * 60 / STEP_SECONDS
-    assert receives <= runner.whole_looks * EACH + runner.probes * OF_A_PROBE_MAX
+    assert spent.receive <= runner.whole_looks * EACH + runner.probes * OF_A_PROBE_MAX
     assert len(stage.home()) == 4 * EACH
     assert [stage.left(queue) for queue in BACKLOGS] == [0] * 4
 
@@ -114,7 +116,7 @@ def test_where_more_waits_than_can_be_held_that_is_told_once(stage, monkeypatch,
             syphon.wait(60)
 
     assert caplog.text.count("so many messages wait that what lies behind them") == 1
-    assert syphon.runner.whole_looks >= 4
+    assert syphon.runner.whole_looks >= 2
 
 
 @pytest.mark.req("S-04")
@@ -131,10 +133,11 @@ def test_what_lies_behind_messages_that_wait_goes_home_when_its_own_destination_
         for _ in range(4):
             syphon.wait(60)
         other.clear()
-        syphon.wait(60)
+        for _ in range(7):
+            syphon.wait(STEP_SECONDS)
         home = stage.home("invoices")
         stage.divert(["new"], "invoices")
-        for _ in range(6):
+        for _ in range(7):
             syphon.wait(STEP_SECONDS)
         new = stage.home("invoices")
 

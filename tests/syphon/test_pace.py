@@ -13,9 +13,9 @@ from pairbus.syphon.pace import (
 NOW = 1_000.0
 
 
-def begun(seconds=2.0, took=0.01, queues=5):
+def begun(seconds=2.0, took=0.01):
     pace = Pace(seconds)
-    pace.opened(queues=queues, took=took, now=NOW)
+    pace.opened(took=took, now=NOW)
     return pace
 
 
@@ -31,13 +31,13 @@ def test_where_all_are_near_a_task_ends_soon_after_its_time():
 
 
 def test_a_task_is_given_the_time_that_the_way_takes():
-    pace = begun(seconds=0.5, took=4.2, queues=5)  # 0.3 s away
-    assert pace.seconds == 4.2
+    pace = begun(seconds=0.5, took=1.8)  # 0.3 s away
+    assert pace.seconds == 1.8
     assert pace.empty == pytest.approx(0.9)
     pace.reached(took=1.8, patience=0.0)
-    assert pace.deadline == pytest.approx(NOW + 4.2 + 1.8)
+    assert pace.deadline == pytest.approx(NOW + 1.8 + 1.8)
     assert pace.late == 3.6
-    assert pace.backlog_until == pytest.approx(pace.home_until + 4.2)
+    assert pace.backlog_until == pytest.approx(pace.home_until + 1.8)
 
 
 @pytest.mark.parametrize(("patience", "late"), [(0.0, 1.0), (6.0, 6.0), (60.0, ANSWER_SECONDS_MAX)])

@@ -194,6 +194,20 @@ def test_all_of_a_queue_is_looked_at_once_a_minute_for_what_has_come_since():
     assert is_probe == [False, *[True] * 5, False, *[True] * 5, False, True, True]
 
 
+def test_where_nothing_has_come_since_a_probe_is_enough_but_not_for_ever():
+    backlog = known("a")
+    is_probe, now = [], 100
+    backlog.ended({"a": False}, [WAITS], [down(now=now)], [], now=now)
+    for _ in range(16):
+        now += 60
+        backlog.nothing_new(backlog.stale(now=now), now=now)
+        [group] = backlog.groups(1, now=now)
+        is_probe.append(group.is_probe)
+        backlog.ended({"a": group.is_probe}, [WAITS], [down(now=now)], [], now=now)
+
+    assert is_probe == [*[True] * 14, False, True]
+
+
 def test_the_rest_grows_where_all_could_go_and_nothing_was_tried():
     """As where a round ends before anything was sent."""
     backlog = known("a")

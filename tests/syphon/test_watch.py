@@ -10,7 +10,7 @@ from pairbus.broker import Broker
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import LONG_POLL_SECONDS, Job
 from pairbus.syphon.runner import HereRunner
-from pairbus.syphon.watch import Watch
+from pairbus.syphon.watch import Tails, Watch
 from pairbus.testing import ManualClock
 from tests.syphon.processes import wait_until
 from tests.syphon.stage import Stage, backlog_names, numbered
@@ -134,3 +134,17 @@ def test_a_queue_that_cannot_be_watched_is_told_once_and_the_others_are(
     clock.advance(10)
     stage.divert(numbered(1), queue=BACKLOGS[0])
     assert watch.look(BACKLOGS[:1], seconds=5) == [BACKLOGS[0]]
+
+
+def test_whether_something_has_come_is_seen_without_receiving(stage):
+    tails = Tails(stage.address(stage.secondary).client, stopping=threading.Event())
+    stage.divert(numbered(600))
+
+    assert tails.without_news(BACKLOGS[:2]) == [], "nobody knows what had been there"
+    assert tails.without_news(BACKLOGS[:2]) == BACKLOGS[:2]
+    stage.divert(numbered(1), queue=BACKLOGS[1])
+    assert tails.without_news(BACKLOGS[:2]) == BACKLOGS[:1]
+    assert tails.without_news(BACKLOGS[:2]) == BACKLOGS[:2]
+    with stage.secondary.faults.unreachable():
+        assert tails.without_news(BACKLOGS[:2]) == []
+    assert stage.secondary.meter.read().total.receive == 0

@@ -220,7 +220,7 @@ class Connection:
         self, target: str, *, until: float, session: Session | None = None, **settings: Any
     ) -> SenderLink:
         link = (session or self.session()).attach_sender(target, **settings)
-        self._attach(link, until, f"a link to {target!r}")
+        self.attached(link, until, f"a link to {target!r}")
         return link
 
     def attach_receiver(
@@ -233,10 +233,11 @@ class Connection:
         **settings: Any,
     ) -> ReceiverLink:
         link = (session or self.session()).attach_receiver(source, make, **settings)
-        self._attach(link, until, f"a link from {source!r}")
+        self.attached(link, until, f"a link from {source!r}")
         return link
 
-    def _attach(self, link: Link, until: float, what: str) -> None:
+    def attached(self, link: Link, until: float, what: str) -> None:
+        """Wait until the peer has agreed to a link that a session was asked for."""
         try:
             self.wait(lambda: link.attached or link.is_over, until, what)
         except PeerSilent:

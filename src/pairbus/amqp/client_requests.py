@@ -6,7 +6,7 @@ nothing of what is asked, nor of what an answer's status means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -45,13 +45,12 @@ class Requests:
         self._connection = connection
         self._address = address
         session = connection.session(common=True)
-        self._answers = connection.attach_receiver(
-            address, _as_it_came, until=until, session=session, target=address
-        )
+        # Both at once: it may be far away.
+        self._answers = session.attach_receiver(address, _as_it_came, target=address)
+        self._requests = session.attach_sender(address, source=address)
+        connection.attached(self._answers, until, f"a link from {address!r}")
         self._answers.grant(_CREDIT)
-        self._requests = connection.attach_sender(
-            address, until=until, session=session, source=address
-        )
+        connection.attached(self._requests, until, f"a link to {address!r}")
 
     @property
     def alive(self) -> bool:
@@ -86,6 +85,36 @@ class Requests:
         self._check()
         assert ticket.outcome is not None
         raise RequestRefused(f"{self._address!r} refused the request", ticket.outcome.error)
+
+    def ask_all(
+        self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, until: float
+    ) -> list[Answer | None]:
+        """Properties and body each, in the time that one of them takes, without reply-to.
+
+        None for one that was not answered; `ask` for it tells why.
+        """
+        connection, requests, answers = self._connection, self._requests, self._answers
+        found: dict[UUID, Answer] = {}
+        numbers: list[UUID] = []
+
+        def is_answered() -> bool:
+            if answers.inbox:
+                taken, answers.inbox = answers.inbox, []
+                for number in numbers:
+                    found.update((number, answer) for answer in _of(taken, number))
+            return len(found) == len(numbers) or not self.alive
+
+        connection.wait_quietly(lambda: requests.credit > 0 or not self.alive, until)
+        self._check()
+        for properties, body in asked[: min(requests.credit, answers.credit)]:
+            number = uuid4()
+            numbers.append(number)
+            requests.send(_request([number], properties, body))
+        connection.wait_quietly(is_answered, until)
+        if answers.credit < _CREDIT // 2:
+            answers.grant(_CREDIT)
+        told = [found.get(number) for number in numbers]
+        return told + [None] * (len(asked) - len(told))
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):

@@ -1,4 +1,4 @@
-"""What the demo's syphon needs besides Python, and what to install where it is missing."""
+"""What the syphon needs besides Python, and what to install where it is missing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pairbus.errors import OptionsError
 JAVA_MIN: Final = 17
 
 
-def require_spark() -> None:
+def require_spark(who: str = "the demo's syphon runs") -> None:
     """Raises OptionsError, before anything is started."""
     if importlib.util.find_spec("pyspark") is None:
-        raise OptionsError(
-            "the demo's syphon runs on Spark, which is not installed: pip install 'pairbus[spark]'"
-        )
+        raise OptionsError(f"{who} on Spark, which is not installed: pip install 'pairbus[spark]'")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # started by spark-submit: its Java runs already
     version = _java_version()
     if version is None or version < JAVA_MIN:
         found = "there is none" if version is None else f"this one is {version}"
         raise OptionsError(
-            f"the demo's syphon runs on Spark, which needs Java {JAVA_MIN} or newer, and {found}: "
+            f"{who} on Spark, which needs Java {JAVA_MIN} or newer, and {found}: "
             f"install openjdk-{JAVA_MIN}-jre-headless (Debian), or name another with JAVA_HOME"
         )
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pairbus.console.demo_needs import require_spark
 from pairbus.console.tables import make_table, print_json, print_table
-from pairbus.errors import OptionsError
 from pairbus.spark.session import local_session
 from pairbus.syphon.report import OPERATIONS, Report, files_of, read
 
 
 def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        raise OptionsError("reports are made by Spark, which is not installed: pairbus[spark]")
     files_of(folder)  # before Spark is started, which takes a while
+    require_spark("reports are made")
     spark, is_own = local_session(name="pairbus report")
     try:
         spark.sparkContext.setLogLevel("ERROR")

@@ -16,6 +16,7 @@ from typing import Any
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.console.demo_needs import require_spark
 from pairbus.console.reasons import why_unreachable
 from pairbus.console.syphon_show import Left, Show, show_for
 from pairbus.console.target import Target, parse_target
@@ -54,8 +55,7 @@ def run(wanted: Wanted) -> None:
     for primary in primaries.values():
         if primary.address.lower() == secondary.address.lower():
             raise ConfigError(f"primary and secondary are the same namespace, {primary.address}")
-    if importlib.util.find_spec("pyspark") is None:
-        raise OptionsError("the syphon runs on Spark, which is not installed: pairbus[spark]")
+    require_spark("the syphon runs")
     if wanted.metrics_port is not None and importlib.util.find_spec("prometheus_client") is None:
         raise OptionsError("metrics need prometheus-client, not installed: pairbus[prometheus]")
     options = SyphonOptions(

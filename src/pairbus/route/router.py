@@ -94,22 +94,33 @@ class Router:
             plan = entity.to_backlog = ToBacklog(queue, self._rotation.turn(queue))
         return plan
 
-    def sent(self, path: str, plan: Way, *, count: int, now: float, seconds: float = 0.0) -> None:
-        """It is acknowledged. `seconds`: how long that took."""
+    def sent(
+        self,
+        path: str,
+        plan: Way,
+        *,
+        count: int,
+        now: float,
+        seconds: float = 0.0,
+        is_told: bool = True,
+    ) -> None:
+        """It is acknowledged. `seconds`: how long that took. `is_told`: if it was diverted, there
+        is somebody who wants to know of each one."""
         entity = self._by_spelling.get(path) or self._make(path, now=now)
         if plan is entity.direct:
             entity.sent += count
         elif isinstance(plan, ToBacklog):
             entity.diverted += count
-            self._tell(
-                events.Diverted(
-                    namespace=self._namespace,
-                    path=entity.path,
-                    backlog_queue=plan.queue,
-                    count=count,
-                    seconds=seconds,
+            if is_told:
+                self._tell(
+                    events.Diverted(
+                        namespace=self._namespace,
+                        path=entity.path,
+                        backlog_queue=plan.queue,
+                        count=count,
+                        seconds=seconds,
+                    )
                 )
-            )
         else:
             entity.sent += count
             # Whenever it began: what arrives now is a success now, and clears a running timer.

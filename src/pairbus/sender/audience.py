@@ -21,11 +21,10 @@ class Audience:
         traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
         self._lock = threading.Lock()
         self._is_ended = False
-        self._observers: tuple[Observer, ...] = (
-            log.log_event,
-            *([traced] if traced else []),
-            *observers,
-        )
+        self._is_traced = traced is not None
+        usual: tuple[Observer, ...] = (log.log_event, *([traced] if traced else []))
+        self._usual_count = len(usual)
+        self._observers: tuple[Observer, ...] = (*usual, *observers)
 
     def end(self) -> None:
         """Nothing is told from here on."""
@@ -47,6 +46,15 @@ class Audience:
                 self._observers = tuple(each for each in self._observers if each is not told)
 
         return end
+
+    def hears_each(self) -> bool:
+        """Whether anybody wants to know of each diverted message. Asked each time: logging and
+        OpenTelemetry may be set up at any moment."""
+        return (
+            len(self._observers) > self._usual_count
+            or log.hears_each()
+            or (self._is_traced and otel.hears_each())
+        )
 
     def tell(self, events: Iterable[Event]) -> None:
         if self._is_ended:

@@ -195,9 +195,11 @@ class Pair:
     ) -> None:
         """`extra`: operations that are billed beyond one for each message."""
         router = self._router
+        is_diverted = isinstance(way, ToBacklog)
+        is_told = is_diverted and self._audience.hears_each()
         with self._lock:
-            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
-            if extra or isinstance(way, ToBacklog):
+            router.sent(path, way, count=count, now=self.clock(), seconds=seconds, is_told=is_told)
+            if extra or is_diverted:
                 self._extras.sent(path, way, count=count, extra=extra)
             events = router.take_events() if router.has_events else None
         if events:

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 LOCAL = "local[2,4]"
 """Two tasks at once, and four attempts of each: plain `local[2]` gives a task only one."""
 # The driver only hands out tasks: what the JVM compiles and collects is not worth two cores.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOG = Path(__file__).with_name("log4j2.properties")
 _EXIT_SECONDS = 2.0
 
 _started: Any = None
@@ -30,6 +32,8 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
     # In another thread there may be no active session, and yet the application's context.
     is_own = SparkContext._active_spark_context is None
     has_java = SparkContext._gateway is not None
+    # Else Spark complains that the machine's name is one of the loopback.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The workers of a local session are to be this very Python: that of the PATH knows no pairbus.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
@@ -38,7 +42,7 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", _java_options())
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
     )
@@ -46,6 +50,13 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
     if not has_java:
         _started = SparkContext._gateway
     return session, is_own
+
+
+def _java_options() -> str:
+    # In an archive there is no such file, and with a space in its name it would be two words.
+    if not _LOG.is_file() or " " in str(_LOG):
+        return _JAVA_OPTIONS
+    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={_LOG.as_uri()}"
 
 
 def end_session(session: Any) -> None:

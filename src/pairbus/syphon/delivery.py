@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.servicebus.fast import FastClient, Flight, Received, Sender, SendFailed, land
+from pairbus.servicebus.fast.attachment import attach_all
 from pairbus.syphon.account import Account, Pair
 from pairbus.syphon.destinations import POLICY, Destination, Destinations, Failure, Reaction
 from pairbus.syphon.receipts import Outcome
@@ -67,13 +68,27 @@ class Delivery:
     def begin(self, half: Half) -> None:
         """Send the first part of each destination. What cannot go is held."""
         self._keep_locked(half)
+        courses: list[Course] = []
         for path, pairs in half.groups.items():
             if path in half.source.held:
                 half.source.hold(path, pairs)
-                continue
-            course = Course(self._destinations[pairs[0][1].path], [pairs])
-            if self._start(half, course):
-                half.courses.append(course)
+            else:
+                courses.append(Course(self._destinations[pairs[0][1].path], [pairs]))
+        self._reach(courses)
+        half.courses = [course for course in courses if self._start(half, course)]
+
+    def _reach(self, courses: Sequence[Course]) -> None:
+        """Attach what is needed for the first time, all at once: the primary may be far away."""
+        now = self._account.now()
+        paths = [one.destination.path for one in courses if one.destination.is_open(now=now)]
+        if not self.is_home_lost and any(path not in self._senders for path in paths):
+            attach_all([self._sender(path) for path in paths])
+
+    def _sender(self, path: str) -> Sender:
+        sender = self._senders.get(path)
+        if sender is None:
+            sender = self._senders[path] = self._home.sender(path)
+        return sender
 
     def land(self, half: Half) -> None:
         """Until nothing of it is in the air, nor to be tried again."""
@@ -125,12 +140,10 @@ class Delivery:
             course.parts.insert(0, part[end:])
             part = part[:end]
         course.part = part
-        path = course.destination.path
-        sender = self._senders.get(path)
-        if sender is None:
-            sender = self._senders[path] = self._home.sender(path)
         course.since = time.monotonic()
-        course.flight = sender.begin([message.data for _, message in part])
+        course.flight = self._sender(course.destination.path).begin(
+            [message.data for _, message in part]
+        )
 
     def _landed(self, half: Half, course: Course) -> None:
         assert course.flight is not None

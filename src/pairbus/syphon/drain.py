@@ -19,6 +19,7 @@ from azure.core.exceptions import AzureError
 from pairbus.cost.meter import Reading
 from pairbus.route.envelope import EnvelopeError
 from pairbus.servicebus.fast import Received
+from pairbus.servicebus.fast.attachment import attach_all
 from pairbus.servicebus.fast.receiver import stop_all
 from pairbus.servicebus.fast.watch import wait_for_any
 from pairbus.spark.settings import Address
@@ -141,6 +142,7 @@ class _Drain:
         """The task's time begins when the secondary has let us in, however far away it is."""
         began = time.monotonic()
         self._backlog.wait_until(began + ANSWER_SECONDS_MAX)
+        attach_all([source.receiver for source in self._sources])
         for source in list(self._active):
             if source in self._active:  # else it was lost together with others
                 try:
@@ -149,7 +151,7 @@ class _Drain:
                     self._active.remove(source)
                     self._lose(source, error)
         took, now = time.monotonic() - began, self._account.now()
-        self._pace.opened(queues=len(self._sources), took=took, now=now)
+        self._pace.opened(took=took, now=now)
         self._limit_waits()
 
     def _limit_waits(self) -> None:

@@ -28,7 +28,7 @@ from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.plan import Backlogs, Group
 from pairbus.syphon.receipts import Outcome, Receipt, merged
-from pairbus.syphon.watch import ANSWER_SECONDS, Watch
+from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -42,6 +42,8 @@ TROUBLE_SECONDS = 5.0
 CANCEL_SECONDS = 4.0
 # A probe takes so many messages of a queue, or a few more.
 PROBE_MESSAGES = 5
+# Rows that a ledger which cannot be written is owed.
+UNWRITTEN_MAX = 10_000
 # `once` gives up after so many rounds in a row that brought nothing home.
 FRUITLESS_ROUNDS_MAX = 10
 ONCE_REST_SECONDS_MAX = 5.0
@@ -84,7 +86,8 @@ class Runner(Protocol):
 
 
 class Ledger(Protocol):
-    def append(self, receipts: Sequence[Receipt]) -> None: ...
+    def append(self, receipts: Sequence[Receipt]) -> None:
+        """Raises OSError if they cannot be written; it is tried again with the next ones."""
 
     def close(self) -> None: ...
 
@@ -134,6 +137,7 @@ class Job:
         self.spending = Spending(since=clock())
         """What it and its tasks have spent so far, by namespace and entity."""
         self._connect = partial(self.spending.client, options.secondary)
+        self._tails = Tails(self._connect, stopping=self._stopping)
         self._watch = Watch(
             self._connect,
             poll_seconds=options.long_poll_seconds,
@@ -147,6 +151,8 @@ class Job:
         self._looks_left = LOCKED_LOOKS_MAX
         self._troubles: tuple[tuple[str, str], ...] = ()
         self._full: set[str] = set()
+        self._unwritten: list[Receipt] = []
+        self._ledger_trouble = ""
         self._told = ""
 
     def stop(self) -> None:
@@ -176,9 +182,31 @@ class Job:
         finally:
             self._ended.set()
             self._watch.close()
-            if self._ledger is not None:
-                self._ledger.close()
+            self._close_ledger()
         return receipts
+
+    def _record(self, receipts: Sequence[Receipt]) -> None:
+        """In the ledger. If that cannot be written, messages go home all the same, and what was not
+        written comes with the next round."""
+        if self._ledger is None:
+            return
+        self._unwritten = [*self._unwritten, *receipts][-UNWRITTEN_MAX:]
+        try:
+            self._ledger.append(self._unwritten)
+        except OSError as error:
+            if str(error) != self._ledger_trouble:
+                logger.warning("the ledger cannot be written, and will be tried again: %s", error)
+            self._ledger_trouble = str(error)
+        else:
+            self._unwritten, self._ledger_trouble = [], ""
+
+    def _close_ledger(self) -> None:
+        if self._ledger is None:
+            return
+        self._record(())
+        self._ledger.close()
+        if self._ledger_trouble:
+            self._give_up(f"the ledger lacks the last rounds: {self._ledger_trouble}")
 
     def _cancel_late(self) -> None:
         if self._cancel is not None and not self._ended.wait(self._cancel_seconds):
@@ -236,6 +264,9 @@ class Job:
 
     def _run_round(self) -> list[Receipt]:
         """None, if it is for no queue the time."""
+        if stale := self._backlog.stale(now=self._clock()):
+            without_news = self._tails.without_news(stale)
+            self._backlog.nothing_new(without_news, now=self._clock())
         groups = self._backlog.groups(max(1, self._runner.slots), now=self._clock())
         if not groups or self._stopping.is_set():
             return []
@@ -245,8 +276,7 @@ class Job:
         for result in results:
             self.spending.add(result.spent)
         receipts = merged(receipt for result in results for receipt in result.receipts)
-        if self._ledger is not None:
-            self._ledger.append(receipts)
+        self._record(receipts)
         self._learn(groups, results)
         if self._progress is not None:
             self._progress(

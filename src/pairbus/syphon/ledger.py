@@ -8,6 +8,7 @@ never missing; they have keys (`KEY`), so whoever reads drops the second.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from pairbus.syphon.receipts import COLUMNS, Receipt, row
 
 if TYPE_CHECKING:
     import pyarrow
+
+logger = logging.getLogger("pairbus.syphon")
 
 KEY: Final = ("run", "round", "queue", "path", "outcome", "reason")
 FILES_MAX: Final = 50
@@ -38,7 +41,8 @@ class ParquetLedger:
         self._merged = 0
 
     def append(self, receipts: Sequence[Receipt]) -> None:
-        """Returns when they are on the disk."""
+        """Returns when they are on the disk. Raises OSError where that cannot be; then it may be
+        tried again, for what is there twice counts once."""
         by_day: dict[str, list[Receipt]] = {}
         for receipt in receipts:
             day = datetime.fromtimestamp(receipt.at_ms / 1000, UTC).strftime("%Y-%m-%d")
@@ -65,25 +69,33 @@ class ParquetLedger:
         levels[level].append(path)
         if len(levels[level]) >= FILES_MAX:
             files, levels[level] = levels[level], []
-            self._keep(day, level + 1, self._merge(day, files))
+            merged = self._merge(day, files)
+            if merged is not None:
+                self._keep(day, level + 1, merged)
 
-    def _merge(self, day: str, files: list[Path]) -> Path:
+    def _merge(self, day: str, files: list[Path]) -> Path | None:
+        """One file of many. Where that is not possible they stay as they are."""
         import pyarrow as arrow
         from pyarrow import parquet
 
-        table = arrow.concat_tables([parquet.read_table(file, partitioning=None) for file in files])
-        self._merged += 1
         run = files[0].name.removeprefix("rounds-").removeprefix("round-").rsplit("-", 1)[0]
-        merged = self._write(day, f"rounds-{run}-{self._merged:04d}.parquet", table)
-        for file in files:
-            file.unlink()
+        self._merged += 1
+        try:
+            tables = [parquet.read_table(file, partitioning=None) for file in files]
+            name = f"rounds-{run}-{self._merged:04d}.parquet"
+            merged = self._write(day, name, arrow.concat_tables(tables))
+            for file in files:
+                file.unlink()
+        except (OSError, arrow.ArrowException) as error:
+            logger.warning("files of the ledger in %s stay many: %s", self._folder, error)
+            return None
         return merged
 
     def _write(self, day: str, name: str, table: pyarrow.Table) -> Path:
         from pyarrow import parquet
 
         folder = self._folder / f"day={day}"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
         path, unfinished = folder / name, folder / f".{name}.part"
         with unfinished.open("wb") as file:
             parquet.write_table(table, file)

@@ -19,8 +19,8 @@ ANSWER_LATE_SECONDS: Final = 1.0
 RELEASE_LATE_SECONDS: Final = 0.5
 """How far beyond the task's time something may be sent, an answer of the primary be waited for,
 and one of the secondary after that. A stop waits for all of it."""
-_ROUND_TRIPS: Final = 4
-"""... that it takes to open a connection; a receiver takes two more."""
+_ROUND_TRIPS: Final = 6
+"""... that it takes until the secondary has let us in, at least."""
 
 
 class Pace:
@@ -34,10 +34,10 @@ class Pace:
         self._opening = 0.0
         self._slowest = 0.0
 
-    def opened(self, *, queues: int, took: float, now: float) -> None:
+    def opened(self, *, took: float, now: float) -> None:
         """The secondary has let us in: now the task's time begins."""
         self._opening = took
-        self.empty = max(EMPTY_SECONDS, 3 * took / (_ROUND_TRIPS + 2 * queues))
+        self.empty = max(EMPTY_SECONDS, 3 * took / _ROUND_TRIPS)
         self.seconds = max(self.seconds, took)
         self.deadline = now + self.seconds
 

@@ -3,8 +3,9 @@
 A look at messages that have to wait is a receive of each of them, which costs. So a backlog queue
 of which nothing went home rests until one of its destinations may be tried again, and then a probe
 takes a handful of messages first. All of it is looked at when another of its destinations may be
-there, and once a minute, for what has come since. Pure: `now` (UTC, in seconds) is handed in, and
-tasks are only described.
+there, and once a minute, unless it is known that nothing has come since.
+
+Pure: `now` (UTC, in seconds) is handed in, and tasks are only described.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _LITTLE = 0.1
 _WAITING_A_SECOND = 200
 # So long probes are enough; then something else may have come.
 WHOLE_LOOK_SECONDS = 60.0
+# ... and so long it may be enough to know that nothing has.
+STALE_SECONDS_MAX = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,10 @@ class _Rest:
     until: float
     whole_at: float
     """From then on all of it is to be looked at."""
+    looked_at: float
+    """When that was done last."""
+    is_forced: bool = False
+    """Because something could go; else only for what may have come since."""
     seen: frozenset[str] = frozenset()
     """The destinations that the last such look saw waiting."""
     vain: int = 0
@@ -99,6 +106,21 @@ class Backlog:
         probes = _dealt(probed, slots - len(groups), 1)
         return groups + [Group(queues=queues, is_probe=True) for queues in probes]
 
+    def stale(self, *, now: float) -> tuple[str, ...]:
+        """Queues that are to be looked at as a whole only because something may have come."""
+        return tuple(
+            queue
+            for queue in self.due(now=now)
+            if (rest := self._rests.get(queue)) is not None
+            and rest.whole_at <= now < rest.looked_at + STALE_SECONDS_MAX
+            and not rest.is_forced
+        )
+
+    def nothing_new(self, queues: Iterable[str], *, now: float) -> None:
+        for queue in queues:
+            if queue in self._rests:
+                self._rests[queue].whole_at = now + WHOLE_LOOK_SECONDS
+
     def ended(
         self,
         looked_at: Mapping[str, bool],
@@ -126,9 +148,10 @@ class Backlog:
             if queue not in self._pending or not (is_little or is_vain):
                 self._rests.pop(queue, None)
                 continue
-            rest = self._rests.setdefault(queue, _Rest(now, now))
+            rest = self._rests.setdefault(queue, _Rest(now, now, now))
             if not was_probed:
-                rest.whole_at = now + WHOLE_LOOK_SECONDS
+                rest.looked_at, rest.whole_at = now, now + WHOLE_LOOK_SECONDS
+                rest.is_forced = False
                 rest.seen = frozenset(each.path.lower() for each in own)
             if is_little:
                 seconds = waiting / _WAITING_A_SECOND
@@ -136,7 +159,7 @@ class Backlog:
                 seconds = self._until_open(rest, now=now, has_news=bool(news))
             if is_little or (was_probed and rest.seen - self._closed(now=now).keys()):
                 # Behind what the probe saw, there is something that could go.
-                rest.whole_at = now
+                rest.whole_at, rest.is_forced = now, True
             rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
 
     def _closed(self, *, now: float) -> dict[str, float]:
@@ -230,6 +253,13 @@ class Backlogs:
     def arrived(self, queues: Iterable[str]) -> None:
         for one in self._of.values():
             one.arrived(queues)
+
+    def stale(self, *, now: float) -> tuple[str, ...]:
+        return tuple(queue for one in self._of.values() for queue in one.stale(now=now))
+
+    def nothing_new(self, queues: Collection[str], *, now: float) -> None:
+        for one in self._of.values():
+            one.nothing_new(queues, now=now)
 
     def groups(self, slots: int, *, now: float) -> list[Group]:
         """The tasks of the next round, each of one primary. No more than can run at once: a round

@@ -32,6 +32,11 @@ from pairbus.telemetry.causes import one_line
 Line = tuple[int, str]
 
 
+def hears_each() -> bool:
+    """Whether a line for each diverted message would be read by anybody."""
+    return _LINES[Diverted][0].isEnabledFor(DEBUG)
+
+
 def log_event(event: Event) -> None:
     logger, line_of = _LINES[type(event)]
     if isinstance(event, Diverted) and not logger.isEnabledFor(DEBUG):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,24 @@ def observer(
         traced.observe(event)
 
     return observe
+
+
+def hears_each() -> bool:
+    """Whether the application has set up what a diverted message is reported to. Where that is kept
+    is not public; without it, the answer is yes."""
+    tracing, measuring = _apis()
+    return (
+        getattr(tracing, "_TRACER_PROVIDER", _apis) is not None
+        or getattr(measuring, "_METER_PROVIDER", _apis) is not None
+    )
+
+
+@cache
+def _apis() -> tuple[Any, Any]:
+    from opentelemetry import trace
+    from opentelemetry.metrics import _internal
+
+    return trace, _internal
 
 
 class _Spans:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
+from pairbus.servicebus.fast import FastClient
+from pairbus.servicebus.fast.attachment import attach_all
 from pairbus.servicebus.fast.receiver import stop_all
 from pairbus.servicebus.fast.watch import wait_for_any
 from tests.servicebus.fast.world import bare, message, messages, names, take
@@ -270,3 +272,37 @@ def test_several_receivers_stop_in_one_go_and_give_back_what_they_have(client):
     for receiver in receivers:
         again = client.receiver(receiver.path, credit=10)
         assert names(take(again, 9)) == [f"m-{number}" for number in range(1, 10)]
+
+
+def test_several_are_attached_in_the_time_of_one_and_those_that_cannot_be_are_told_later(
+    client, broker
+):
+    client.open()
+    paths = ["q", "other", "nowhere", "events/Subscriptions/audit"]
+    receivers = [client.receiver(path, credit=5) for path in paths]
+    with broker.faults.slow(latency_seconds=0.1):
+        began = time.monotonic()
+        attach_all(receivers)
+        took = time.monotonic() - began
+    assert took < 0.1 * 2 * len(paths), "a token and a link each, one after the other"
+    assert [receiver._alive() is not None for receiver in receivers] == [True, True, False, True]
+    client.sender("q").send(messages(3))
+    assert len(take(receivers[0], 3)) == 3
+    with pytest.raises(ServiceBusError):
+        receivers[2].receive(1, max_wait_seconds=1)
+
+
+def test_a_credential_that_fails_is_told_by_the_one_that_needs_it(connect):
+    class Failing:
+        def get_token(self, *scopes, **options):
+            raise OSError("no metadata service")
+
+    client = connect()
+    broken = FastClient(
+        client.namespace, Failing(), use_tls=False, port=int(client.namespace.partition(":")[2])
+    )
+    receivers = [broken.receiver(path, credit=5) for path in ("q", "other")]
+    attach_all(receivers)
+    with pytest.raises(OSError, match="metadata"):
+        receivers[0].receive(1, max_wait_seconds=1)
+    broken.close()

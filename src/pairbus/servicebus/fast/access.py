@@ -11,7 +11,7 @@ import errno
 import math
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,8 +88,19 @@ class Access:
         """The connection, on which the service has accepted a token for this entity."""
         connection = self.connection()
         assert self._cbs is not None
-        self._cbs.authorize(f"sb://{self.namespace}/{path}", until=self.until())
+        self._cbs.authorize(self._audience(path), until=self.until())
         return connection
+
+    def authorized_all(self, paths: Sequence[str]) -> tuple[Connection, list[bool]]:
+        """The same for several entities in the time of one, and for which of them it has."""
+        connection = self.connection()
+        assert self._cbs is not None
+        audiences = [self._audience(path) for path in paths]
+        self._cbs.authorize_all(audiences, until=self.until())
+        return connection, [self._cbs.is_shown(one) for one in audiences]
+
+    def _audience(self, path: str) -> str:
+        return f"sb://{self.namespace}/{path}"
 
     def _upkeep(self) -> float:
         """While something is waited for. Answers when (monotonic) to come again."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Generic, Self, TypeVar
+
+from azure.core.exceptions import AzureError
 
 from pairbus.amqp.client import ClientError, Connection, ReceiverLink, SenderLink
 from pairbus.servicebus.fast.access import FAREWELL_SECONDS, Access
@@ -42,6 +45,12 @@ class Attachment(Generic[L]):
         return connection, link
 
     def _attach(self, connection: Connection) -> L:
+        link = self._asked_for(connection)
+        connection.attached(link, self._access.until(), f"a link of {self.path!r}")
+        return link
+
+    def _asked_for(self, connection: Connection) -> L:
+        """The link, to which the service has not agreed yet."""
         raise NotImplementedError
 
     def _look_after(self) -> None:
@@ -72,3 +81,29 @@ class Attachment(Generic[L]):
         self._is_closed = True
         self._link = None
         return None
+
+
+def attach_all(attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]]) -> None:
+    """Attach several of one client, none of which ever was, in the time that one of them takes.
+
+    Never raises: what has failed is tried again by the one that needs it, and told there.
+    """
+    new = [one for one in attachments if one._link is None and not one._is_closed]
+    if len(new) < 2:
+        return
+    access = new[0]._access
+    with contextlib.suppress(ClientError, AzureError):
+        connection, are_authorized = access.authorized_all([one.path for one in new])
+        asked = [
+            (one, one._asked_for(connection))
+            for one, is_authorized in zip(new, are_authorized, strict=True)
+            if is_authorized
+        ]
+        connection.wait_quietly(
+            lambda: all(link.attached or link.is_over for _, link in asked), access.until()
+        )
+        for one, link in asked:
+            if link.alive:
+                one._connection, one._link = connection, link
+            else:
+                link.detach()

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote_plus
@@ -116,10 +116,30 @@ class Cbs:
 
     def authorize(self, audience: str, *, until: float) -> None:
         """The service has accepted a token for this audience. Raises if it has not."""
-        shown = self._shown.get(audience)
-        if shown is None or self._clock() >= shown.expires:
+        if not self.is_shown(audience):
             self._show(audience, until)
             self._plan()
+
+    def authorize_all(self, audiences: Sequence[str], *, until: float) -> None:
+        """The same for several in the time of one. Who was refused is told by `authorize`."""
+        now = self._clock()
+        try:
+            tokens = [(one, self._source(one, now)) for one in audiences if not self.is_shown(one)]
+        except Exception:  # a credential may raise anything
+            return
+        if not tokens:
+            return
+        answers = self._asking(until).ask_all(
+            [(_put(audience, token), token.text) for audience, token in tokens], until=until
+        )
+        for (audience, token), answer in zip(tokens, answers, strict=True):
+            if answer is not None and _is_success(answer.properties.get("status-code")):
+                self._shown[audience] = _Shown(token, now)
+        self._plan()
+
+    def is_shown(self, audience: str) -> bool:
+        shown = self._shown.get(audience)
+        return shown is not None and self._clock() < shown.expires
 
     def renew(self, *, until: float) -> None:
         """All whose time has come. What fails is tried again as long as the old token holds.
@@ -150,21 +170,33 @@ class Cbs:
     def _show(self, audience: str, until: float) -> None:
         now = self._clock()
         token = self._source(audience, now)
-        if self._requests is None or not self._requests.alive:
-            self._requests = Requests(self._connection, _CBS, until=until)
-        properties: dict[str, Any] = {
-            "operation": "put-token",
-            "type": token.kind,
-            "name": audience,
-        }
-        if math.isfinite(token.expires):
-            properties["expiration"] = Timestamp(int(token.expires * 1000))
-        answer = self._requests.ask(properties, token.text, until=until, reply_to=False)
+        asked = _put(audience, token)
+        answer = self._asking(until).ask(asked, token.text, until=until, reply_to=False)
         status = answer.properties.get("status-code")
-        if not isinstance(status, int) or not 200 <= status < 300:
+        if not _is_success(status):
             description = str(answer.properties.get("status-description", ""))
             raise of_token(status if isinstance(status, int) else None, description, audience)
         self._shown[audience] = _Shown(token, now)
+
+    def _asking(self, until: float) -> Requests:
+        if self._requests is None or not self._requests.alive:
+            self._requests = Requests(self._connection, _CBS, until=until)
+        return self._requests
+
+
+def _put(audience: str, token: Token) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "operation": "put-token",
+        "type": token.kind,
+        "name": audience,
+    }
+    if math.isfinite(token.expires):
+        properties["expiration"] = Timestamp(int(token.expires * 1000))
+    return properties
+
+
+def _is_success(status: object) -> bool:
+    return isinstance(status, int) and 200 <= status < 300
 
 
 class _Shown:

@@ -116,11 +116,10 @@ class Receiver(Attachment[ReceiverLink]):
         if room - link.credit >= least:
             link.grant(room)
 
-    def _attach(self, connection: Connection) -> ReceiverLink:
-        return connection.attach_receiver(
+    def _asked_for(self, connection: Connection) -> ReceiverLink:
+        return connection.session().attach_receiver(
             self._access.address(self.path),
             _deleted if self._deletes else Received,
-            until=self._access.until(),
             snd_settle_mode=1 if self._deletes else 0,
             rcv_settle_mode=0 if self._deletes else 1,
             properties={"com.microsoft:receiver-name": f"pairbus-{uuid4()}"},

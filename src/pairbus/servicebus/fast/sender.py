@@ -29,8 +29,8 @@ class Sender(Attachment[SenderLink]):
         with self._access.telling(f"opening a link to {self.path!r}"):
             return self._ready()[1]
 
-    def _attach(self, connection: Connection) -> SenderLink:
-        return connection.attach_sender(self._access.address(self.path), until=self._access.until())
+    def _asked_for(self, connection: Connection) -> SenderLink:
+        return connection.session().attach_sender(self._access.address(self.path))
 
     # -- sending ----------------------------------------------------------------------------
 
