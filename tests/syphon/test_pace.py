@@ -8,6 +8,7 @@ from pairbus.syphon.pace import (
     EMPTY_SECONDS,
     RELEASE_LATE_SECONDS,
     Pace,
+    opening,
 )
 
 NOW = 1_000.0
@@ -60,3 +61,7 @@ def test_no_more_is_asked_for_once_there_is_enough_for_the_time_that_is_left():
     assert not pace.is_enough(2_500, of=500, now=NOW + 0.5), "too early to tell"
     assert not pace.is_enough(2_500, of=12_000, now=NOW + 1.5)
     assert pace.is_enough(2_500, of=12_000, now=NOW + 1.7)
+
+
+def test_namespaces_have_little_time_to_let_a_task_in_and_now_and_then_a_lot():
+    assert [opening(rounds) for rounds in range(10)] == [3, 3, 3, 3, 15, 3, 3, 3, 15, 3]

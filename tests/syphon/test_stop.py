@@ -172,3 +172,13 @@ def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, caplog):
     assert not thread.is_alive()
     assert "the last round was cancelled" in caplog.text
     assert stage.free() == numbered(1)
+
+
+@pytest.mark.parametrize("which", ["primary", "secondary"])
+def test_a_namespace_that_was_silent_before_the_round_holds_up_nothing(stage, which):
+    stage.divert(numbered(50))
+    with getattr(stage, which).faults.hang(), running(stage) as job:
+        time.sleep(0.5)  # the round has begun, and waits
+        assert job.stop() < STOP_SECONDS_MAX
+
+    assert len(stage.free()) == 50

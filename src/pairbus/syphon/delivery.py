@@ -25,6 +25,10 @@ from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
 from pairbus.syphon.verdicts import failure_of
 
 
+PART_BYTES_MAX = 1_000_000
+"""Of what is sent in one go: large messages go one by one, and the time must be looked at."""
+
+
 @dataclass(slots=True, eq=False)
 class Course:
     """What of a half is meant for one destination."""
@@ -134,11 +138,11 @@ class Delivery:
         return False
 
     def _send(self, course: Course, part: list[Pair]) -> None:
-        # What has expired is not sent; the first of a part never is, for that was looked at.
-        end = next((i for i, (_, message) in enumerate(part) if message.is_expired), len(part))
+        end = _end_of_sending(part)
         if end < len(part):
             course.parts.insert(0, part[end:])
             part = part[:end]
+        assert all(message.data for _, message in part), "what was held is not sent"
         course.part = part
         course.since = time.monotonic()
         course.flight = self._sender(course.destination.path).begin(
@@ -204,3 +208,13 @@ class Delivery:
         self, half: Half, path: str, outcome: Outcome, pairs: Sequence[Pair], reason: str = ""
     ) -> None:
         self._account.tell(half.source.queue, path, outcome, pairs, reason)
+
+
+def _end_of_sending(part: Sequence[Pair]) -> int:
+    """How many of it go now. The first one does: it was looked at, and has not expired."""
+    size = 0
+    for place, (_, message) in enumerate(part):
+        size += message.size
+        if message.is_expired or (size > PART_BYTES_MAX and place):
+            return place
+    return len(part)

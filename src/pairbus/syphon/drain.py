@@ -55,6 +55,8 @@ class DrainTask:
     chunk: int = 1000
     """How many messages may have been sent without being known to be settled: the most that can
     arrive twice when the task, or what it talks to, dies."""
+    open_seconds: float = ANSWER_SECONDS_MAX
+    """How long each of the two namespaces may take to let the task in."""
     held_max: int = HELD_MAX
     """How many may be held for destinations that are down, in each queue."""
     ttl_keeps_running: bool = False
@@ -141,7 +143,7 @@ class _Drain:
     def _open(self) -> None:
         """The task's time begins when the secondary has let us in, however far away it is."""
         began = time.monotonic()
-        self._backlog.wait_until(began + ANSWER_SECONDS_MAX)
+        self._backlog.wait_until(began + self._task.open_seconds)
         attach_all([source.receiver for source in self._sources])
         for source in list(self._active):
             if source in self._active:  # else it was lost together with others
@@ -166,7 +168,7 @@ class _Drain:
         self._has_reached_home = True
         self._delivery.ends_at = math.inf
         began = time.monotonic()
-        self._home.wait_until(began + ANSWER_SECONDS_MAX)
+        self._home.wait_until(began + self._task.open_seconds)
         self._delivery.begin(half)
         patience = max((one.patience for one in self._destinations), default=0.0)
         self._pace.reached(took=time.monotonic() - began, patience=patience)
@@ -194,6 +196,8 @@ class _Drain:
     def _next_half(self) -> Half | None:
         """Of the queue whose turn it is among those that have something now."""
         for source in list(self._active):
+            if source not in self._active:
+                continue  # lost together with another one
             self._active.remove(source)
             try:
                 taken = source.receiver.receive(self._half, max_wait_seconds=0.0)

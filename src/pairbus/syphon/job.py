@@ -26,6 +26,7 @@ from pairbus.syphon.destinations import Condition, Destination
 from pairbus.syphon.discovery import Discovery, Finder
 from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.meter import Spending
+from pairbus.syphon.pace import opening
 from pairbus.syphon.plan import Backlogs, Group
 from pairbus.syphon.receipts import Outcome, Receipt, merged
 from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
@@ -357,6 +358,7 @@ class Job:
             queues=group.queues,
             primary=options.primaries[group.primary],
             secondary=options.secondary,
+            open_seconds=opening(self._fruitless),
             seconds=options.round_seconds,
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,

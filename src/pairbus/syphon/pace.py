@@ -19,8 +19,18 @@ ANSWER_LATE_SECONDS: Final = 1.0
 RELEASE_LATE_SECONDS: Final = 0.5
 """How far beyond the task's time something may be sent, an answer of the primary be waited for,
 and one of the secondary after that. A stop waits for all of it."""
+OPEN_SECONDS: Final = 3.0
+LONG_OPENING_EVERY: Final = 4
+"""A stop waits as well for namespaces that do not let a task in. So they have little time for that,
+and now and then a lot, in case they are very far away."""
 _ROUND_TRIPS: Final = 6
 """... that it takes until the secondary has let us in, at least."""
+
+
+def opening(fruitless_rounds: int) -> float:
+    """How long a namespace may take to let a task in, after so many rounds that came to nothing."""
+    is_long = fruitless_rounds and not fruitless_rounds % LONG_OPENING_EVERY
+    return ANSWER_SECONDS_MAX if is_long else OPEN_SECONDS
 
 
 class Pace:
