@@ -96,10 +96,11 @@ def test_an_envelope_may_be_what_makes_it_more_than_64_kb():
     assert found["home_sends"] == 1
 
 
-def test_a_few_messages_that_wait_are_looked_at_each_minute():
-    usage = Usage(messages_a_day=24_000, outage_hours=1, backlog_queues=4)
+def test_what_waits_is_looked_at_each_minute_up_to_a_bound_and_by_each_syphon():
+    usage = Usage(messages_a_day=24 * 50_000, outage_hours=1, backlog_queues=4)
 
     assert parts(usage)["looks"] == parts(usage)["put_back"] == 60 * 4 * LOOK_MESSAGES
+    assert parts(replace(usage, syphons=3))["looks"] == 3 * 60 * 4 * LOOK_MESSAGES
 
 
 def test_no_more_is_looked_at_than_waits():
@@ -201,8 +202,8 @@ def test_what_would_make_it_cheaper_is_told_with_its_saving():
 
     polls = parts(usage)["polls"]
     looks = parts(usage)["looks"] + parts(usage)["put_back"]
-    assert found["1"] == polls // 2  # syphon
-    assert found["5"] == (polls + looks) // 2  # backlog queues
+    assert found["1"] == (polls + looks) // 2  # syphon
+    assert found["5"] == polls // 2  # backlog queues: as many messages wait in fewer
     assert found["pings"] == 600 - 120
     assert found["messages"] > 2 * 1000 * 29  # once less for each send and receive
     assert found["`pairbus"] == polls + looks

@@ -181,7 +181,7 @@ def _detour(
 def _again(count: int, units: int) -> Iterator[Part]:
     yield Part(
         name="looks",
-        words="looked at again while the primary was down",
+        words="looked at again while the primary was down, at most",
         kind="receive",
         operations=units,
     )

@@ -12,8 +12,9 @@ ENVELOPE_BYTES: Final = 100
 """What an envelope adds to a message, generously: its destination, and an id where it has none."""
 LOOK_SECONDS: Final = 60.0
 """How far apart a syphon looks whether a destination that is down is back, after some minutes."""
-LOOK_MESSAGES: Final = 16
-"""With how many messages of each backlog queue: a few, and what was on its way; as measured."""
+LOOK_MESSAGES: Final = 2_500
+"""With how many messages of each backlog queue, at most: what a task receives ahead. While nothing
+new comes into the backlog, it is a handful."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +106,9 @@ class Usage:
 
     @property
     def looks(self) -> int:
-        """How many waiting messages are received only to be put back."""
+        """How many waiting messages are received only to be put back, at most."""
         if not self.syphons or not self.syphons_wait:
             return 0
         # They come evenly, so half of them wait at a time.
         few = min(self.diverted / 2, self.backlog_queues * LOOK_MESSAGES)
-        return round(self.outage_hours * 3600 / LOOK_SECONDS * few)
+        return round(self.outage_hours * 3600 / LOOK_SECONDS * few) * self.syphons

@@ -63,7 +63,7 @@ class SyphonOptions:
     """Where messages belong. Of several, by the names that their backlog queues have."""
     secondary: Address
     round_seconds: float = 3.0
-    chunk: int = 500
+    chunk: int = 1000
     shares: int = 1
     ttl_keeps_running: bool = False
     long_poll_seconds: float = LONG_POLL_SECONDS
