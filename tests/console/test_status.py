@@ -287,6 +287,8 @@ def test_who_does_not_publish_is_told_and_is_no_failure(
     assert "http://localhost:1/metrics: Connection refused" in text
     monkeypatch.setenv("PAIRBUS_METRICS", "localhost:1")
     assert "rate are not known." in pairbus("status").out
+    monkeypatch.setenv("PAIRBUS_METRICS", publish(lambda: "pairbus_syphon_rounds_total 5\n"))
+    assert "Failed-over entities are not known: no client tells" in pairbus("status").out
 
 
 # -- again and again ----------------------------------------------------------------------------

@@ -187,8 +187,11 @@ def _processes(status: Status) -> list[Table | Text]:
         for (namespace, queue), clients in sorted(told.withdrawn.items()):
             table.add_row(f"{queue} (out of the rotation)", namespace, str(clients))
         found.append(table)
+    elif not told.pairings:
+        found.append(Text("Failed-over entities are not known: no client tells of itself."))
     else:
-        found.append(Text(f"No entity is failed over, as {told.pairings} clients tell."))
+        who = "1 client tells" if told.pairings == 1 else f"{told.pairings} clients tell"
+        found.append(Text(f"No entity is failed over, as {who}."))
     if told.moved is None:
         found.append(Text("No syphon tells of itself."))
     else:

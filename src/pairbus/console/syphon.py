@@ -92,10 +92,14 @@ def syphon(
             min=0,
             max=65535,
             metavar="PORT",
-            help="Serve metrics for Prometheus on this port of this machine; 0 is any.",
+            help="Serve metrics for Prometheus on this port; 0 is any.",
             show_default=False,
         ),
     ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="... of this address; 0.0.0.0 is all of them."),
+    ] = "127.0.0.1",
     as_json: AS_JSON = False,
 ) -> None:
     """Bring diverted messages home: from the backlog queues to where they belong, on Spark.
@@ -128,6 +132,7 @@ def syphon(
             ttl_keeps_running=keep_ttl_running,
             shares=shares,
             metrics_port=metrics_port,
+            metrics_host=metrics_host,
             as_json=as_json,
         )
     )

@@ -46,6 +46,7 @@ class Wanted:
     ttl_keeps_running: bool
     shares: int
     metrics_port: int | None
+    metrics_host: str
     as_json: bool
 
 
@@ -87,7 +88,7 @@ def run(wanted: Wanted) -> None:
                     progress=progress,
                     cancel=spark.sparkContext.cancelAllJobs,
                 )
-                with _metrics(wanted.metrics_port, job, watchers), _stopped_by_signals(job, show):
+                with _metrics(wanted, job, watchers), _stopped_by_signals(job, show):
                     show.begin(tuple(primaries), len(queues), discovery.others)
                     receipts = job.run(once=wanted.once)
             show.end(receipts)
@@ -99,14 +100,15 @@ def run(wanted: Wanted) -> None:
 
 @contextmanager
 def _metrics(
-    port: int | None, job: Job, watchers: list[Callable[[RoundEnded], None]]
+    wanted: Wanted, job: Job, watchers: list[Callable[[RoundEnded], None]]
 ) -> Iterator[None]:
-    if port is None:
+    if wanted.metrics_port is None:
         yield
         return
     metrics = SyphonMetrics(spending=job.spending)
-    served = metrics.serve(port)
-    print(f"metrics: http://127.0.0.1:{served}/metrics", file=sys.stderr, flush=True)
+    host = wanted.metrics_host
+    served = metrics.serve(wanted.metrics_port, host=host)
+    print(f"metrics: http://{host}:{served}/metrics", file=sys.stderr, flush=True)
     watchers.append(metrics)
     try:
         yield
