@@ -39,7 +39,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # `make bench ARGS=--quick` takes seconds; `make bench-broker ARGS=--help` says what else there is.
-bench: bench-broker bench-topics bench-pairing
+bench: bench-broker bench-topics bench-pairing bench-syphon
 
 bench-broker: setup
 	$(BIN)/python benchmarks/broker.py $(ARGS)
@@ -51,9 +51,9 @@ bench-topics: setup
 bench-pairing: setup
 	$(BIN)/python benchmarks/pairing.py $(filter-out --deep --only-deep --alone,$(ARGS))
 
-# Not a part of `make bench`: it starts Java machines. Takes --count, too.
+# Starts Java machines. Takes --count and --counts, too.
 bench-syphon: setup
-	$(BIN)/python benchmarks/syphon.py $(ARGS)
+	$(BIN)/python benchmarks/syphon.py $(filter-out --deep --only-deep,$(ARGS))
 
 # docs/reference.md, out of docstrings.
 reference: setup

@@ -66,10 +66,14 @@ def _by_outage(axes: Axes, usage: Usage, prices: PriceList) -> None:
     hours = hours_shown(usage)
     for queues in sorted({*_CURVES, usage.backlog_queues}):
         points = [replace(usage, outage_hours=at, backlog_queues=queues) for at in hours]
-        axes.plot(hours, _operations(points, prices), label=f"{queues} backlog queues")
+        axes.plot(
+            hours,
+            _operations(points, prices),
+            label=f"{queues} backlog queue{'' if queues == 1 else 's'}",
+        )
     axes.set_xlabel("hours of outage")
     _finish(axes, usage.outage_hours, prices)
-    axes.legend()
+    axes.legend(loc="lower right", fontsize="small", framealpha=0.6)
 
 
 def _by_queues(axes: Axes, usage: Usage, prices: PriceList) -> None:
@@ -79,7 +83,7 @@ def _by_queues(axes: Axes, usage: Usage, prices: PriceList) -> None:
         axes.plot(queues, _operations(points, prices), marker=".", label=f"{hours:g} h of outage")
     axes.set_xlabel("backlog queues")
     _finish(axes, usage.backlog_queues, prices)
-    axes.legend()
+    axes.legend(loc="lower right", fontsize="small", framealpha=0.6)
 
 
 def _operations(points: Sequence[Usage], prices: PriceList) -> list[int]:
@@ -98,4 +102,4 @@ def _finish(axes: Any, mark: float, prices: PriceList) -> None:
     axes.grid(alpha=0.3)
     each = prices.first_price or 1.0
     money = axes.secondary_yaxis("right", functions=(lambda n: n * each, lambda m: m / each))
-    money.set_ylabel(f"{prices.currency} at {each * 1e6:.2f} a million")
+    money.set_ylabel(f"{prices.currency} at {each * 1e6:.2f} a million, beyond the included ones")

@@ -37,16 +37,18 @@ def _flag(help: str) -> Any:
 NAME = Annotated[str, typer.Argument(metavar="NAME")]
 TOPIC = Annotated[str, typer.Argument(metavar="TOPIC")]
 LOCK_DURATION = Annotated[
-    timedelta | None, _duration_option("How long a receiver keeps a message to itself; PT30S.")
+    timedelta | None,
+    _duration_option("How long a receiver keeps a message to itself, such as PT30S."),
 ]
 TIME_TO_LIVE = Annotated[
-    timedelta | None, _duration_option("How long a message lasts that says nothing itself; P14D.")
+    timedelta | None,
+    _duration_option("How long a message lasts that says nothing itself, such as P14D."),
 ]
 WINDOW = Annotated[
     timedelta | None, _duration_option("How long message ids are remembered; PT10M.")
 ]
 AUTO_DELETE = Annotated[
-    timedelta | None, _duration_option("Unused for so long, it is deleted; PT1H.")
+    timedelta | None, _duration_option("Unused for so long, it is deleted, such as PT1H.")
 ]
 DELIVERIES = Annotated[
     int | None,

@@ -72,13 +72,18 @@ def _body(form: Form) -> str:
 
 
 def table_of(forms: Iterable[Form], *, are_dead: bool = False) -> Table:
+    forms = list(forms)
     own = ("Reason",) if are_dead else ("Session",)
-    table = make_table("Sequence", "Enqueued", "Message id", "Subject", *own, "Body")
+    # A column only where it says something: scheduled and deferred messages are not handed out.
+    has_states = any(form.get("state", "active") != "active" for form in forms)
+    states = ("State",) if has_states else ()
+    table = make_table("Sequence", "Enqueued", *states, "Message id", "Subject", *own, "Body")
     for form in forms:
         name = "deadLetterReason" if are_dead else "sessionId"
         texts = (visible(str(form.get(key) or "-")) for key in ("messageId", "subject", name))
         number, moment = form.get("sequenceNumber"), form.get("enqueuedTime") or "-"
-        table.add_row(str(number), moment, *texts, _glance(form))
+        state = (str(form.get("state", "active")),) if has_states else ()
+        table.add_row(str(number), moment, *state, *texts, _glance(form))
     return table
 
 

@@ -327,18 +327,23 @@ def as_dict(
             "kind": cost.part.kind,
             "operations": cost.part.operations,
             "is_billed": cost.is_billed,
-            "money": cost.money,
+            "money": _rounded(cost.money),
         }
         for cost in account.costs
     ]
     told["operations"] = account.operations
     told["pairing_operations"] = account.pairing_operations
     told["money"] = {
-        "operations": account.money_for_operations,
-        "of_pairing": account.money_for_pairing,
-        "connections": account.money_for_connections,
-        "base": account.base,
-        "total": account.money,
+        "operations": _rounded(account.money_for_operations),
+        "of_pairing": _rounded(account.money_for_pairing),
+        "connections": _rounded(account.money_for_connections),
+        "base": _rounded(account.base),
+        "total": _rounded(account.money),
     }
     told["cheaper"] = [asdict(saving) for saving in savings]
     return told
+
+
+def _rounded(money: float) -> float:
+    """A millionth is what an operation costs; what is beyond that is how computers reckon."""
+    return round(money, 8)

@@ -24,7 +24,6 @@ from pairbus.syphon.source import RENEW_SECONDS, Source
 from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
 from pairbus.syphon.verdicts import failure_of
 
-
 PART_BYTES_MAX = 1_000_000
 """Of what is sent in one go: large messages go one by one, and the time must be looked at."""
 
