@@ -203,6 +203,8 @@ def test_programs_get_json(spark, folder, capsys):
         "bytes": 10000,
     }
     assert told["outages"][0]["begin"] == "2026-03-01T09:51:00.000+00:00"
+    assert told["cost"]["operations"] > 445  # settlements and idle polls as well
+    assert told["cost"]["beyond_the_included"] > told["cost"]["money"] == 0
 
 
 @pytest.mark.spark
@@ -217,6 +219,7 @@ def test_people_get_tables(spark, folder, capsys):
     assert ["2026-03-01", "10:00", "Orders", "100", "10,000"] in lines
     assert ["Odd", "(unknown)", "1"] in lines
     assert ["all", "445"] in lines
+    assert "Cost, by" in told
 
 
 # --- what is no ledger ----------------------------------------------------------------------------

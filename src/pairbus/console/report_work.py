@@ -7,8 +7,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pairbus.console.cost_ledger import moved_in
 from pairbus.console.demo_needs import require_spark
 from pairbus.console.tables import make_table, print_json, print_table
+from pairbus.cost.account import Account, account_of_ledger
+from pairbus.cost.prices import load
 from pairbus.spark.session import local_session
 from pairbus.syphon.report import OPERATIONS, Report, files_of, read
 
@@ -23,11 +26,45 @@ def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
     finally:
         if is_own:
             spark.stop()
+    cost = account_of_ledger(moved_in(folder), load())
     if as_json:
-        print_json({"ledger": str(folder), **report.as_dict()})
+        print_json({"ledger": str(folder), **report.as_dict(), "cost": _cost(cost)})
     else:
         _show(report)
-        print(f"\nWhat that costs: pairbus cost --ledger {folder}")
+        _show_cost(cost, folder)
+
+
+def _cost(account: Account) -> dict[str, Any]:
+    return {
+        "operations": account.operations,
+        "money": round(account.money_for_operations, 8),
+        "beyond_the_included": round(_beyond(account), 8),
+        "currency": account.prices.currency,
+        "prices": account.prices.name,
+        "as_of": account.prices.as_of.isoformat(),
+    }
+
+
+def _beyond(account: Account) -> float:
+    return account.prices.first_price * account.operations
+
+
+def _show_cost(account: Account, folder: Path) -> None:
+    prices = account.prices
+    _section(
+        f"Cost, by {prices.name} of {prices.as_of}",
+        ("",),
+        ("operations", prices.currency),
+        (
+            (
+                "with settlements and idle polls, in a month with nothing else",
+                f"{account.operations:,}",
+                f"{account.money_for_operations:,.2f}",
+            ),
+            ("... with the included ones used up", "", f"{_beyond(account):,.2f}"),
+        ),
+    )
+    print(f"\nPart by part, and by your own prices: pairbus cost --ledger {folder}")
 
 
 def _show(report: Report) -> None:
