@@ -1,5 +1,6 @@
-"""Prometheus asks a broker and a paired client during an outage, each on its own port."""
+"""Prometheus asks brokers, a paired client and a syphon during an outage, each on its own port."""
 
+import threading
 import urllib.request
 from datetime import timedelta
 
@@ -11,7 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker
+from pairbus.syphon.discovery import Named
+from pairbus.syphon.job import Job
+from pairbus.syphon.metrics import SyphonMetrics
+from pairbus.syphon.runner import HereRunner
 from pairbus.telemetry.prometheus import PrometheusObserver
+from tests.syphon.stage import Stage, backlog_names, numbered
 
 
 def scraped(port):
@@ -77,3 +83,44 @@ def test_brokers_and_client_are_scraped_during_an_outage(served):
     assert helper["pairbus_broker_operations_total", backlog, "west", "send"] == 3
     assert helper["pairbus_broker_messages", backlog, "west", "active"] == 3
     assert helper["pairbus_broker_size_bytes", backlog, "west"] > 0
+
+
+@pytest.mark.req("M-01")
+def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
+    [backlog] = backlog_names(1)
+    with Broker(queues=["orders"]) as east, Broker(queues=[backlog]) as west:
+        stage = Stage(east, west, [backlog])
+        stage.divert(numbered(3))
+        round_ended, watchers = threading.Event(), []
+
+        def tell(told):
+            for each in watchers:
+                each(told)
+            round_ended.set()
+
+        job = Job(stage.options(), HereRunner(), Named([backlog]), progress=tell)
+        metrics = SyphonMetrics(spending=job.spending)
+        watchers.append(metrics)
+        port = metrics.serve(0)
+        thread = threading.Thread(target=job.run)
+        moved = ("pairbus_syphon_messages_total", "orders", "moved")
+        try:
+            with east.faults.cannot_send("orders"):
+                thread.start()
+                assert round_ended.wait(30)
+                down = scraped(port)
+            while not (up := scraped(port)).get(moved):
+                round_ended.clear()
+                assert scraped(port).get(moved) or round_ended.wait(30)
+        finally:
+            job.stop()
+            thread.join(30)
+            metrics.close()
+
+    [is_up] = [key for key in down if key[0] == "pairbus_syphon_destination_up"]
+    assert (down[is_up], up[is_up]) == (0, 1)
+    assert down["pairbus_syphon_messages_total", "orders", "waiting"] >= 1
+    assert down["pairbus_syphon_pending_queues",] == 1
+    assert moved not in down
+    assert up[moved] == 3
+    assert any(key[0] == "pairbus_syphon_operations_total" for key in down)
