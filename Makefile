@@ -24,7 +24,7 @@ JAVA := tests/spark tests/syphon tests/console tests/test_benchmarks.py
 # second to open a link and as long to close it. Those that kill brokers and flood them come after,
 # file by file, and so do those with a Java machine of their own.
 test: setup
-	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -n 8 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -n 4 --dist loadfile $(ALONE)
 	$(BIN)/pytest -n 2 --dist loadfile -m spark $(JAVA)
 

@@ -1,12 +1,18 @@
-"""What all tests share: how hard hypothesis tries.
+"""What all tests share: how hard hypothesis tries, and that Ctrl-C is not ignored.
 
 `HYPOTHESIS_PROFILE=night` tries harder and differently every time; the default is the same run
 everywhere. Brokers and clients to test with are in the conftest of the folder that needs them.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
+
+# A shell that runs the tests in its background has them ignore SIGINT, and so would all programs
+# that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile(

@@ -132,3 +132,18 @@ def test_interrupted_it_leaves_neither_processes_nor_files(environment, tmp_path
     assert text.rstrip().endswith("Interrupted. Nothing is left running.")
     assert "Traceback" not in text
     assert left_of_it(tmp_path) == ([], [])
+
+
+def test_kept_it_goes_on_until_it_is_interrupted_and_accounts_again(environment, tmp_path):
+    terminal = Terminal(environment, "--keep", "--seconds", "2")
+
+    terminal.read_until("Then try:")
+    terminal.process.send_signal(signal.SIGINT)
+    text = terminal.rest()
+
+    assert terminal.process.wait(SECONDS_MAX) == 0, text
+    first, last = re.findall(r"LEDGER sent=(\d+) delivered=(\d+) lost=0 duplicated=0", text)
+    assert first[0] == first[1]
+    assert last[0] == last[1]
+    assert int(last[0]) >= int(first[0])
+    assert left_of_it(tmp_path) == ([], [])

@@ -56,12 +56,12 @@ def sender_of(shell: Shell, broker: Broker, queue: str = "orders", **edits: str)
 
 
 def sent(sender: Any, message: Any = None) -> BaseException:
-    return _failure(sender.send_messages, message or ServiceBusMessage("x"), timeout=1.0)
+    return _failure(sender.send_messages, message or ServiceBusMessage("x"), timeout=3.0)
 
 
 def scheduled(sender: Any, message: Any = None) -> BaseException:
     later = datetime.now(UTC) + timedelta(hours=1)
-    return _failure(sender.schedule_messages, message or ServiceBusMessage("x"), later, timeout=1.0)
+    return _failure(sender.schedule_messages, message or ServiceBusMessage("x"), later, timeout=3.0)
 
 
 def opened(sender: Any) -> BaseException:

@@ -201,9 +201,11 @@ def test_a_link_that_the_service_detached_is_not_attached(opened: Any, state: An
     "state", [constants.ConnectionState.CLOSE_RCVD, constants.ConnectionState.END]
 )
 def test_a_link_of_a_connection_that_ended_is_not_attached(opened: Any, state: Any) -> None:
-    opened._handler._connection.state = state
+    connection = opened._handler._connection
+    really, connection.state = connection.state, state
 
     assert not internals.is_attached(opened)
+    connection.state = really  # or nobody would close its socket
 
 
 def test_a_sender_that_never_opened_is_not_open() -> None:
