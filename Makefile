@@ -18,14 +18,15 @@ demo: setup
 	@$(BIN)/pairbus demo
 
 ALONE := tests/chaos tests/pairing/test_outage.py
-JAVA := tests/spark tests/syphon tests/console tests/test_benchmarks.py
+JAVA := tests/syphon tests/console tests/test_benchmarks.py
 
 # Most tests wait, so many more run side by side than there are cores: the official SDK sleeps half a
 # second to open a link and as long to close it. Those that kill brokers and flood them come after,
-# file by file, and so do those with a Java machine of their own.
+# file by file, and so do those with Java machines. The data source's share one, in one process.
 test: setup
 	$(BIN)/pytest -n 8 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -n 4 --dist loadfile $(ALONE)
+	$(BIN)/pytest -m spark tests/spark
 	$(BIN)/pytest -n 2 --dist loadfile -m spark $(JAVA)
 
 check: setup
