@@ -109,7 +109,7 @@ def _metrics(
     host = wanted.metrics_host
     served = metrics.serve(wanted.metrics_port, host=host)
     print(f"metrics: http://{host}:{served}/metrics", file=sys.stderr, flush=True)
-    watchers.append(metrics)
+    watchers.insert(0, metrics)  # before a line tells of the round: who reads it may ask at once
     try:
         yield
     finally:
