@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from fanout import TYPICAL
 from load import described_message
-from pairbus.amqp.sections import Parts, slice_message
+from pairbus.amqp.codec.sections import Parts, slice_message
 from pairbus.broker.rules import CorrelationFilter, Facts, Filter, SqlFilter, compile_filter
 
 OTHER = "customer LIKE 'c-%' AND NOT (amount * 2 > 500)"

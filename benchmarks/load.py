@@ -1,4 +1,4 @@
-"""Load in AMQP 1.0 for any broker, on `pairbus.amqp.engine` in the client role.
+"""Load in AMQP 1.0 for any broker, on `pairbus.amqp.engine.engine` in the client role.
 
 One process drives one sending and one receiving connection on a single loop. The SDK would be
 slower than the broker; this costs a fraction of it. Each send waits for its `accepted`; a receiver
@@ -12,7 +12,8 @@ import argparse
 import struct
 
 import loop
-from pairbus.amqp.engine import (
+from pairbus.amqp.codec.values import Int, encode
+from pairbus.amqp.engine.engine import (
     ACCEPTED,
     Attached,
     Closed,
@@ -26,7 +27,6 @@ from pairbus.amqp.engine import (
     SaslClient,
     Transferred,
 )
-from pairbus.amqp.values import Int, encode
 
 BATCH_FORMAT = struct.pack(">BI", 0x70, 0x80013700)
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"  # a header section with nothing else in it

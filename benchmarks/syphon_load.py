@@ -53,7 +53,7 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 def _job(options: argparse.Namespace, runner: Any, **settings: Any) -> Any:
-    from pairbus.spark.settings import Address
+    from pairbus.fast.address import Address
     from pairbus.syphon.discovery import Named
     from pairbus.syphon.job import Job, SyphonOptions
 
@@ -113,7 +113,7 @@ def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, 
 
 def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) -> dict[str, Any]:
     """From a send to the backlog to the arrival at home, of a syphon that waits."""
-    from pairbus.servicebus.fast import FastClient
+    from pairbus.fast import FastClient
     from syphon_stage import backlog_message
 
     first = threading.Event()

@@ -16,9 +16,9 @@ import ours
 import syphon_processes as processes
 from load import DURABLE, data_section
 from loop import LoadError
-from pairbus.amqp.sections import read_property, slice_message
-from pairbus.amqp.values import Int, encode
-from pairbus.servicebus.fast import FastClient
+from pairbus.amqp.codec.sections import read_property, slice_message
+from pairbus.amqp.codec.values import Int, encode
+from pairbus.fast import FastClient
 from syphon_movers import READY_SECONDS_MAX, Mover, mover
 
 SIZE = 500

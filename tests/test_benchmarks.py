@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.amqp.engine import BATCH_FORMAT, Attached, Engine, Transferred
+from pairbus.amqp.engine.engine import BATCH_FORMAT, Attached, Engine, Transferred
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]

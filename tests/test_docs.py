@@ -40,13 +40,15 @@ import yaml
 import pairbus
 from pairbus import events
 from pairbus.broker import Broker
-from pairbus.broker.config import load_config
-from pairbus.console.cli import app
-from pairbus.route.envelope import ALIASES, KEPT_PREFIX
-from pairbus.sender import pair, setup, shelves
-from pairbus.sender.aio import keeper as aio_keeper
-from pairbus.sender.blocking import keeper as blocking_keeper
-from pairbus.sender.status import EntityStatus, PairingStatus
+from pairbus.broker.entities.config import load_config
+from pairbus.cli.main import app
+from pairbus.client import checks as setup
+from pairbus.client import pairing as pair
+from pairbus.client import pool as shelves
+from pairbus.client.aio import keeper as aio_keeper
+from pairbus.client.blocking import keeper as blocking_keeper
+from pairbus.client.route.envelope import ALIASES, KEPT_PREFIX
+from pairbus.client.status import EntityStatus, PairingStatus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -11,34 +11,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pairbus.client.blocking.client import ServiceBusClient as ServiceBusClient
+    from pairbus.client.sdk.errors import BacklogExhausted as BacklogExhausted
+    from pairbus.client.sdk.errors import ClientFaulted as ClientFaulted
+    from pairbus.client.sdk.errors import EnvelopeTooLarge as EnvelopeTooLarge
+    from pairbus.client.sdk.errors import PairingError as PairingError
+    from pairbus.client.sdk.errors import SequenceNumberUnknown as SequenceNumberUnknown
+    from pairbus.client.sdk.errors import SyphonNotInstalled as SyphonNotInstalled
+    from pairbus.client.sdk.messages import UnknownSequenceNumber as UnknownSequenceNumber
     from pairbus.errors import OptionsError as OptionsError
     from pairbus.errors import PairbusError as PairbusError
     from pairbus.options import PairedNamespaceOptions as PairedNamespaceOptions
     from pairbus.options import (
         SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions,
     )
-    from pairbus.sender.blocking.client import ServiceBusClient as ServiceBusClient
-    from pairbus.servicebus.errors import BacklogExhausted as BacklogExhausted
-    from pairbus.servicebus.errors import ClientFaulted as ClientFaulted
-    from pairbus.servicebus.errors import EnvelopeTooLarge as EnvelopeTooLarge
-    from pairbus.servicebus.errors import PairingError as PairingError
-    from pairbus.servicebus.errors import SequenceNumberUnknown as SequenceNumberUnknown
-    from pairbus.servicebus.errors import SyphonNotInstalled as SyphonNotInstalled
-    from pairbus.servicebus.messages import UnknownSequenceNumber as UnknownSequenceNumber
 
 _HOMES = {
-    "ServiceBusClient": "pairbus.sender.blocking.client",
+    "ServiceBusClient": "pairbus.client.blocking.client",
     "PairedNamespaceOptions": "pairbus.options",
     "SendAvailabilityPairedNamespaceOptions": "pairbus.options",
     "PairbusError": "pairbus.errors",
     "OptionsError": "pairbus.errors",
-    "PairingError": "pairbus.servicebus.errors",
-    "SyphonNotInstalled": "pairbus.servicebus.errors",
-    "BacklogExhausted": "pairbus.servicebus.errors",
-    "EnvelopeTooLarge": "pairbus.servicebus.errors",
-    "ClientFaulted": "pairbus.servicebus.errors",
-    "SequenceNumberUnknown": "pairbus.servicebus.errors",
-    "UnknownSequenceNumber": "pairbus.servicebus.messages",
+    "PairingError": "pairbus.client.sdk.errors",
+    "SyphonNotInstalled": "pairbus.client.sdk.errors",
+    "BacklogExhausted": "pairbus.client.sdk.errors",
+    "EnvelopeTooLarge": "pairbus.client.sdk.errors",
+    "ClientFaulted": "pairbus.client.sdk.errors",
+    "SequenceNumberUnknown": "pairbus.client.sdk.errors",
+    "UnknownSequenceNumber": "pairbus.client.sdk.messages",
 }
 
 __all__ = [*_HOMES]

@@ -1,6 +1,6 @@
 """`python -m pairbus` is `pairbus`."""
 
-from pairbus.console.cli import main
+from pairbus.cli.main import main
 
 if __name__ == "__main__":
     main()

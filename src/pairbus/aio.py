@@ -1,9 +1,7 @@
 """The names of `pairbus` for asyncio, as `azure.servicebus.aio` has them for `azure.servicebus`."""
 
-from pairbus.errors import OptionsError, PairbusError
-from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
-from pairbus.sender.aio.client import ServiceBusClient
-from pairbus.servicebus.errors import (
+from pairbus.client.aio.client import ServiceBusClient
+from pairbus.client.sdk.errors import (
     BacklogExhausted,
     ClientFaulted,
     EnvelopeTooLarge,
@@ -11,7 +9,9 @@ from pairbus.servicebus.errors import (
     SequenceNumberUnknown,
     SyphonNotInstalled,
 )
-from pairbus.servicebus.messages import UnknownSequenceNumber
+from pairbus.client.sdk.messages import UnknownSequenceNumber
+from pairbus.errors import OptionsError, PairbusError
+from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 
 __all__ = [
     "ServiceBusClient",

@@ -9,7 +9,7 @@ PairbusError
     └── StartError            the broker cannot start (port taken, folder not writable)
 
 What a paired client raises derives from the official SDK's errors as well:
-`pairbus.servicebus.errors`.
+`pairbus.client.sdk.errors`.
 """
 
 

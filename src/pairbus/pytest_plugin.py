@@ -106,7 +106,7 @@ class ServiceBusPair:
 
     def bring_home(self) -> int:
         """What a syphon does, once, in this process and without Spark; how many came home."""
-        from pairbus.spark.settings import Address
+        from pairbus.fast.address import Address
         from pairbus.syphon.discovery import Named
         from pairbus.syphon.job import Job, SyphonOptions
         from pairbus.syphon.receipts import Outcome

@@ -1,6 +1,7 @@
 import pytest
 
-from pairbus.amqp.engine import (
+from pairbus.amqp.codec.types import Symbol
+from pairbus.amqp.engine.engine import (
     AmqpError,
     Closed,
     Engine,
@@ -11,8 +12,7 @@ from pairbus.amqp.engine import (
     SaslServer,
 )
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
-from pairbus.amqp.types import Symbol
-from tests.amqp.enginepair import Pair
+from tests.amqp.engine.enginepair import Pair
 
 TLS_HEADER = b"AMQP\x02\x01\x00\x00"
 

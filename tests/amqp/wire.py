@@ -11,7 +11,7 @@ from uuid import UUID
 import proton
 from hypothesis import strategies as st
 
-from pairbus.amqp.values import (
+from pairbus.amqp.codec.values import (
     Array,
     Byte,
     Char,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from pairbus.broker.entities import QueueDescription
+from pairbus.broker.entities.descriptions import QueueDescription
 from tests.broker.world import World, scratch_folder
 
 

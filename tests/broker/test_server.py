@@ -15,7 +15,7 @@ from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from pairbus.broker.entities import (
+from pairbus.broker.entities.descriptions import (
     DEFAULT_KEY,
     Limits,
     NamespaceOptions,

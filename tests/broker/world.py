@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from pairbus.amqp.codec.sections import read_application_properties, slice_message
+from pairbus.amqp.codec.values import Symbol, Timestamp, UInt, encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.amqp.sections import read_application_properties, slice_message
-from pairbus.amqp.values import Symbol, Timestamp, UInt, encode, encode_list
-from pairbus.broker import management
-from pairbus.broker.dialect import Request
-from pairbus.broker.entities import NamespaceOptions
-from pairbus.broker.incoming import Incoming
-from pairbus.broker.lifecycle import PING_CONTENT_TYPE, Kind
-from pairbus.broker.message import MAILBOX_SHIFT
-from pairbus.broker.namespace import Namespace
+from pairbus.broker.entities.descriptions import NamespaceOptions
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.links import management
+from pairbus.broker.links.request_codec import Request
+from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, Kind
+from pairbus.broker.messages.message import MAILBOX_SHIFT
 from pairbus.testing import ManualClock
 
 _MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10

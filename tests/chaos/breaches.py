@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from pairbus.amqp.values import UByte, UInt, encode
+from pairbus.amqp.codec.values import UByte, UInt, encode
 from tests.chaos import peers
 from tests.chaos.peers import AMQP, DETACH, SASL, TRANSFER, Peer, frame, performative
 

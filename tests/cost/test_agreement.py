@@ -14,7 +14,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient, aio
 from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
-from pairbus.spark.settings import Address
+from pairbus.fast.address import Address
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, SyphonOptions
 from pairbus.syphon.meter import Spending

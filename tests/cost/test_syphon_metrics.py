@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from pairbus.cost.meter import Meter
 from pairbus.errors import OptionsError
-from pairbus.syphon.destinations import Destination, Failure
 from pairbus.syphon.job import RoundEnded
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.metrics import SyphonMetrics
+from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Outcome, Receipt
 from tests.broker.admin.site import Site
 

@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusError
 
-from pairbus.broker.entities import Status
+from pairbus.broker.entities.descriptions import Status
 from tests.interop.bus import take
 
 MINUTE = timedelta(minutes=1)

@@ -30,7 +30,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.faults import Hang, Throttle, Unreachable
-from pairbus.broker.tokens import make_token
+from pairbus.broker.links.tokens import make_token
 from pairbus.errors import BrokerError, ConfigError
 from pairbus.testing import ManualClock
 from tests.interop.bus import POLICIES, Bus, take

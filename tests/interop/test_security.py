@@ -23,8 +23,8 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.broker import Broker
-from pairbus.broker.entities import NamespaceOptions, QueueDescription, default_policy
-from pairbus.broker.tokens import make_token
+from pairbus.broker.entities.descriptions import NamespaceOptions, QueueDescription, default_policy
+from pairbus.broker.links.tokens import make_token
 from tests.interop.bus import take
 
 pytestmark = pytest.mark.req("B-02")

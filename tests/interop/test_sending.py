@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
-from pairbus.broker.entities import Status
+from pairbus.broker.entities.descriptions import Status
 from tests.interop.bus import take
 
 KILOBYTE = 1024

@@ -24,18 +24,18 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
-from pairbus.amqp.sections import slice_message
+from pairbus.amqp.codec.sections import slice_message
 from pairbus.broker import QueueDescription
-from pairbus.broker.entities import EntityDescription, Policy, Right, Status
-from pairbus.broker.incoming import Incoming
-from pairbus.broker.lifecycle import Settlement
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.rules import FalseFilter
-from pairbus.broker.topic_entities import (
+from pairbus.broker.entities.descriptions import EntityDescription, Policy, Right, Status
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.topic_entities import (
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
+from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.messages.lifecycle import Settlement
+from pairbus.broker.rules import FalseFilter
 from pairbus.errors import ConfigError
 from tests.interop.bus import Bus, take
 from tests.interop.shells import Shell, SyncShell

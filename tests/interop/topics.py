@@ -14,15 +14,15 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import Broker
-from pairbus.broker.entities import EntityDescription
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
-from pairbus.broker.topic_entities import (
+from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.topic_entities import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
+from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
 from tests.interop.bus import Bus
 
 DURABLE_SECONDS_MAX = 10

@@ -24,8 +24,8 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.console.fault_client import FaultClient
-from pairbus.console.target import parse_target
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.target import parse_target
 
 READY_SECONDS_MAX = 60.0
 POLICIES = {

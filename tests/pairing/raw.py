@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.amqp.sections import slice_message
-from pairbus.amqp.values import decode, skip
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.values import decode, skip
 from tests.chaos.peers import TRANSFER, Address, Peer, credit
 from tests.pairing.namespaces import NamespaceProcess
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from pairbus.client.sdk.errors import PairingError
 from pairbus.events import Closed
-from pairbus.servicebus.errors import PairingError
 from tests.pairing.namespaces import environment
 from tests.pairing.world import ids
 

@@ -9,8 +9,8 @@ import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import TransportType
 
-from pairbus.broker.entities import default_policy
-from pairbus.broker.tokens import make_token
+from pairbus.broker.entities.descriptions import default_policy
+from pairbus.broker.links.tokens import make_token
 from pairbus.events import FailedBack
 from tests.pairing.namespaces import with_token
 from tests.pairing.world import SECOND, aliases, ids

@@ -22,9 +22,9 @@ from azure.servicebus.amqp import (
 )
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.amqp.types import Timestamp
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.client.sdk.errors import EnvelopeTooLarge
 from pairbus.errors import PairbusError
-from pairbus.servicebus.errors import EnvelopeTooLarge
 from tests.pairing import raw
 from tests.pairing.world import aliases, ids
 

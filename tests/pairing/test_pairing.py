@@ -12,9 +12,9 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 import pairbus
+from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
 from pairbus.errors import OptionsError, PairbusError
 from pairbus.events import FailedOver, Paired
-from pairbus.servicebus.errors import PairingError, SyphonNotInstalled
 from tests.pairing.shells import bare
 from tests.pairing.world import AT_ONCE, NEVER
 

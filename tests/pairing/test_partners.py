@@ -12,8 +12,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus.client.sdk.errors import ClientFaulted, PairingError
 from pairbus.errors import PairbusError
-from pairbus.servicebus.errors import ClientFaulted, PairingError
 from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import bare
 

@@ -10,9 +10,9 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
+from pairbus.client.sdk.errors import SequenceNumberUnknown
 from pairbus.errors import PairbusError
 from pairbus.events import Diverted
-from pairbus.servicebus.errors import SequenceNumberUnknown
 from tests.pairing.world import SECOND, aliases, ids
 
 HOUR = timedelta(hours=1)

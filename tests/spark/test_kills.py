@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pairbus.console.fault_client import FaultClient
-from pairbus.console.target import parse_target
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.target import parse_target
 from tests.spark.world import VARIABLE, Bus, messages, names
 from tests.syphon.processes import children, command_of, descendants, kill, wait_until
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pairbus.errors import OptionsError
-from pairbus.spark.columns import DESTINATION, NAMES
+from pairbus.fast.address import Address
+from pairbus.fast.columns import DESTINATION, NAMES
+from pairbus.fast.typed import TYPES
 from pairbus.spark.options import READ, WRITE, read_options, write_options
-from pairbus.spark.settings import Address
-from pairbus.spark.typed import TYPES
 from tests.spark.world import VARIABLE
 
 KEY = "c2VjcmV0LWtleQ=="

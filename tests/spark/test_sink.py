@@ -20,10 +20,10 @@ from pyspark.sql.types import (
 
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
-from pairbus.servicebus.fast import SendFailed
+from pairbus.fast import SendFailed
+from pairbus.fast.compose import RowError
 from pairbus.spark import ServiceBusDataSource, sink
 from pairbus.spark.options import WriteOptions, write_options
-from pairbus.spark.outgoing import RowError
 from pairbus.spark.schema import PROPERTIES, full
 from pairbus.spark.sink import BatchSink, StreamSink, WriteFailed, _Postbox, stream_seed, write
 from tests.spark.world import Bus, names

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.types import Symbol, Timestamp, UInt, ULong
-from pairbus.spark.columns import COLUMNS
+from pairbus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
+from pairbus.fast.columns import COLUMNS
 from tests.spark.world import EVERY_VALUE, KEY, VARIABLE, Bus, described, message, messages, names
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.types import (
+from pairbus.amqp.codec.types import (
     Array,
     Byte,
     Char,
@@ -25,10 +25,10 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.amqp.values import encode
-from pairbus.servicebus.fast import Received
-from pairbus.spark.columns import NAMES
-from pairbus.spark.rows import read, reader_of
+from pairbus.amqp.codec.values import encode
+from pairbus.fast import Received
+from pairbus.fast.columns import NAMES
+from pairbus.fast.rows import read, reader_of
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
 KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="
@@ -122,14 +122,14 @@ class Bus:
         self.options = {"connectionString": self.connection_string}
 
     def send(self, path: str, messages: Sequence[bytes]) -> None:
-        from pairbus.servicebus.fast import FastClient
+        from pairbus.fast import FastClient
 
         with FastClient.from_connection_string(self.connection_string) as client:
             client.sender(path).send(messages)
 
     def peek(self, path: str) -> list[dict[str, Any]]:
         """All messages of a queue, as rows."""
-        from pairbus.servicebus.fast import FastClient
+        from pairbus.fast import FastClient
 
         found: list[dict[str, Any]] = []
         with FastClient.from_connection_string(self.connection_string) as client:
@@ -140,7 +140,7 @@ class Bus:
 
     def use(self, path: str, use: Callable[[Any], Any], *, count: int = 100) -> list[Received]:
         """Receive what is there, and let `use` settle it."""
-        from pairbus.servicebus.fast import FastClient
+        from pairbus.fast import FastClient
 
         with FastClient.from_connection_string(self.connection_string) as client:
             receiver = client.receiver(path, credit=count)

@@ -10,14 +10,14 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.amqp.sections import read_property, slice_message
-from pairbus.amqp.values import Symbol, encode
-from pairbus.broker.delivery import stamped
-from pairbus.broker.entities import QueueDescription
-from pairbus.broker.incoming import Checked, Incoming, check, to_message
-from pairbus.broker.lifecycle import times_at_enqueue
-from pairbus.broker.mailbox import Lock, Tokens
-from pairbus.servicebus.messages import diverted
+from pairbus.amqp.codec.sections import read_property, slice_message
+from pairbus.amqp.codec.values import Symbol, encode
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.messages.delivery import stamped
+from pairbus.broker.messages.incoming import Checked, Incoming, check, to_message
+from pairbus.broker.messages.lifecycle import times_at_enqueue
+from pairbus.broker.messages.mailbox import Lock, Tokens
+from pairbus.client.sdk.messages import diverted
 
 ENQUEUED_MS = 1_800_000_000_000
 NOW_MS = ENQUEUED_MS + 5_000

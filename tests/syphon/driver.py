@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 
-from pairbus.spark.settings import Address
-from pairbus.syphon.cluster import session
+from pairbus.fast.address import Address
+from pairbus.spark.cluster import session
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, RoundEnded, SyphonOptions
 from pairbus.syphon.runner import SparkRunner

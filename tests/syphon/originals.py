@@ -8,7 +8,7 @@ from azure.servicebus._pyamqp.utils import amqp_long_value
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from hypothesis import strategies as st
 
-from pairbus.route.envelope import ALIASES, KEPT_PREFIX
+from pairbus.client.route.envelope import ALIASES, KEPT_PREFIX
 
 NAMES = st.one_of(
     st.text(max_size=8),

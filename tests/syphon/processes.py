@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pairbus.console.fault_client import FaultClient
-from pairbus.console.target import parse_target
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.target import parse_target
 from tests.chaos.process import BrokerProcess
 from tests.syphon.driver import PRIMARY, SECONDARY
 from tests.syphon.stage import Stage, backlog_names, copies, firsts, numbered

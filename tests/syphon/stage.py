@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.amqp.sections import read_property, slice_message
-from pairbus.servicebus.fast import FastClient
-from pairbus.servicebus.messages import diverted
-from pairbus.spark.settings import Address
+from pairbus.amqp.codec.sections import read_property, slice_message
+from pairbus.client.sdk.messages import diverted
+from pairbus.fast import FastClient
+from pairbus.fast.address import Address
 from pairbus.syphon.delivery import Delivery, Half
 from pairbus.syphon.drain import Drained, DrainTask, drain
 from pairbus.syphon.job import SyphonOptions

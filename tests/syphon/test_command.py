@@ -17,9 +17,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker
-from pairbus.broker.entities import Policy, Right
-from pairbus.console.cli import main
-from pairbus.servicebus.messages import diverted
+from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.cli.main import main
+from pairbus.client.sdk.messages import diverted
 from pairbus.syphon.report import files_of
 
 KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.servicebus.fast.receiver import Receiver
+from pairbus.fast.receiver import Receiver
 from pairbus.syphon.delivery import PART_BYTES_MAX, _end_of_sending
 from tests.syphon.stage import Stage, backlog_names, numbered
 

@@ -6,11 +6,11 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.servicebus.fast import FastClient
-from pairbus.servicebus.messages import diverted
-from pairbus.spark.settings import Address
-from pairbus.syphon.destinations import Condition
+from pairbus.client.sdk.messages import diverted
+from pairbus.fast import FastClient
+from pairbus.fast.address import Address
 from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Outcome
 
 BACKLOG = "contoso/x-servicebus-transfer/0"

@@ -3,8 +3,8 @@
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon import pace
-from pairbus.syphon.destinations import PATIENCE_SECONDS_MAX, Destination
+from pairbus.syphon import window as pace
+from pairbus.syphon.policy import PATIENCE_SECONDS_MAX, Destination
 from pairbus.syphon.receipts import Outcome
 from tests.syphon.stage import Stage, backlog_names, copies, count, doubts, numbered
 

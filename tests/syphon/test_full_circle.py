@@ -22,8 +22,8 @@ from azure.servicebus import (
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 import pairbus
-from pairbus.route.envelope import ALIASES
-from pairbus.spark.settings import Address
+from pairbus.client.route.envelope import ALIASES
+from pairbus.fast.address import Address
 from pairbus.syphon.discovery import Listed
 from pairbus.syphon.job import Job, SyphonOptions
 from pairbus.syphon.receipts import Outcome

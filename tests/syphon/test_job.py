@@ -7,7 +7,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pyarrow import parquet
 
 from pairbus.broker import Broker
-from pairbus.spark.settings import Address
+from pairbus.fast.address import Address
 from pairbus.syphon.discovery import Listed, Named
 from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.console.package_work import run
+from pairbus.cli.pair.package_work import run
 from pairbus.errors import OptionsError
-from pairbus.syphon.archive import write_archive
+from pairbus.spark.archive import write_archive
 
 # Only the archive has `pairbus`; what is compiled for the broker, and Spark itself, is not there.
 WORKER = """
@@ -36,7 +36,7 @@ task = pickle.loads(bytes.fromhex({task!r}))
 print([(each.path, each.outcome.value, each.count) for each in drain(task).receipts])
 """
 COMMAND = """
-from pairbus.console.cli import main
+from pairbus.cli.main import main
 sys.argv = ["pairbus", "syphon", "--help"]
 main()
 """
@@ -101,8 +101,8 @@ def test_a_task_needs_nothing_else(archive, tmp_path):
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
     from pairbus.broker import Broker
-    from pairbus.servicebus.messages import diverted
-    from pairbus.spark.settings import Address
+    from pairbus.client.sdk.messages import diverted
+    from pairbus.fast.address import Address
     from pairbus.syphon.drain import DrainTask
 
     queue = "contoso/x-servicebus-transfer/0"

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from pairbus.console.report_work import duration_text, run, size_text
+from pairbus.cli.pair.report_work import duration_text, run, size_text
 from pairbus.errors import OptionsError
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome, Receipt

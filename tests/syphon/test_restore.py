@@ -13,19 +13,19 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.sections import (
+from pairbus.amqp.codec.sections import (
     read_application_properties,
     read_property,
     slice_message,
 )
-from pairbus.broker.entities import QueueDescription
-from pairbus.route.envelope import (
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.client.route.envelope import (
     KEPT_PREFIX,
     PATH,
     SESSION_ID,
     TIME_TO_LIVE,
 )
-from pairbus.servicebus.messages import give_ids
+from pairbus.client.sdk.messages import give_ids
 from pairbus.syphon.restore import restore
 from tests.syphon.backlog import (
     ENQUEUED_MS,

@@ -16,12 +16,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from pairbus.amqp.sections import slice_message
-from pairbus.amqp.splice import STAMPED_KEYS, without_annotations
-from pairbus.amqp.types import UInt
-from pairbus.amqp.values import decode
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_annotations
+from pairbus.amqp.codec.types import UInt
+from pairbus.amqp.codec.values import decode
 from pairbus.broker import Broker, QueueDescription
-from pairbus.servicebus.messages import diverted
+from pairbus.client.sdk.messages import diverted
 from pairbus.syphon.restore import restore
 from tests.chaos.peers import (
     ACCEPTED,

@@ -11,10 +11,10 @@ from azure.servicebus import ServiceBusMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.sections import read_annotations, read_property, slice_message
-from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
-from pairbus.amqp.values import encode
-from pairbus.route.envelope import (
+from pairbus.amqp.codec.sections import read_annotations, read_property, slice_message
+from pairbus.amqp.codec.types import Described, Int, Symbol, Timestamp, UInt, ULong
+from pairbus.amqp.codec.values import encode
+from pairbus.client.route.envelope import (
     PATH,
     SCHEDULED,
     SESSION_ID,

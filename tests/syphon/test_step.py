@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pairbus.route.envelope import EnvelopeError
-from pairbus.syphon.destinations import (
+from pairbus.client.route.envelope import EnvelopeError
+from pairbus.syphon.policy import (
     POLICY,
     Condition,
     Destination,

@@ -12,16 +12,16 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.amqp.values import Int, Symbol
+from pairbus.amqp.codec.values import Int, Symbol
 from pairbus.broker import Broker, QueueDescription
-from pairbus.broker.entities import Policy, Right
-from pairbus.servicebus.messages import diverted
-from pairbus.spark.settings import Address
+from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.client.sdk.messages import diverted
+from pairbus.fast.address import Address
 from pairbus.syphon import drain as drain_module
-from pairbus.syphon.destinations import Condition
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.drain import drain
 from pairbus.syphon.job import Job
+from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import HereRunner
 from pairbus.testing import ManualClock

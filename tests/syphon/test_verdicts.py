@@ -1,8 +1,8 @@
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.servicebus.fast.errors import TokenAuthFailure
-from pairbus.syphon.destinations import Failure
+from pairbus.fast.errors import TokenAuthFailure
+from pairbus.syphon.policy import Failure
 from pairbus.syphon.verdicts import failure_of
 
 VERDICTS = {

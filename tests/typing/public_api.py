@@ -34,8 +34,8 @@ from pairbus import (
     SyphonNotInstalled,
     UnknownSequenceNumber,
 )
+from pairbus.client.status import EntityStatus, PairingStatus, WithdrawnQueue
 from pairbus.events import Diverted, Event, FailedOver, Observer, PingSent
-from pairbus.sender.status import EntityStatus, PairingStatus, WithdrawnQueue
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"

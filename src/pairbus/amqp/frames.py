@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
+from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong
+from pairbus.amqp.codec.values import decode, encode, skip
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.amqp.types import Described, Symbol, UInt, ULong
-from pairbus.amqp.values import decode, encode, skip
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pairbus.amqp.codec.types import Array, Symbol, UByte
 from pairbus.amqp.frames import (
     AMQP_HEADER,
     SASL_HEADER,
@@ -20,7 +21,6 @@ from pairbus.amqp.frames import (
     decode_performative,
     encode_frame,
 )
-from pairbus.amqp.types import Array, Symbol, UByte
 
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = range(0x40, 0x45)
 OK: Final = 0

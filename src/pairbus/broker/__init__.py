@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairbus.broker.config import load_config
-    from pairbus.broker.entities import (
+    from pairbus.broker.broker import Broker
+    from pairbus.broker.entities.config import load_config
+    from pairbus.broker.entities.descriptions import (
         Limits,
         NamespaceOptions,
         Policy,
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
         Right,
         Status,
     )
-    from pairbus.broker.local import Broker
+    from pairbus.broker.entities.topic_entities import (
+        RuleDescription,
+        SubscriptionDescription,
+        TopicDescription,
+        subscription_path,
+    )
     from pairbus.broker.rules import (
         CorrelationFilter,
         FalseFilter,
@@ -26,12 +32,6 @@ if TYPE_CHECKING:
         TrueFilter,
     )
     from pairbus.broker.server import Endpoint, Server
-    from pairbus.broker.topic_entities import (
-        RuleDescription,
-        SubscriptionDescription,
-        TopicDescription,
-        subscription_path,
-    )
 
 __all__ = [
     "Broker",
@@ -58,15 +58,15 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(
         ("TopicDescription", "SubscriptionDescription", "subscription_path", "RuleDescription"),
-        "topic_entities",
+        "entities.topic_entities",
     ),
     **dict.fromkeys(
         ("TrueFilter", "FalseFilter", "CorrelationFilter", "SqlFilter", "SqlAction"), "rules"
     ),
-    "Broker": "local",
+    "Broker": "broker",
     "Endpoint": "server",
     "Server": "server",
-    "load_config": "config",
+    "load_config": "entities.config",
 }
 
 
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'entities')}"), name)
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'entities.descriptions')}"), name)
     globals()[name] = value
     return value
 

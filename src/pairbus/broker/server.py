@@ -15,14 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pairbus.broker.addresses import Host, close_all, listen, look_up
-from pairbus.broker.certificates import FOLDER, Certificates
-from pairbus.broker.connection import AmqpConnection
-from pairbus.broker.entities import DEFAULT_KEY, NamespaceOptions, Policy, Right
+from pairbus.broker.entities.descriptions import DEFAULT_KEY, NamespaceOptions, Policy, Right
+from pairbus.broker.entities.namespace import Namespace
 from pairbus.broker.faults import Faults
-from pairbus.broker.guests import AmqpProtocol, Seat
-from pairbus.broker.listener import Listener
-from pairbus.broker.namespace import Namespace
+from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.port.certificates import FOLDER, Certificates
+from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
+from pairbus.broker.port.listener import Listener
+from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, ConfigError, StartError
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pairbus.spark.rows import Read, reader_of
+from pairbus.fast.rows import Read, reader_of
 from pairbus.spark.schema import checked_for_reading
 
 BATCH_ROWS_MAX = 2_000

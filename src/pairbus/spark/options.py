@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.errors import OptionsError
-from pairbus.spark.settings import Address
+from pairbus.fast.address import Address
 
 PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"
 MODES: Final = (PEEK, PEEK_LOCK, RECEIVE_AND_DELETE)

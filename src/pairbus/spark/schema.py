@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pairbus.errors import OptionsError
-from pairbus.spark.columns import COLUMNS, DESTINATION, Column
+from pairbus.fast.columns import COLUMNS, DESTINATION, Column
 
 PROPERTY: Final = StructType(
     [StructField("type", StringType(), False), StructField("value", StringType(), True)]

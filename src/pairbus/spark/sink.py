@@ -24,13 +24,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
-from pairbus.servicebus.failures import Kind, kind_of
-from pairbus.servicebus.fast import FastClient, Sender, SendFailed
+from pairbus.fast import FastClient, Sender, SendFailed
+from pairbus.fast.columns import COLUMNS, DESTINATION
+from pairbus.fast.compose import RowError, message_of
 from pairbus.spark import arrow
-from pairbus.spark.columns import COLUMNS, DESTINATION
 from pairbus.spark.options import WriteOptions
-from pairbus.spark.outgoing import RowError, message_of
 
 _WRITABLE: Final = frozenset(column.name for column in COLUMNS if column.writable) | {DESTINATION}
 _BUSY_SECONDS: Final = 10.0

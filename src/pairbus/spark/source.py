@@ -22,12 +22,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pairbus.errors import OptionsError
+from pairbus.fast.peek import Peeker, Range, split
+from pairbus.fast.rows import read
 from pairbus.spark import arrow
-from pairbus.spark.held import HeldStreamReader
+from pairbus.spark.lock_stream import HeldStreamReader
 from pairbus.spark.options import PEEK, ReadOptions, WriteOptions, read_options, write_options
-from pairbus.spark.peeked import Numbers, PeekedStreamReader, read_range
-from pairbus.spark.peeking import Peeker, Range, split
-from pairbus.spark.rows import read
+from pairbus.spark.peek_stream import Numbers, PeekedStreamReader, read_range
 from pairbus.spark.schema import checked_for_reading, checked_for_writing, full
 from pairbus.spark.sink import BatchSink, StreamSink
 

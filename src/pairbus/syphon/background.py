@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from azure.core.credentials import AzureNamedKeyCredential
 
-from pairbus.sender.syphon import SyphonContext
-from pairbus.servicebus import internals
-from pairbus.servicebus.errors import PairingError
+from pairbus.client.sdk import private as internals
+from pairbus.client.sdk.errors import PairingError
+from pairbus.client.syphon import SyphonContext
+from pairbus.fast.address import Address
 from pairbus.spark.session import end_session, local_session
-from pairbus.spark.settings import Address
 from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, Ledger, SyphonOptions
 from pairbus.syphon.runner import SparkRunner

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.servicebus.fast import FastClient, Flight, Received, Sender, SendFailed, land
-from pairbus.servicebus.fast.attachment import attach_all
+from pairbus.fast import FastClient, Flight, Received, Sender, SendFailed, land
+from pairbus.fast.attachment import attach_all
 from pairbus.syphon.account import Account, Pair
-from pairbus.syphon.destinations import POLICY, Destination, Destinations, Failure, Reaction
+from pairbus.syphon.backlog_queue import RENEW_SECONDS, Source
+from pairbus.syphon.policy import POLICY, Destination, Destinations, Failure, Reaction
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.source import RENEW_SECONDS, Source
 from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
 from pairbus.syphon.verdicts import failure_of
 

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 
 from azure.core.exceptions import AzureError
 
+from pairbus.client.route.envelope import EnvelopeError
 from pairbus.cost.meter import Reading
-from pairbus.route.envelope import EnvelopeError
-from pairbus.servicebus.fast import Received
-from pairbus.servicebus.fast.attachment import attach_all
-from pairbus.servicebus.fast.receiver import stop_all
-from pairbus.servicebus.fast.watch import wait_for_any
-from pairbus.spark.settings import Address
+from pairbus.fast import Received
+from pairbus.fast.address import Address
+from pairbus.fast.attachment import attach_all
+from pairbus.fast.receiver import stop_all
+from pairbus.fast.watch import wait_for_any
 from pairbus.syphon.account import Account
+from pairbus.syphon.backlog_queue import Source
 from pairbus.syphon.delivery import Delivery, Half
-from pairbus.syphon.destinations import Destination, Destinations
 from pairbus.syphon.meter import Spending
-from pairbus.syphon.pace import ANSWER_SECONDS_MAX, Pace
+from pairbus.syphon.policy import Destination, Destinations
 from pairbus.syphon.receipts import Collector, Outcome, Receipt
 from pairbus.syphon.restore import restore
-from pairbus.syphon.source import Source
 from pairbus.syphon.step import Bury, next_step
+from pairbus.syphon.window import ANSWER_SECONDS_MAX, Pace
 
 # How many messages are received ahead, in all queues: they are locked meanwhile. More where half a
 # chunk of each queue is more, up to what a broker may bear on one connection.

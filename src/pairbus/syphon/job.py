@@ -21,15 +21,15 @@ from uuid import uuid4
 from azure.core.exceptions import AzureError
 
 from pairbus.errors import PairbusError
-from pairbus.spark.settings import Address
-from pairbus.syphon.destinations import Condition, Destination
+from pairbus.fast.address import Address
 from pairbus.syphon.discovery import Discovery, Finder
 from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.meter import Spending
-from pairbus.syphon.pace import opening
-from pairbus.syphon.plan import Backlogs, Group
+from pairbus.syphon.policy import Condition, Destination
 from pairbus.syphon.receipts import Outcome, Receipt, merged
+from pairbus.syphon.schedule import Backlogs, Group
 from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
+from pairbus.syphon.window import opening
 
 logger = logging.getLogger("pairbus.syphon")
 

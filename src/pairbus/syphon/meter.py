@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.client import ReceiverLink
+from pairbus.amqp.client.connection import ReceiverLink
 from pairbus.cost.meter import UNIT_BYTES, Meter, Reading, Tally, units_of
-from pairbus.servicebus.fast import FastClient, Received, Receiver, Sender
-from pairbus.servicebus.fast.access import Access
-from pairbus.servicebus.fast.client import Mode
-from pairbus.servicebus.fast.management import Disposition, Management
-from pairbus.spark.settings import Address
+from pairbus.fast import FastClient, Received, Receiver, Sender
+from pairbus.fast.address import Address
+from pairbus.fast.client import Mode
+from pairbus.fast.connection import Access
+from pairbus.fast.management import Disposition, Management
 
 
 class Spending:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import OptionsError
-from pairbus.syphon.destinations import Condition
 from pairbus.syphon.meter import Spending
+from pairbus.syphon.policy import Condition
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from pairbus.amqp.sections import read_annotations
-from pairbus.amqp.splice import STAMPED_KEYS, without_annotations
-from pairbus.amqp.values import decode, encode, encode_map
-from pairbus.amqp.walk import STEP, VAR8, MalformedMessage, u32
-from pairbus.route.envelope import ALIASES, KEPT_PREFIX
+from pairbus.amqp.codec.sections import read_annotations
+from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_annotations
+from pairbus.amqp.codec.values import decode, encode, encode_map
+from pairbus.amqp.codec.walk import STEP, VAR8, MalformedMessage, u32
+from pairbus.client.route.envelope import ALIASES, KEPT_PREFIX
 from pairbus.syphon.pieces import INT, LONG, STRING, SYMBOL, TIMESTAMP, WIDE_STRING, Piece, past
 
 _KEPT: Final = KEPT_PREFIX.encode()

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.amqp.sections import (
+from pairbus.amqp.codec.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,
@@ -22,9 +22,9 @@ from pairbus.amqp.sections import (
     PROPERTY_COUNT,
     slice_message,
 )
-from pairbus.amqp.types import UByte, UInt, ULong
-from pairbus.amqp.values import decode, encode, encode_list, encode_map
-from pairbus.amqp.walk import STEP, VAR8, VAR32, MalformedMessage, skip, u32
+from pairbus.amqp.codec.types import UByte, UInt, ULong
+from pairbus.amqp.codec.values import decode, encode, encode_list, encode_map
+from pairbus.amqp.codec.walk import STEP, VAR8, VAR32, MalformedMessage, skip, u32
 
 Piece = tuple[int, int, int, int]
 """Of a list or map section: where it begins, where its values begin and end, and their number."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from pairbus.amqp.values import encode
-from pairbus.amqp.walk import PAST_THE_END
-from pairbus.route.envelope import (
+from pairbus.amqp.codec.values import encode
+from pairbus.amqp.codec.walk import PAST_THE_END
+from pairbus.client.route.envelope import (
     PATH,
     SCHEDULED,
     SESSION_ID,

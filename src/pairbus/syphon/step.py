@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pairbus.route.envelope import EnvelopeError
-from pairbus.syphon.destinations import POLICY, Condition, Destination, Failure, Reaction
+from pairbus.client.route.envelope import EnvelopeError
+from pairbus.syphon.policy import POLICY, Condition, Destination, Failure, Reaction
 from pairbus.syphon.restore import Restored
 
 UNREADABLE: Final = "EnvelopeUnreadable"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.servicebus.failures import Kind, kind_of
-from pairbus.syphon.destinations import Failure
+from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.syphon.policy import Failure
 
 _LOST = (
     sdk.OperationTimeoutError,

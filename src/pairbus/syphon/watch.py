@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from azure.core.exceptions import AzureError
 
-from pairbus.servicebus.fast import FastClient, Receiver, SettleFailed
-from pairbus.servicebus.fast.received import read_facts
-from pairbus.servicebus.fast.watch import wait_for_any
+from pairbus.fast import FastClient, Receiver, SettleFailed
+from pairbus.fast.message import read_facts
+from pairbus.fast.watch import wait_for_any
 
 logger = logging.getLogger("pairbus.syphon")
 

@@ -6,10 +6,10 @@ from urllib.parse import quote, urlsplit
 from xml.etree.ElementTree import Element, fromstring
 
 from pairbus.broker.admin.atom import ATOM, INSTANCE, SERVICE_BUS
-from pairbus.broker.entities import NamespaceOptions, Policy, Right, default_policy
-from pairbus.broker.http import make_app
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.tokens import make_token
+from pairbus.broker.entities.descriptions import NamespaceOptions, Policy, Right, default_policy
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.links.tokens import make_token
+from pairbus.broker.port.http import make_app
 
 SCHEMA = "http://www.w3.org/2001/XMLSchema"
 HOST = "localhost:5671"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pairbus.broker.entities import Policy, Right
-from pairbus.broker.tokens import make_token
+from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.links.tokens import make_token
 from tests.broker.admin.site import HOST, NOW, ROOT, SENDER, token
 
 OWN = Policy(name="own", key="b3du", rights=frozenset(Right))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.broker.admin.atom import escape
-from pairbus.broker.admin.describe import ATTRIBUTES
+from pairbus.broker.admin.entity_xml import ATTRIBUTES
 from tests.broker.admin.site import Site, wrapped
 
 DESCRIPTIONS = ("QueueDescription", "TopicDescription", "SubscriptionDescription")

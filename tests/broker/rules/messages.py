@@ -1,7 +1,7 @@
 """Messages for rules to look at: encoded and sliced, as the broker has them."""
 
-from pairbus.amqp.sections import slice_message
-from pairbus.amqp.values import Symbol, UInt, encode
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.values import Symbol, UInt, encode
 from pairbus.broker.rules import Facts, SqlFilter, compile_filter
 
 FIELDS = {

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.sections import (
+from pairbus.amqp.codec.sections import (
     read_annotations,
     read_application_properties,
     section_values,
     slice_message,
 )
-from pairbus.amqp.values import (
+from pairbus.amqp.codec.values import (
     Decimal128,
     Described,
     Float,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.sections import slice_message
+from pairbus.amqp.codec.sections import slice_message
 from pairbus.broker.rules import (
     EvaluationError,
     Facts,

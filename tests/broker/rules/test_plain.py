@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.values import Char, Decimal32, Decimal64, Decimal128, Described, Symbol, Timestamp
-from pairbus.broker.rules.convert import duration, moment, text
+from pairbus.amqp.codec.values import (
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Symbol,
+    Timestamp,
+)
 from pairbus.broker.rules.plain import decimal_128, decimal_of, plain, to_ms, wire
+from pairbus.broker.rules.values import duration, moment, text
 
 # By the standard's formula: sign, exponent + bias, coefficient.
 DECIMALS = {

@@ -1,7 +1,7 @@
 """May this request be made? A token with the Manage claim, for the entity or for the namespace.
 
 The token is in the Authorization header, as a shared access signature or as a Bearer that is one.
-Tokens are read by `pairbus.broker.tokens`; which keys count for which path the namespace says.
+Tokens are read by `broker.links.tokens`; which keys count for which path the namespace says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 from starlette.requests import Request
 
-from pairbus.broker import tokens
 from pairbus.broker.admin.errors import Refused
 from pairbus.broker.admin.targets import Target
-from pairbus.broker.entities import Right
-from pairbus.broker.namespace import Namespace
+from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.links import tokens
 
 _CHALLENGE: Final = {"WWW-Authenticate": "SharedAccessSignature, Bearer"}
 _CLAIMS: Final = {

@@ -14,23 +14,24 @@ from xml.etree.ElementTree import Element
 
 from starlette.requests import Request
 
-from pairbus.broker.admin import access, describe, targets
+from pairbus.broker.admin import access, targets
+from pairbus.broker.admin import entity_xml as describe
 from pairbus.broker.admin.atom import Place, child_text, own_name
 from pairbus.broker.admin.errors import Refused, bad_request, conflict, not_found
-from pairbus.broker.admin.rules import ELEMENT as RULE_ELEMENT
-from pairbus.broker.admin.rules import read_rule
-from pairbus.broker.descriptions import FIXED
-from pairbus.broker.directory import EntityExists
-from pairbus.broker.entities import EntityDescription
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Queue
-from pairbus.broker.topic import Subscription, Topic
-from pairbus.broker.topic_entities import (
+from pairbus.broker.admin.rule_xml import ELEMENT as RULE_ELEMENT
+from pairbus.broker.admin.rule_xml import read_rule
+from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.entities.directory import EntityExists
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.stored import FIXED
+from pairbus.broker.entities.topic_entities import (
     DEFAULT_RULE,
     RuleDescription,
     SubscriptionDescription,
     subscription_path,
 )
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.errors import BrokerError, ConfigError
 
 _SIZE: Final = "max_message_size_in_kilobytes"

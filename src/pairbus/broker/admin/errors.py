@@ -1,6 +1,6 @@
 """What a request is refused with: a status and a sentence that is fit to be shown.
 
-The form it takes on the wire is `pairbus.broker.http`'s business.
+The form it takes on the wire is `pairbus.broker.port.http`'s business.
 """
 
 from __future__ import annotations

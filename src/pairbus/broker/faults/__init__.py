@@ -4,7 +4,7 @@
 `board` puts them into effect in a namespace, `detour` in a connection; `desk` is `broker.faults`.
 """
 
-from pairbus.broker.faults.desk import Faults, RunningFault, Script
+from pairbus.broker.faults.handle import Faults, RunningFault, Script
 from pairbus.broker.faults.kinds import (
     KINDS,
     CannotContact,

@@ -12,11 +12,11 @@ from typing import Any, Final
 from pairbus.broker.rules import nodes
 from pairbus.broker.rules.closures import Value, property_name
 from pairbus.broker.rules.compile import Compiler
-from pairbus.broker.rules.convert import as_type_of, duration, moment, text
 from pairbus.broker.rules.errors import EvaluationError
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import SqlAction
 from pairbus.broker.rules.plain import wire
+from pairbus.broker.rules.values import as_type_of, duration, moment, text
 
 ID_CHARACTERS_MAX: Final = 128
 

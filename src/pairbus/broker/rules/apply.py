@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pairbus.amqp.sections import APPLICATION_PROPERTIES, Parts, section_values
-from pairbus.amqp.splice import with_property, without_annotations
-from pairbus.amqp.values import Symbol, Timestamp, encode, encode_map
+from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, Parts, section_values
+from pairbus.amqp.codec.stamp import with_property, without_annotations
+from pairbus.amqp.codec.values import Symbol, Timestamp, encode, encode_map
 from pairbus.broker.rules.actions import Changes
 from pairbus.broker.rules.facts import ANNOTATIONS, FIELDS
 from pairbus.broker.rules.plain import to_ms

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pairbus.broker.rules import nodes
-from pairbus.broker.rules.coerce import calculate
 from pairbus.broker.rules.errors import EvaluationError
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
+from pairbus.broker.rules.operators import calculate
 
 Value = Callable[[Facts], Any]
 Test = Callable[[Facts], bool | None]

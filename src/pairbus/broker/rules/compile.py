@@ -27,7 +27,11 @@ from pairbus.broker.rules.closures import (
     property_value,
     system_name,
 )
-from pairbus.broker.rules.coerce import (
+from pairbus.broker.rules.errors import EvaluationError, RuleError
+from pairbus.broker.rules.facts import Facts
+from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
+from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
+from pairbus.broker.rules.operators import (
     COMPARISONS,
     KINDS,
     MIRRORED,
@@ -38,10 +42,6 @@ from pairbus.broker.rules.coerce import (
     is_special,
     signed,
 )
-from pairbus.broker.rules.errors import EvaluationError, RuleError
-from pairbus.broker.rules.facts import Facts
-from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
-from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.plain import plain, utc
 
 DEPTH_MAX: Final = 64

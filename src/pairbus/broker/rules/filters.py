@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
-from pairbus.broker.rules.coerce import KINDS
 from pairbus.broker.rules.compile import Compiler, check_values
 from pairbus.broker.rules.errors import RuleError
 from pairbus.broker.rules.facts import Facts
+from pairbus.broker.rules.operators import KINDS
 
 Matches = Callable[[Facts], bool]
 

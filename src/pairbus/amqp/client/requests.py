@@ -1,0 +1,160 @@
+"""Requests and their answers over a pair of links, as `$cbs` and `$management` take them.
+
+An answer is told by its correlation-id; one that comes when nobody waits any more is dropped. Knows
+nothing of what is asked, nor of what an answer's status means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from pairbus.amqp.client.connection import Connection
+from pairbus.amqp.client.errors import ClientError
+from pairbus.amqp.client.links import ReceiverLink
+from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE
+from pairbus.amqp.codec.types import Described, ULong
+from pairbus.amqp.codec.values import decode, encode
+from pairbus.amqp.outcomes import OutcomeKind
+
+_CREDIT: Final = 100
+_CORRELATION_ID: Final = 5
+
+
+class RequestRefused(ClientError):
+    """The peer would not take the request at all, and said so in place of an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    """The application properties: a status, and what is wrong."""
+    body: Any = None
+
+
+def _as_it_came(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> bytes:
+    return data
+
+
+class Requests:
+    """The pair of links to one address. Attached when it is made, and for one connection."""
+
+    def __init__(self, connection: Connection, address: str, *, until: float) -> None:
+        self._connection = connection
+        self._address = address
+        session = connection.session(common=True)
+        # Both at once: it may be far away.
+        self._answers = session.attach_receiver(address, _as_it_came, target=address)
+        self._requests = session.attach_sender(address, source=address)
+        connection.attached(self._answers, until, f"a link from {address!r}")
+        self._answers.grant(_CREDIT)
+        connection.attached(self._requests, until, f"a link to {address!r}")
+
+    @property
+    def alive(self) -> bool:
+        return self._answers.alive and self._requests.alive and not self._connection.is_over
+
+    def ask(
+        self, properties: Mapping[str, Any], body: Any, *, until: float, reply_to: bool = True
+    ) -> Answer:
+        connection, requests, answers = self._connection, self._requests, self._answers
+        what = f"an answer of {self._address!r} to {properties.get('operation')!r}"
+        connection.wait(lambda: requests.credit > 0 or not self.alive, until, what)
+        self._check()
+        number = uuid4()
+        fields = [number, None, None, None, self._address] if reply_to else [number]
+        ticket = requests.send(_request(fields, properties, body))
+        found: list[Answer] = []
+
+        def is_answered() -> bool:
+            if answers.inbox:
+                taken, answers.inbox = answers.inbox, []
+                found.extend(_of(taken, number))
+                if answers.credit < _CREDIT // 2:
+                    answers.grant(_CREDIT)
+            refused = ticket.outcome is not None and (
+                ticket.outcome.kind is not OutcomeKind.ACCEPTED
+            )
+            return bool(found) or refused or not self.alive
+
+        connection.wait(is_answered, until, what)
+        if found:
+            return found[0]
+        self._check()
+        assert ticket.outcome is not None
+        raise RequestRefused(f"{self._address!r} refused the request", ticket.outcome.error)
+
+    def ask_all(
+        self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, until: float
+    ) -> list[Answer | None]:
+        """Properties and body each, in the time that one of them takes, without reply-to.
+
+        None for one that was not answered; `ask` for it tells why.
+        """
+        connection, requests, answers = self._connection, self._requests, self._answers
+        found: dict[UUID, Answer] = {}
+        numbers: list[UUID] = []
+
+        def is_answered() -> bool:
+            if answers.inbox:
+                taken, answers.inbox = answers.inbox, []
+                for number in numbers:
+                    found.update((number, answer) for answer in _of(taken, number))
+            return len(found) == len(numbers) or not self.alive
+
+        connection.wait_quietly(lambda: requests.credit > 0 or not self.alive, until)
+        self._check()
+        for properties, body in asked[: min(requests.credit, answers.credit)]:
+            number = uuid4()
+            numbers.append(number)
+            requests.send(_request([number], properties, body))
+        connection.wait_quietly(is_answered, until)
+        if answers.credit < _CREDIT // 2:
+            answers.grant(_CREDIT)
+        told = [found.get(number) for number in numbers]
+        return told + [None] * (len(asked) - len(told))
+
+    def _check(self) -> None:
+        for link in (self._requests, self._answers):
+            link.check()
+
+
+def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> bytes:
+    return b"".join(
+        encode(Described(ULong(section), value))
+        for section, value in (
+            (PROPERTIES, fields),
+            (APPLICATION_PROPERTIES, dict(properties)),
+            (VALUE, body),
+        )
+    )
+
+
+def _of(messages: list[bytes], number: UUID) -> list[Answer]:
+    """The answer to this request, if it is among the messages."""
+    found = []
+    for data in messages:
+        sections: dict[int, Any] = {}
+        at = 0
+        try:
+            while at < len(data):
+                section, at = decode(data, at)
+                if isinstance(section, Described) and isinstance(section.descriptor, int):
+                    sections[int(section.descriptor)] = section.value
+        except ValueError:
+            continue  # nobody can say whom it answers
+        fields = sections.get(PROPERTIES)
+        if isinstance(fields, list) and len(fields) > _CORRELATION_ID:
+            if fields[_CORRELATION_ID] != number:
+                continue
+            named = sections.get(APPLICATION_PROPERTIES)
+            properties = named if isinstance(named, dict) else {}
+            found.append(
+                Answer(
+                    properties={str(key): item for key, item in properties.items()},
+                    body=sections.get(VALUE),
+                )
+            )
+    return found

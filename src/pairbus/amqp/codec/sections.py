@@ -1,0 +1,339 @@
+"""A message is its bytes: slice it into sections once, and read what the broker needs.
+
+Sections come in any order (the Python SDK puts delivery annotations last) and in any encoding.
+Everything behind the annotations stays byte for byte as it came; bodies are never decoded.
+What `slice_message` lets pass, `splice` can work on without fail; reading a field decodes it, and
+may still find text that is not UTF-8. Knows nothing of queues, locks or the annotations' meaning.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+from uuid import UUID
+
+from pairbus.amqp.codec.values import Symbol, UByte, UInt, ULong, decode
+from pairbus.amqp.codec.walk import PAST_THE_END, STEP, VAR8, check, skip, u32
+from pairbus.amqp.codec.walk import MalformedMessage as MalformedMessage
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(
+    0x70, 0x75
+)
+DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
+
+SECTION_NAMES = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+# First four bytes of a section -> the section, and the bytes of its size field. The table is the
+# rule: what is not listed is no section, except for VALUE, which may hold any value, and for
+# descriptors in long form.
+_LIST, _MAP, _BINARY = {0x45: 0, 0xC0: 1, 0xD0: 4}, {0xC1: 1, 0xD1: 4}, {0xA0: 1, 0xB0: 4}
+_FORMS: dict[bytes, tuple[int, int]] = {
+    bytes((0x00, 0x53, section, constructor)): (section, size_bytes)
+    for section, forms in {
+        HEADER: _LIST,
+        DELIVERY_ANNOTATIONS: _MAP,
+        MESSAGE_ANNOTATIONS: _MAP,
+        PROPERTIES: _LIST,
+        APPLICATION_PROPERTIES: _MAP,
+        DATA: _BINARY,
+        SEQUENCE: _LIST,
+        FOOTER: _MAP,
+    }.items()
+    for constructor, size_bytes in forms.items()
+}
+_VALUE_DESCRIPTOR = bytes((0x00, 0x53, VALUE))
+
+_HEADER_FIELDS = ((bool, "durable"), (UByte, "priority"), (UInt, "ttl"))
+
+PROPERTY_COUNT = 13  # defined fields; the Python SDK fails on a message that has more
+
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)  # not frozen: that would double the cost of slicing
+class Parts:
+    """A message, sliced. Annotations are raw pairs without their map; counts are of pairs."""
+
+    durable: bool | None
+    priority: int | None
+    ttl_ms: int | None
+    delivery_annotations: bytes
+    delivery_annotation_count: int
+    annotations: bytes
+    annotation_count: int
+    bare: bytes
+    properties: Span | None
+    application_properties: Span | None
+
+
+class Bare(Protocol):
+    """What reading a property needs; `Parts`, or a stored message."""
+
+    @property
+    def bare(self) -> bytes: ...
+    @property
+    def properties(self) -> Span | None: ...
+
+
+def slice_message(data: bytes) -> Parts:
+    """Cut an encoded message into its parts. Raises MalformedMessage: offset and reason.
+
+    Every message passes here. It is one long function because calls would be half its cost, and
+    a section that leaves the data is noticed by what is read next, or at the end.
+    """
+    end = len(data)
+    pos = seen = removed = kept_from = 0
+    kept: list[bytes] = []
+    durable = priority = ttl_ms = properties = application_properties = None
+    delivery_annotations = annotations = b""
+    delivery_annotation_count = annotation_count = 0
+    try:
+        while pos < end:
+            form = _FORMS.get(data[pos : pos + 4])
+            if form is None:
+                if data[pos : pos + 3] == _VALUE_DESCRIPTOR:
+                    pos = skip(data, pos + 3)
+                    continue
+                return slice_message(with_short_descriptors(data, pos))
+            section, size_bytes = form
+            count = 0
+            if size_bytes == 1:
+                after = pos + 5 + data[pos + 4]
+                if section == DATA:
+                    pos = after
+                    continue
+                first, count = pos + 6, data[pos + 5]
+            elif size_bytes:
+                after = pos + 8 + u32(data, pos + 4)[0]
+                if section == DATA:
+                    pos = after
+                    continue
+                first, count = pos + 12, u32(data, pos + 8)[0]
+            else:
+                first = after = pos + 4
+            if section == SEQUENCE:
+                pos = after
+                continue
+            bit = 1 << (section & 0x0F)
+            if seen & bit:
+                raise MalformedMessage(f"offset {pos}: a second section 0x{section:02x}")
+            seen |= bit
+            if section == PROPERTIES:
+                if count > PROPERTY_COUNT:
+                    raise MalformedMessage(f"offset {pos}: more than {PROPERTY_COUNT} properties")
+                check(data, first, after, count)
+                properties = (pos - removed, after - removed)
+                pos = after
+                continue
+            if section == HEADER:
+                if after < first:
+                    raise MalformedMessage(f"offset {pos}: a header without its count")
+                if after - first < 32:
+                    durable, priority, ttl_ms = _known_header(data[first:after], count)
+                else:
+                    durable, priority, ttl_ms = _header(data[first:after], count)
+            else:
+                check(data, first, after, count)
+                if count & 1:
+                    raise MalformedMessage(f"offset {pos}: a map of {count} values lacks one")
+                if section == APPLICATION_PROPERTIES:
+                    application_properties = (pos - removed, after - removed)
+                elif section == MESSAGE_ANNOTATIONS:
+                    annotations, annotation_count = data[first:after], count >> 1
+                elif section == DELIVERY_ANNOTATIONS:
+                    delivery_annotations, delivery_annotation_count = data[first:after], count >> 1
+            if section <= MESSAGE_ANNOTATIONS:
+                if kept_from < pos:
+                    kept.append(data[kept_from:pos])
+                removed += after - pos
+                kept_from = after
+            pos = after
+    except PAST_THE_END as error:
+        raise MalformedMessage(f"offset {pos}: the message ends inside this section") from error
+    if pos != end:
+        raise MalformedMessage(f"offset {end}: the last section would end at {pos}")
+    bare = data[kept_from:]
+    if kept:
+        kept.append(bare)
+        bare = b"".join(kept)
+    return Parts(
+        durable,
+        priority,
+        ttl_ms,
+        delivery_annotations,
+        delivery_annotation_count,
+        annotations,
+        annotation_count,
+        bare,
+        properties,
+        application_properties,
+    )
+
+
+def _header(raw: bytes, count: int) -> tuple[bool | None, int | None, int | None]:
+    check(raw, 0, len(raw), count)
+    fields: list[Any] = [None, None, None]
+    pos = 0
+    for index, (kind, name) in enumerate(_HEADER_FIELDS[:count]):
+        value, pos = decode(raw, pos)
+        if value is not None:
+            if type(value) is not kind:
+                raise MalformedMessage(f"header.{name} must be a {kind.__name__}, not {value!r}")
+            fields[index] = value if kind is bool else int(value)
+    return fields[0], fields[1], fields[2]
+
+
+# Messages of one sender share a few headers. Only short ones are kept: a stranger chooses them.
+_known_header = lru_cache(maxsize=512)(_header)
+
+
+def with_short_descriptors(data: bytes, at: int) -> bytes:
+    """The same sections with one-byte descriptors, which is the only form the Python SDK reads.
+
+    Legal senders may write a descriptor as a long number or as a symbol; nobody we know does.
+    Raises MalformedMessage if the section at `at` was not odd for that reason.
+    """
+    pieces: list[bytes] = []
+    pos = 0
+    while pos < len(data):
+        if data[pos]:
+            raise MalformedMessage(f"offset {pos}: a section begins with 0x00")
+        descriptor, start = decode(data, pos + 1)
+        if type(descriptor) is Symbol:
+            descriptor = SECTION_NAMES.get(descriptor)
+        elif type(descriptor) is not ULong:
+            descriptor = None
+        if descriptor is None or not HEADER <= descriptor <= FOOTER:
+            raise MalformedMessage(f"offset {pos}: the descriptor is of no message section")
+        if pos == at and data[pos + 1] == 0x53:
+            raise MalformedMessage(
+                f"offset {pos}: section 0x{descriptor:02x} holds 0x{data[start]:02x}"
+                if start < len(data)
+                else f"offset {pos}: section 0x{descriptor:02x} holds nothing"
+            )
+        pos = skip(data, start)
+        pieces += (b"\x00\x53", bytes((descriptor,)), data[start:pos])
+    return b"".join(pieces)
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def section_values(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Of the list or map section data[start:end]: where its values begin, and how many they are."""
+    constructor = data[start + 3]
+    if constructor == 0x45:
+        return end, 0
+    if constructor < 0xD0:
+        return start + 6, data[start + 5]
+    return start + 12, u32(data, start + 8)[0]
+
+
+def read_property(bare: bytes, span: Span | None, index: int) -> Any:
+    """Field `index` of the properties section (0 message-id, 10 group-id...); None if absent."""
+    if span is None:
+        return None
+    pos, count = section_values(bare, *span)
+    if index >= count:
+        return None
+    for _ in range(index):
+        step = STEP[bare[pos]]
+        if step < VAR8:
+            pos += step
+        elif step == VAR8:
+            pos += 2 + bare[pos + 1]
+        else:
+            pos = skip(bare, pos)
+    if bare[pos] == 0xA1:  # a short string, as nearly all fields are
+        try:
+            return bare[pos + 2 : pos + 2 + bare[pos + 1]].decode()
+        except UnicodeDecodeError:
+            pass  # decode() raises it again, and says where
+    return decode(bare, pos)[0]
+
+
+def message_id(parts: Bare) -> str | None:
+    return _identifier(read_property(parts.bare, parts.properties, 0), "message-id")
+
+
+def to(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 2), "to")
+
+
+def subject(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 3), "subject")
+
+
+def reply_to(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 4), "reply-to")
+
+
+def correlation_id(parts: Bare) -> str | None:
+    return _identifier(read_property(parts.bare, parts.properties, 5), "correlation-id")
+
+
+def content_type(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 6), "content-type")
+
+
+def group_id(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 10), "group-id")
+
+
+def reply_to_group_id(parts: Bare) -> str | None:
+    return _text(read_property(parts.bare, parts.properties, 12), "reply-to-group-id")
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    raise MalformedMessage(f"{name} must be a string, not {value!r}")
+
+
+def _identifier(value: Any, name: str) -> str | None:
+    """One string per distinct id, in the notation of the AMQP JMS mapping (3.2.1.1).
+
+    A uuid and its text are two ids. A string that looks like the notation is marked as a string.
+    """
+    match value:
+        case None:
+            return None
+        case str():
+            return f"AMQP_STRING:{value}" if value.startswith("AMQP_") else str(value)
+        case UUID():
+            return f"AMQP_UUID:{value}"
+        case ULong():
+            return f"AMQP_ULONG:{int(value)}"
+        case bytes():
+            return f"AMQP_BINARY:{value.hex().upper()}"
+    raise MalformedMessage(f"{name} must be a string, ulong, uuid or binary, not {value!r}")
+
+
+def read_annotations(raw: bytes) -> dict[str, Any]:
+    """Annotations by name. Keys that are numbers are reserved by the standard, and left out."""
+    return _by_name(raw, 0, len(raw))
+
+
+def read_application_properties(bare: bytes, span: Span | None) -> dict[str, Any]:
+    if span is None:
+        return {}
+    return _by_name(bare, section_values(bare, *span)[0], span[1])
+
+
+def _by_name(data: bytes, pos: int, end: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    while pos < end:
+        key, pos = decode(data, pos)
+        value, pos = decode(data, pos)
+        if isinstance(key, str):
+            found[str(key)] = value
+    return found

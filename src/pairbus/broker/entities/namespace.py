@@ -1,0 +1,384 @@
+"""A namespace: its queues, its clock, its data file, and what time does to them.
+
+Lives on one event loop. Connections come to it with requests and are told when what they prepared
+may leave; a single timer looks at locks, schedules and expiries when the first of them is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
+    NamespaceOptions,
+    Policy,
+    QueueDescription,
+    milliseconds,
+)
+from pairbus.broker.entities.directory import Directory
+from pairbus.broker.entities.topic_entities import SubscriptionDescription, TopicDescription
+from pairbus.broker.faults.active_faults import Trouble
+from pairbus.broker.faults.controller import Board
+from pairbus.broker.messages.mailbox import Mailbox, Tokens
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.messages.topic import Topic
+from pairbus.broker.storage.committer import Committer
+from pairbus.broker.storage.schema import readable
+from pairbus.broker.storage.store import Store
+from pairbus.cost.meter import Meter
+from pairbus.errors import BrokerError, StartError
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_COUNT: Final = 500
+_SWEEP_PAGES_MAX: Final = 20
+_TICK_GAP_MS: Final = 20
+"""Between two looks: what cannot be dealt with now (busy, locked) must not spin the loop."""
+_HOUSEKEEPING_MS: Final = 5000
+_CATCH_UP_SECONDS: Final = 5.0
+
+
+class Flushable(Protocol):
+    """A connection, as far as the namespace is concerned."""
+
+    def flush(self) -> None: ...
+    def entity_gone(self, queue: Queue) -> None: ...
+    def entity_changed(self, queue: Queue) -> None: ...
+    def check_tokens(self, *, now_ms: int) -> None: ...
+    def trouble_changed(self) -> None: ...
+    def cut(self) -> None: ...
+    def shutdown(self) -> None: ...
+
+
+class Namespace:
+    def __init__(
+        self,
+        options: NamespaceOptions,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        self.options = options
+        self.name = options.name
+        self.loop = loop
+        self.clock = clock
+        self.tokens = Tokens()
+        self.meter = Meter(options.name, since=clock())
+        self.connections: set[Flushable] = set()
+        self.store: Store
+        self.committer: Committer
+        self._temporary: str | None = None
+        self.directory = Directory(self)
+        self._woken: dict[Mailbox, Queue] = {}
+        self._unsent: dict[Flushable, None] = {}
+        self._next_ms: float = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._housekeeping_ms = 0
+        self._is_closing = False
+        self._is_cleaning = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self.trouble: Trouble | None = None
+        """What faults on demand do at the moment; nearly always nothing."""
+        self.faults = Board(self)
+
+    def now_ms(self) -> int:
+        return int(self.clock() * 1000)
+
+    # life
+
+    def open(self) -> None:
+        """Open the data file and load what it says; the queues of the options are made."""
+        self.store = Store(self._data_file(), durable=self.options.data is not None)
+        try:
+            with readable(self.store.path):
+                self.directory.load()
+            for description in self.options.entities:
+                self.directory.ensure(description, now_ms=self.now_ms())
+            self.store.save()
+        except BaseException:
+            self.store.discard()  # a refused start changes nothing
+            self.store.close()
+            self._remove_temporary()
+            raise
+        self.committer = Committer(self.store, self.loop, settled=self.run)
+        self.expect(self.now_ms())
+        # A clock that can jump tells when it did (`pairbus.testing.ManualClock`).
+        subscribe = getattr(self.clock, "subscribe", None)
+        if subscribe is not None:
+            self._unsubscribe = subscribe(self._clock_moved)
+
+    async def close(self) -> None:
+        """All that was promised is on the disk when this returns."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        self.faults.close()
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.committer.stop()
+        for queue in self.directory:
+            self.store.touch_entity(queue.entity_id, queue.accessed_ms)
+        try:
+            self.store.close()
+        except sqlite3.Error as error:
+            # What was promised is on the disk; only when each entity was last used is lost.
+            logger.error("the data file %s cannot be written: %s", self.store.path, error)
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _data_file(self) -> Path:
+        folder = self.options.data
+        if folder is None:
+            self._temporary = tempfile.mkdtemp(prefix="pairbus-")
+            return Path(self._temporary) / f"{self.name}.db"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".{self.name}.probe"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StartError(
+                f"the data folder {folder} cannot be written: {error.strerror}"
+            ) from error
+        return folder / f"{self.name}.db"
+
+    # entities
+
+    def find(self, path: str) -> Queue | None:
+        """A queue, a topic, or a subscription by `topic/Subscriptions/name`."""
+        return self.directory.find(path)
+
+    @property
+    def queues(self) -> list[Queue]:
+        return self._sorted(QueueDescription)
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [topic for topic in self._sorted(TopicDescription) if isinstance(topic, Topic)]
+
+    def _sorted(self, kind: type[EntityDescription]) -> list[Queue]:
+        found = [entity for entity in self.directory if type(entity.description) is kind]
+        return sorted(found, key=lambda entity: entity.name.lower())
+
+    def create(self, description: EntityDescription) -> Queue:
+        entity = self.directory.create(description, now_ms=self.now_ms())
+        self._unless_stored(lambda: self.directory.forget(entity))
+        return entity
+
+    def update(self, entity: Queue, description: EntityDescription) -> None:
+        before = entity.description
+        self.directory.update(entity, description, now_ms=self.now_ms())
+        self._unless_stored(
+            lambda: entity.redescribe(before) if entity.description is description else None
+        )
+        for connection in list(self.connections):
+            connection.entity_changed(entity)
+        self.run()
+
+    def delete(self, entity: Queue) -> None:
+        gone = self.directory.remove(entity)
+        self._unless_stored(lambda: self.directory.put_back(gone))
+        for one in gone:
+            for mailbox in one.mailboxes.values():
+                self._woken.pop(mailbox, None)
+            for connection in list(self.connections):
+                connection.entity_gone(one)
+        self.run()
+
+    def _unless_stored(self, undo: Callable[[], None]) -> None:
+        """Take back in memory what the disk refuses."""
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                undo()
+
+        self.committer.when_durable(done)
+
+    @property
+    def created_ms(self) -> int:
+        return self.store.created_ms
+
+    async def durable(self) -> None:
+        """Wait until all changes so far are on the disk."""
+        outcome: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if outcome.done():
+                return
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(BrokerError(f"the data file cannot be written: {error}"))
+
+        self.committer.when_durable(done)
+        await outcome
+
+    def policies_of(self, path: str) -> list[Policy]:
+        """The keys of the entity at the path, and of the topic that it belongs to."""
+        found: list[Policy] = []
+        entity = self.find(path)
+        if entity is not None:
+            found += entity.description.authorization_rules
+            if isinstance(entity.description, SubscriptionDescription):
+                found += self.policies_of(entity.description.topic_name)
+        return found
+
+    # work that is put off to the end of a turn
+
+    def wake(self, queue: Queue, mailbox: Mailbox) -> None:
+        """There may be something to give out."""
+        self._woken[mailbox] = queue
+
+    def unsent(self, connection: Flushable) -> None:
+        """It has something to send."""
+        self._unsent[connection] = None
+
+    def run(self) -> None:
+        """Give out what there is, then let every connection send once."""
+        while self._woken:
+            now_ms = self.now_ms()
+            mailbox, queue = self._woken.popitem()
+            if queue.waiting:
+                queue.serve_waiting(now_ms=now_ms)
+            try:
+                queue.pump(mailbox, now_ms=now_ms)
+            except Exception:
+                # Whoever's turn it is has no part in another one's trouble.
+                logger.exception("%s", queue.description)
+        while self._unsent:
+            connection, _ = self._unsent.popitem()
+            connection.flush()
+
+    def session_freed(self, queue: Queue) -> None:
+        if queue.waiting:
+            self.wake(queue, queue.main)
+
+    # time
+
+    def expect(self, at_ms: int) -> None:
+        """Look at the clock no later than then."""
+        if at_ms < self._next_ms and not self._is_closing:
+            self._next_ms = at_ms
+            if self._timer is not None:
+                self._timer.cancel()
+            delay = max(at_ms / 1000 - self.clock(), _TICK_GAP_MS / 1000)
+            self._timer = self.loop.call_later(delay, self.tick)
+
+    def set_clock(self, clock: Callable[[], float]) -> None:
+        """A fault on demand; the namespace catches up in the next turn."""
+        self.clock, self._housekeeping_ms = clock, 0
+        self.loop.call_soon(self.tick)
+
+    def _clock_moved(self) -> None:
+        """From any thread; returns when the namespace has caught up with its clock."""
+        caught_up = threading.Event()
+
+        def catch_up() -> None:
+            self.tick()
+            self.committer.when_durable(lambda error: caught_up.set())
+
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            self.tick()
+        else:
+            self.loop.call_soon_threadsafe(catch_up)
+            caught_up.wait(timeout=_CATCH_UP_SECONDS)
+
+    def tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now_ms = self.now_ms()
+        self._timer, self._next_ms = None, float("inf")
+        try:
+            self.faults.look()
+            self._pass_time(now_ms)
+        finally:  # whatever went wrong, time goes on
+            self.expect(self._next_deadline(now_ms))
+
+    def _pass_time(self, now_ms: int) -> None:
+        self._activate_due(now_ms)
+        self._expire(now_ms)
+        for queue in self.directory:
+            if not queue.has_deadlines:
+                continue
+            try:
+                queue.lapse(now_ms=now_ms)
+                queue.give_up_waiting(now_ms=now_ms)
+            except Exception:
+                logger.exception("%s", queue.description)  # time goes on for the others
+        if now_ms >= self._housekeeping_ms:
+            self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
+            self._keep_house(now_ms)
+        self.run()
+
+    def _next_deadline(self, now_ms: int) -> int:
+        times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
+        for queue in self.directory:
+            if queue.has_deadlines:
+                times += [queue.next_lapse_ms, queue.next_wait_end_ms]
+        return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
+
+    def _activate_due(self, now_ms: int) -> None:
+        for mailbox_id, sequence in self.store.read_due(now_ms=now_ms, count=_SWEEP_COUNT):
+            if (found := self.directory.mailbox(mailbox_id)) is not None:
+                try:
+                    found[0].activate(sequence, now_ms=now_ms)
+                except Exception:
+                    logger.exception("%s, message %d", found[0].description, sequence)
+
+    def _expire(self, now_ms: int) -> None:
+        for page in range(_SWEEP_PAGES_MAX):
+            keys = self.store.read_expired(
+                now_ms=now_ms, count=_SWEEP_COUNT, skip=page * _SWEEP_COUNT
+            )
+            expired = False
+            for mailbox_id, sequence in keys:
+                if (found := self.directory.mailbox(mailbox_id)) is not None:
+                    queue, mailbox = found
+                    expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
+            if expired or len(keys) < _SWEEP_COUNT:
+                return  # else all of them are locked: look behind them
+
+    def _keep_house(self, now_ms: int) -> None:
+        self._clean(now_ms)
+        for connection in list(self.connections):
+            connection.check_tokens(now_ms=now_ms)
+        for entity in self.directory:
+            if self.find(entity.name) is not entity:
+                continue  # it went with its topic a moment ago
+            idle_ms = milliseconds(entity.description.auto_delete_on_idle)
+            if entity.is_in_use:
+                entity.available_ms = now_ms
+            elif idle_ms is not None and entity.idle_since_ms + idle_ms <= now_ms:
+                logger.info("%s was idle for %d s: deleted", entity.description, idle_ms // 1000)
+                self.delete(entity)
+            elif entity.accessed_ms > entity.saved_access_ms:
+                entity.saved_access_ms = entity.accessed_ms
+                self.store.touch_entity(entity.entity_id, entity.accessed_ms)
+        if self.store.has_changes:
+            self.committer.request()
+
+    def _cleaned(self, error: Exception | None) -> None:
+        self._is_cleaning = False
+        if error is None and not self._is_closing and self.store.has_garbage:
+            self._clean(self.now_ms())  # another bite
+
+    def _clean(self, now_ms: int) -> None:
+        if not self._is_cleaning:
+            self._is_cleaning = True
+            self.store.clean(now_ms=now_ms)
+            self.committer.when_durable(self._cleaned)

@@ -1,0 +1,183 @@
+"""Descriptions as the data file keeps them: JSON with ISO 8601 durations, only what is not default.
+
+A later version may add settings: what an old file lacks has its default, and what is unknown is an
+error, because a broker that ignores a setting does not do what its user asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
+    Policy,
+    QueueDescription,
+    Right,
+    Status,
+    format_duration,
+    parse_duration,
+)
+from pairbus.broker.entities.topic_entities import (
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.broker.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from pairbus.errors import DataFileError
+
+FIXED: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+"""What cannot be changed once the entity exists."""
+
+_KINDS: Final[dict[str, type[EntityDescription]]] = {
+    kind.noun: kind for kind in (QueueDescription, TopicDescription, SubscriptionDescription)
+}
+_FILTERS: Final = {kind.__name__: kind for kind in (TrueFilter, FalseFilter, SqlFilter)} | {
+    CorrelationFilter.__name__: CorrelationFilter
+}
+
+
+def bare_description(description: EntityDescription) -> EntityDescription:
+    """What it would be if only its name had been given."""
+    return type(description)(name=description.name)
+
+
+def to_stored(description: EntityDescription) -> dict[str, Any]:
+    default = bare_description(description)
+    stored: dict[str, Any] = {}
+    for field in fields(description):
+        value = getattr(description, field.name)
+        if field.name != "name" and value != getattr(default, field.name):
+            stored[field.name] = _WRITERS.get(field.name, _plain)(value)
+    return stored
+
+
+def from_stored(kind: str, name: str, stored: dict[str, Any]) -> EntityDescription:
+    try:
+        described = _KINDS[kind]
+        default = described(name=name)
+        settings: dict[str, Any] = {}
+        for key, value in stored.items():
+            if isinstance(getattr(default, key), timedelta):
+                settings[key] = parse_duration(value)
+            else:
+                settings[key] = _READERS.get(key, _plain)(value)
+        return described(name=name, **settings)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataFileError(
+            f"the data file describes {kind} {name!r} in a way that this pairbus does not know: "
+            f"{error}"
+        ) from error
+
+
+def changed_for_good(old: EntityDescription, new: EntityDescription) -> str | None:
+    """The first setting that differs and must not."""
+    return next((name for name in FIXED if getattr(old, name) != getattr(new, name)), None)
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    return format_duration(value) if isinstance(value, timedelta) else value
+
+
+def _write_rules(rules: tuple[RuleDescription, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": rule.name,
+            "created_ms": rule.created_ms,
+            "filter": {"kind": type(rule.filter).__name__, **_tagged(asdict(rule.filter))},
+            "action": None if rule.action is None else _tagged(asdict(rule.action)),
+        }
+        for rule in rules
+    ]
+
+
+def _read_rules(stored: list[dict[str, Any]]) -> tuple[RuleDescription, ...]:
+    rules = []
+    for one in stored:
+        settings = _untagged(one["filter"])
+        kind = _FILTERS[settings.pop("kind")]
+        action = one["action"]
+        rules.append(
+            RuleDescription(
+                name=one["name"],
+                filter=kind(**settings),
+                action=None if action is None else SqlAction(**_untagged(action)),
+                created_ms=one["created_ms"],
+            )
+        )
+    return tuple(rules)
+
+
+def _tagged(value: Any) -> Any:
+    """JSON has no times, durations and ids; rules compare with them."""
+    if isinstance(value, Mapping):
+        return {key: _tagged(inner) for key, inner in value.items()}
+    for tag, (kind, write, _) in _TAGS.items():
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    return value
+
+
+def _untagged(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, inner),) = value.items()
+        if tag in _TAGS:
+            return _TAGS[tag][2](inner)
+    return {key: _untagged(inner) for key, inner in value.items()}
+
+
+_TAGS: Final[dict[str, tuple[type, Any, Any]]] = {
+    "$time": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "$duration": (timedelta, timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
+    "$uuid": (UUID, str, UUID),
+    "$bytes": (bytes, bytes.hex, bytes.fromhex),
+}
+
+
+def _write_policies(policies: tuple[Policy, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": policy.name,
+            "key": policy.key,
+            "secondary_key": policy.secondary_key,
+            "rights": sorted(policy.rights),
+        }
+        for policy in policies
+    ]
+
+
+def _read_policies(stored: list[dict[str, Any]]) -> tuple[Policy, ...]:
+    return tuple(
+        Policy(
+            name=one["name"],
+            key=one["key"],
+            secondary_key=one["secondary_key"],
+            rights=frozenset(map(Right, one["rights"])),
+        )
+        for one in stored
+    )
+
+
+_WRITERS: Final[dict[str, Any]] = {
+    "rules": _write_rules,
+    "authorization_rules": _write_policies,
+}
+_READERS: Final[dict[str, Any]] = {
+    "rules": _read_rules,
+    "authorization_rules": _read_policies,
+    "status": Status,
+}

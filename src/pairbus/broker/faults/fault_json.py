@@ -1,0 +1,85 @@
+"""Faults as JSON, both ways: what `/$faults` takes and what it lists.
+
+Pure. A fault is an object with its `kind` and its settings; a listed one also says its number, its
+state and its times. What cannot be read is refused with what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pairbus.broker.faults.kinds import KINDS, Fault
+from pairbus.broker.faults.schedule import Entry
+from pairbus.errors import ConfigError
+
+_AT: Final = "at"
+
+
+def to_json(fault: Fault) -> dict[str, Any]:
+    settings = {each.name: getattr(fault, each.name) for each in fields(fault)}
+    given = {name: _plain(value) for name, value in settings.items() if value is not None}
+    return {"kind": fault.kind, **given}
+
+
+def from_json(value: object) -> Fault:
+    """Raises ConfigError."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"a fault is a JSON object with its kind, not {_shown(value)}")
+    name = value.get("kind")
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ConfigError(f"kind is {_shown(name)}, but must be one of {', '.join(KINDS)}")
+    settings = {key: given for key, given in value.items() if key != "kind"}
+    known = [each.name for each in fields(kind)]
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{name} has no setting {_shown(key)}, but {', '.join(known)}")
+    return kind(**settings)
+
+
+def script_from_json(value: object) -> list[tuple[float, Fault]]:
+    """A list of faults, each with the second `at` which it starts. Raises ConfigError."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ConfigError(f"a script is a JSON list of faults, not {_shown(value)}")
+    entries: list[tuple[float, Fault]] = []
+    for number, each in enumerate(value):
+        if not isinstance(each, Mapping) or _AT not in each:
+            raise ConfigError(f"entry {number} of the script needs {_AT!r}: when it starts")
+        at = each[_AT]
+        if not isinstance(at, int | float) or isinstance(at, bool):
+            raise ConfigError(f"entry {number} of the script: {_AT!r} is {_shown(at)}, not seconds")
+        fault = from_json({key: given for key, given in each.items() if key != _AT})
+        entries.append((float(at), fault))
+    return entries
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """As it is listed. Written with the seed that is used, so that it can be done again."""
+    return {
+        "id": entry.id,
+        **to_json(entry.fault),
+        "seed": entry.seed,
+        "state": entry.state,
+        "starts_at": _utc(entry.starts_at),
+        "ends_at": None if entry.ends_at is None else _utc(entry.ends_at),
+        "hits": entry.hits,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Members of an enumeration by their text."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

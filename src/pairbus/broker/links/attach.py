@@ -1,0 +1,118 @@
+"""What a link becomes when a client attaches it: an inlet, an outlet, or a way for requests.
+
+Each function makes the link's owner and returns None, or changes nothing and returns the error that
+the client is to be told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.engine.engine import AmqpError, Link
+from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.faults.kinds import Operation
+from pairbus.broker.links import paths
+from pairbus.broker.links.links import SESSION_FILTER, Inlet, Outlet
+from pairbus.broker.links.paths import Path
+from pairbus.broker.links.request_codec import no_entity
+from pairbus.broker.links.requests import AnswerLink, CbsLink, ManagementLink
+from pairbus.broker.messages import lifecycle
+from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.messages.topic import Subscription, Topic
+
+if TYPE_CHECKING:
+    from pairbus.broker.links.connection import AmqpConnection
+
+
+def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError | None:
+    remote = link.remote
+    address = remote.source_address if link.is_sender else remote.target_address
+    if remote.target_is_coordinator:
+        return AmqpError("amqp:not-implemented", "this broker has no transactions")
+    if not address:
+        return AmqpError("amqp:invalid-field", "the link names no entity")
+    path = paths.parse(address)
+    if path.is_cbs:
+        if link.is_sender:
+            AnswerLink(connection, link, path)
+        else:
+            CbsLink(connection, link, path)
+        return None
+    queue = connection.namespace.find(path.entity)
+    if queue is None:
+        return no_entity(connection.namespace.name, path.entity)
+    if (trouble := connection.namespace.trouble) is not None:
+        refused = trouble.bar(path.entity, receives=False) or trouble.refusal(
+            path.entity, Operation.ATTACH
+        )
+        if refused is not None:
+            return refused
+    if path.is_management:
+        return _attach_management(connection, link, path, queue, now_ms)
+    if link.is_sender:
+        return _attach_outlet(connection, link, path, queue, now_ms)
+    return _attach_inlet(connection, link, path, queue, now_ms)
+
+
+def _attach_management(
+    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+) -> AmqpError | None:
+    rights = (Right.LISTEN, Right.SEND)
+    if not any(connection.credentials.allow(path, right, now_ms=now_ms) for right in rights):
+        return _unauthorized(path, "Send or Listen")
+    if link.is_sender:
+        AnswerLink(connection, link, path)
+    else:
+        ManagementLink(connection, link, path, queue, queue.mailboxes[path.kind])
+    return None
+
+
+def _attach_inlet(
+    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+) -> AmqpError | None:
+    if not connection.credentials.allow(path, Right.SEND, now_ms=now_ms):
+        return _unauthorized(path, "Send")
+    if path.kind is not Kind.MAIN or isinstance(queue, Subscription):
+        return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
+    error = lifecycle.refusal_to_send(queue.description)
+    if error is None:
+        Inlet(connection, link, queue, path)
+    return error
+
+
+def _attach_outlet(
+    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+) -> AmqpError | None:
+    if not connection.credentials.allow(path, Right.LISTEN, now_ms=now_ms):
+        return _unauthorized(path, "Listen")
+    if isinstance(queue, Topic):
+        return AmqpError(
+            "amqp:not-allowed", f"{queue.description} gives out nothing: use a subscription"
+        )
+    if error := lifecycle.refusal_to_receive(queue.description, path.kind):
+        return error
+    mailbox = queue.mailboxes[path.kind]
+    wants_session = SESSION_FILTER in link.remote.source_filter
+    if wants_session != (mailbox.sessions is not None):
+        text = "requires" if mailbox.sessions is not None else "does not support"
+        return AmqpError("amqp:not-allowed", f"{path} {text} sessions")
+    session_id = link.remote.source_filter.get(SESSION_FILTER)
+    if session_id is not None and not isinstance(session_id, str):
+        return AmqpError(
+            "com.microsoft:argument-error",
+            f"the session id {session_id!r} for {path} is not a string",
+        )
+    outlet = Outlet(connection, link, queue, mailbox, path)
+    if wants_session:
+        outlet.open_session(session_id, now_ms=now_ms)
+    else:
+        outlet.open()
+    return None
+
+
+def _unauthorized(path: Path, claim: str) -> AmqpError:
+    return AmqpError(
+        "amqp:unauthorized-access",
+        f"no valid token on this connection has the {claim} claim for {path}",
+    )

@@ -1,0 +1,453 @@
+"""One AMQP connection of a client, from its first byte to its last.
+
+The shell around an `Engine`: reads from the transport it is given, hands each event to the link it
+belongs to, and writes what the engine has to say. Knows who the client is and what its tokens
+allow. Knows no sockets: the transport may be TCP, TLS or a WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+from uuid import uuid4
+
+from pairbus.amqp.engine.engine import (
+    AmqpError,
+    Attached,
+    Closed,
+    Detached,
+    Disposed,
+    Engine,
+    EngineLimits,
+    Event,
+    Flowed,
+    Link,
+    Opened,
+    SaslServer,
+    Session,
+    SessionBegun,
+    SessionEnded,
+    Transferred,
+)
+from pairbus.broker.entities.descriptions import Limits, Right
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.faults.faulty_transport import Detour
+from pairbus.broker.links import tokens
+from pairbus.broker.links.attach import attach
+from pairbus.broker.links.credentials import Credentials
+from pairbus.broker.links.links import Inlet, Outlet
+from pairbus.broker.links.paths import Path
+from pairbus.broker.links.request_codec import Request, no_entity
+from pairbus.broker.links.requests import AnswerLink, RequestLink
+from pairbus.broker.messages import lifecycle
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.port.connection_limit import reset
+
+logger = logging.getLogger(__name__)
+
+_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Messages that have come in and are not on the disk yet; beyond it, reading pauses."""
+_REQUESTS_MAX: Final = 100
+
+
+class Pause(Enum):
+    """Why nothing is read from a client at the moment."""
+
+    DISK = auto()
+    """It sends faster than the disk writes."""
+    WRITES = auto()
+    """It does not read what it is sent."""
+    REQUESTS = auto()
+    """It asks faster than it is answered."""
+    FAULT = auto()
+    """A fault on demand keeps what it says."""
+
+
+class AmqpConnection(asyncio.Protocol):
+    def __init__(self, namespace: Namespace, *, limits: Limits, encrypted: bool) -> None:
+        self.namespace = namespace
+        self.is_encrypted = encrypted
+        self._limits = limits
+        self._transport: Any = None
+        self._links: set[Link] = set()
+        """Those we accepted, or still owe an answer (a session that is waited for)."""
+        self._answers: list[AnswerLink] = []
+        self.credentials = Credentials()
+        self._held_bytes = 0
+        self._unsent_bytes = 0
+        self.is_congested = False
+        """The client does not read as fast as it asks; it gets no more messages for now."""
+        self._pauses: set[Pause] = set()
+        self._requests: deque[tuple[RequestLink, Request]] = deque()
+        self._is_working = False
+        self.detour: Detour | None = None
+        """Only while there are faults on demand."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._engine = Engine(
+            server=True,
+            container_id=f"{namespace.name}-{uuid4().hex[:12]}",
+            limits=EngineLimits(
+                frame_size_max=limits.frame_size_max,
+                links_max=limits.links_max,
+                unsettled_max=limits.unsettled_max,
+                incoming_window=_HELD_BYTES_MAX,
+                idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+            ),
+            sasl=SaslServer(self._authenticate),
+        )
+        self._handlers: dict[type, Callable[[Any, int], None]] = {
+            Opened: self._opened,
+            SessionBegun: self._ignored,
+            SessionEnded: self._ignored,
+            Attached: self._attached,
+            Detached: self._detached,
+            Flowed: self._flowed,
+            Transferred: self._transferred,
+            Disposed: self._disposed,
+            Closed: self._ignored,
+        }
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self.namespace.connections.add(self)
+        self._handshake = self.namespace.loop.call_later(
+            self._limits.handshake_seconds, self._handshake_overdue
+        )
+        if self.namespace.trouble is not None:
+            self.trouble_changed()
+        self._keep_alive()
+
+    def data_received(self, data: bytes) -> None:
+        if self.detour is not None:
+            self.detour.received(data)
+            return
+        now_ms = self.namespace.now_ms()
+        handlers = self._handlers
+        try:
+            for event in self._engine.receive(data):
+                handlers[type(event)](event, now_ms)
+        except Exception:
+            self._failed()
+        self.has_output()
+        self.namespace.run()
+
+    def _failed(self) -> None:
+        """A bug of ours: this client is told, the others do not notice."""
+        logger.exception("%s", self._peer)
+        self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
+
+    def eof_received(self) -> bool:
+        return False  # close the transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.namespace.connections.discard(self)
+        for timer in (self._timer, self._handshake):
+            if timer is not None:
+                timer.cancel()
+        for link in self._links:
+            if link.context is not None:
+                link.context.closed()
+                link.context = None
+        self._links.clear()
+        self._answers.clear()
+        self._requests.clear()
+        if self.detour is not None:
+            self.detour.close()
+        self._engine.free()
+        self.namespace.run()
+
+    def pause_writing(self) -> None:
+        self.is_congested = True
+        self._pause(Pause.WRITES)
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+        self._resume(Pause.WRITES)
+        self.feed_outlets()
+        self._work_on()
+        self.namespace.run()
+
+    def shutdown(self) -> None:
+        """Tell the client that the broker goes away, then close."""
+        self._engine.close(AmqpError("amqp:connection:forced", "the broker is shutting down"))
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # the engine's side
+
+    def has_output(self) -> None:
+        self.namespace.unsent(self)
+
+    def flush(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.detour is not None and self.detour.holds_output():
+            return
+        if data := self._engine.data_to_send():
+            transport.write(data)
+        if self._engine.closed:
+            transport.close()
+            return
+        self._unsent_bytes = 0
+        if self.is_congested and Pause.WRITES not in self._pauses:
+            # It was only our own turn that got too long; go on in the next one.
+            self.is_congested = False
+            self.feed_outlets()
+            self.namespace.loop.call_soon(self.namespace.run)
+
+    def sends(self, size: int, path: Path) -> None:
+        """A message of so many bytes goes out."""
+        self._unsent_bytes += size
+        if self._unsent_bytes > self._limits.write_buffer_bytes_max:
+            self.is_congested = True
+        if self.detour is not None:
+            self.detour.gave(path, size)
+        self.namespace.unsent(self)
+
+    def hold(self, size: int) -> None:
+        """So many bytes that came in wait for the disk."""
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX:
+            self._pause(Pause.DISK)
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
+        self.namespace.unsent(self)
+        if self._held_bytes < _HELD_BYTES_MAX // 2:
+            self._resume(Pause.DISK)
+
+    def _pause(self, why: Pause) -> None:
+        if not self._pauses and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(why)
+
+    def _resume(self, why: Pause) -> None:
+        if why in self._pauses:
+            self._pauses.remove(why)
+            if not self._pauses and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def feed_outlets(self) -> None:
+        for link in self._links:
+            if isinstance(link.context, Outlet) and link.credit > 0:
+                link.context.mailbox.hunger(link.context)
+                self.namespace.wake(link.context.queue, link.context.mailbox)
+
+    # requests, one a turn: a client that asks for much must not keep the others waiting
+
+    def put_off(self, link: RequestLink, request: Request) -> None:
+        self._requests.append((link, request))
+        if len(self._requests) > _REQUESTS_MAX:
+            self._pause(Pause.REQUESTS)
+        self._work_on()
+
+    def _work_on(self) -> None:
+        if self._requests and not self._is_working and Pause.WRITES not in self._pauses:
+            self._is_working = True
+            self.namespace.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._is_working = False
+        if not self._requests:
+            return
+        link, request = self._requests.popleft()
+        if len(self._requests) < _REQUESTS_MAX // 2:
+            self._resume(Pause.REQUESTS)
+        try:
+            link.handle(request, now_ms=self.namespace.now_ms())
+        except Exception:
+            self._failed()
+        self.has_output()
+        self.namespace.run()
+        self._work_on()
+
+    def _keep_alive(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._engine.tick(now=time.monotonic())
+        self.flush()
+        if deadline is not None and not self._transport.is_closing():
+            delay = max(deadline - time.monotonic(), 0.1)
+            self._timer = self.namespace.loop.call_later(delay, self._keep_alive)
+
+    def _handshake_overdue(self) -> None:
+        if self.detour is not None and self.detour.is_silent:
+            return  # it is not the client's fault
+        logger.info("%s: no AMQP open in time", self._peer)
+        self._transport.abort()
+
+    @property
+    def _peer(self) -> str:
+        return str(self._transport.get_extra_info("peername"))
+
+    # faults on demand; the detour decides
+
+    def trouble_changed(self) -> None:
+        if self.detour is None:
+            self.detour = Detour(self)
+        self.detour.trouble_changed()
+        self.drop_detour()
+
+    def drop_detour(self) -> None:
+        if self.detour is not None and self.detour.is_over:
+            self.detour.close()
+            self.detour = None
+
+    def take(self, data: bytes) -> None:
+        """What `data_received` does without a detour."""
+        assert self.detour is not None
+        for event in self._engine.receive(data):
+            self.detour.took(event)
+        for link in self.links:
+            if link.is_arriving:
+                self.detour.arriving(link)
+        self.has_output()
+        self.namespace.run()
+
+    def handle(self, event: Event) -> None:
+        self._handlers[type(event)](event, self.namespace.now_ms())
+
+    def output(self) -> bytes:
+        return self._engine.data_to_send()
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def cut(self) -> None:
+        """Reset it: nothing that was not sent yet leaves."""
+        if self._transport is not None and not self._transport.is_closing():
+            reset(self._transport)
+
+    def hold_back(self, is_full: bool) -> None:
+        if is_full:
+            self._pause(Pause.FAULT)
+        else:
+            self._resume(Pause.FAULT)
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._links)
+
+    @property
+    def is_closing(self) -> bool:
+        return bool(self._transport.is_closing())
+
+    # who the client is
+
+    def _authenticate(self, mechanism: str, user: str, password: str) -> bool:
+        try:
+            self.credentials.log_in(mechanism, user, password, self.namespace.options.policies)
+        except tokens.TokenRefused as refused:
+            logger.info("%s: %s", self._peer, refused.reason)
+            return False
+        return True
+
+    def check_tokens(self, *, now_ms: int) -> None:
+        """Close the links whose token has run out and was not renewed."""
+        for link in list(self._links):
+            owner = link.context
+            right: Right | None = getattr(owner, "right", None)
+            if right is not None and not self.credentials.allow(owner.path, right, now_ms=now_ms):
+                self.end(
+                    link,
+                    AmqpError(
+                        "amqp:unauthorized-access",
+                        f"the token for {owner.path} has expired and was not renewed",
+                    ),
+                )
+
+    def entity_gone(self, queue: Queue) -> None:
+        for link in list(self._links):
+            if getattr(link.context, "queue", None) is queue:
+                self.end(link, no_entity(self.namespace.name, queue.name))
+
+    def entity_changed(self, queue: Queue) -> None:
+        """Close the links that its new description does not allow."""
+        for link in list(self._links):
+            owner = link.context
+            if getattr(owner, "queue", None) is not queue:
+                continue
+            error = None
+            if isinstance(owner, Inlet):
+                error = lifecycle.refusal_to_send(queue.description)
+            elif isinstance(owner, Outlet):
+                error = lifecycle.refusal_to_receive(queue.description, owner.mailbox.kind)
+            if error is not None:
+                self.end(link, error)
+
+    def end(self, link: Link, error: AmqpError) -> None:
+        self._forget(link)
+        link.close(error)
+        self.has_output()
+
+    def _forget(self, link: Link) -> None:
+        owner, link.context = link.context, None
+        self._links.discard(link)
+        if isinstance(owner, AnswerLink):
+            self._answers.remove(owner)
+        if owner is not None:
+            owner.closed()
+
+    # events
+
+    def _ignored(self, event: Any, now_ms: int) -> None:
+        """The engine has answered it."""
+
+    def _opened(self, event: Opened, now_ms: int) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+        self._keep_alive()  # only now it is known how often the client wants a sign of life
+
+    def _transferred(self, event: Transferred, now_ms: int) -> None:
+        if event.link.context is not None:
+            event.link.context.transferred(event, now_ms=now_ms)
+
+    def _disposed(self, event: Disposed, now_ms: int) -> None:
+        owner = event.delivery.link.context
+        if isinstance(owner, Outlet):
+            owner.disposed(event, now_ms=now_ms)
+
+    def _flowed(self, event: Flowed, now_ms: int) -> None:
+        if event.link.context is not None and event.link.is_sender:
+            event.link.context.flowed(now_ms=now_ms)
+
+    def _detached(self, event: Detached, now_ms: int) -> None:
+        self._forget(event.link)
+
+    def _attached(self, event: Attached, now_ms: int) -> None:
+        link = event.link
+        error = attach(self, link, now_ms=now_ms)
+        if error is not None:
+            link.refuse(error)
+            return
+        self._links.add(link)
+        if isinstance(link.context, AnswerLink):
+            self._answers.append(link.context)
+
+    def answer_link(self, path: Path, reply_to: str | None, session: Session) -> AnswerLink | None:
+        """By the address that the request names, else of the same session, else the newest."""
+        name = str(path).lower()
+        candidates = [link for link in self._answers if str(link.path).lower() == name]
+        for link in candidates:
+            if reply_to is not None and reply_to in (
+                link.link.remote.target_address,
+                link.link.name,
+            ):
+                return link
+        for link in candidates:
+            if link.link.session is session:
+                return link
+        return candidates[-1] if candidates else None

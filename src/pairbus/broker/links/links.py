@@ -1,0 +1,357 @@
+"""Links that carry messages: `Inlet` takes them from senders, `Outlet` gives them to receivers.
+
+A link translates between AMQP (transfers, credit, outcomes) and the queue (enqueue, lock, settle),
+and answers only when the queue says that the change is durable. Requests on `$cbs` and
+`$management` are in `requests.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.amqp.codec.batches import split_batch
+from pairbus.amqp.codec.sections import MalformedMessage, slice_message
+from pairbus.amqp.engine.engine import (
+    BATCH_FORMAT,
+    AmqpError,
+    Delivery,
+    Disposed,
+    Link,
+    Transferred,
+)
+from pairbus.amqp.outcomes import Outcome, OutcomeKind, rejected
+from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.faults.kinds import Operation
+from pairbus.broker.links.meter import Poll
+from pairbus.broker.links.paths import Path
+from pairbus.broker.links.request_codec import malformed, ticks
+from pairbus.broker.messages.delivery import stamped
+from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.messages.lifecycle import Settlement
+from pairbus.broker.messages.mailbox import Lock, Mailbox
+from pairbus.broker.messages.message import Message
+from pairbus.broker.messages.queue import Queue, lock_lost
+from pairbus.broker.messages.sessions import Session
+from pairbus.cost.meter import UNIT_BYTES, units_of
+
+if TYPE_CHECKING:
+    from pairbus.broker.links.connection import AmqpConnection
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+_LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+_TIMEOUT: Final = "com.microsoft:timeout"
+_BATCH_SIZE_PROPERTY: Final = "com.microsoft:max-message-batch-size"
+_CREDIT: Final = 1000
+_WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+_SESSION_WAIT_MS: Final = 60_000
+_DEAD_LETTER_REASON: Final = "DeadLetterReason"
+_DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
+
+_SETTLEMENTS: Final = {
+    OutcomeKind.ACCEPTED: Settlement.COMPLETE,
+    OutcomeKind.RELEASED: Settlement.RELEASE,
+    OutcomeKind.REJECTED: Settlement.DEAD_LETTER,
+    # Settled without an outcome: the receiver let go of it, and has not said that it used it.
+    OutcomeKind.NONE: Settlement.RELEASE,
+}
+
+
+class Inlet:
+    """A sender's link."""
+
+    right = Right.SEND
+
+    def __init__(self, connection: AmqpConnection, link: Link, queue: Queue, path: Path) -> None:
+        self.connection = connection
+        self.link = link
+        self.queue = queue
+        self.path = path
+        self._used = 0
+        limit = queue.description.max_message_size_in_kilobytes * 1024
+        link.context = self
+        link.accept(
+            properties={_BATCH_SIZE_PROPERTY: limit}, max_message_size=limit, credit=_CREDIT
+        )
+
+    def transferred(self, event: Transferred, *, now_ms: int) -> None:
+        data, delivery = event.data, event.delivery
+        self._used += 1
+        if self._used >= _CREDIT // 2:
+            self.link.grant(self._used)
+            self._used = 0
+        if (trouble := self.queue.namespace.trouble) is not None:
+            refused = trouble.refusal(self.path.entity, Operation.SEND)
+            if refused is not None:
+                delivery.reject(refused)
+                return
+        try:
+            if event.message_format == BATCH_FORMAT:
+                batch = [Incoming(slice_message(one), len(one)) for one in split_batch(data)]
+            else:
+                batch = [Incoming(slice_message(data), len(data))]
+        except MalformedMessage as error:
+            delivery.reject(malformed(error))
+            return
+        size = len(data)
+        result = self.queue.enqueue(batch, self._taken, delivery, size, now_ms=now_ms)
+        if isinstance(result, AmqpError):
+            delivery.reject(result)
+        else:
+            self.connection.hold(size)
+
+    def _taken(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
+        trouble = self.queue.namespace.trouble
+        if trouble is not None and error is None and trouble.cuts_after_accept(self.path.entity):
+            self.connection.cut()
+        elif error is None:
+            delivery.accept()
+        else:
+            delivery.reject(error)
+        self.connection.release(size)
+
+    def closed(self) -> None:
+        """Nothing to give back: what was sent is stored, or was never acknowledged."""
+
+
+class Outlet:
+    """A receiver's link, of a whole mailbox or of one session."""
+
+    right = Right.LISTEN
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: Link,
+        queue: Queue,
+        mailbox: Mailbox,
+        path: Path,
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.queue = queue
+        self.mailbox = mailbox
+        self.path = path
+        self.session: Session | None = None
+        # Receive-and-delete: the delivery is settled when it leaves.
+        self._deletes = link.remote.snd_settle_mode == 1
+        self._deleting = 0
+        self._tally = queue.tally
+        self._poll = Poll(queue.tally)
+        self._gave = False
+        """Something, since it was last asked."""
+        link.context = self
+
+    # attach
+
+    def open(self) -> None:
+        self.link.accept()
+        self.mailbox.attach(self)
+
+    def open_session(self, session_id: str | None, *, now_ms: int) -> None:
+        """Now, or when the next session is available."""
+        sessions = self.mailbox.sessions
+        assert sessions is not None
+        if session_id is None:
+            self.queue.waiting[self] = now_ms + self._wait_ms()
+            self.queue.namespace.expect(self.queue.waiting[self])
+            self.queue.serve_waiting(now_ms=now_ms)
+        elif sessions.is_held(session_id):
+            self.link.refuse(
+                AmqpError(
+                    "com.microsoft:session-cannot-be-locked",
+                    f"session {session_id!r} of {self.queue.description} is locked by another "
+                    "receiver",
+                )
+            )
+        else:
+            self.session_granted(session_id, now_ms=now_ms)
+
+    def _wait_ms(self) -> int:
+        asked = self.link.remote.properties.get(_TIMEOUT)
+        return int(asked) if isinstance(asked, int) and asked > 0 else _SESSION_WAIT_MS
+
+    def session_granted(self, session_id: str, *, now_ms: int) -> None:
+        assert self.mailbox.sessions is not None
+        until_ms = now_ms + self.queue.lock_ms
+        self.session = self.mailbox.sessions.hold(session_id, self, until_ms=until_ms)
+        self.queue.namespace.expect(until_ms)
+        self.mailbox.attach(self)
+        self.link.accept(
+            filter={SESSION_FILTER: session_id}, properties={_LOCKED_UNTIL: ticks(until_ms)}
+        )
+        self.connection.has_output()
+
+    def session_timed_out(self) -> None:
+        self._tally.empty_receive += 1
+        self.link.refuse(
+            AmqpError(_TIMEOUT, f"no session of {self.queue.description} became available in time")
+        )
+        self.connection.has_output()
+
+    def session_lost(self) -> None:
+        """Its lock has lapsed; the queue has taken the messages back already."""
+        session, self.session = self.session, None
+        name = "" if session is None else session.session_id
+        self.mailbox.detach(self)
+        self.link.close(
+            AmqpError(
+                "com.microsoft:session-lock-lost",
+                f"the lock of session {name!r} of {self.queue.description} has expired",
+            )
+        )
+        self.link.context = None
+        self.connection.has_output()
+
+    def closed(self) -> None:
+        """The link is gone: a session is free at once, locks of single messages run on."""
+        self.queue.waiting.pop(self, None)
+        self._poll.over(gave=self._gave)
+        if self.session is not None:
+            session, self.session = self.session, None
+            self.mailbox.detach(self)
+            self.queue.let_session_go(
+                session, has_lapsed=False, now_ms=self.queue.namespace.now_ms()
+            )
+        elif self.mailbox.sessions is None:
+            self.mailbox.detach(self)
+
+    # giving out
+
+    def flowed(self, *, now_ms: int) -> None:
+        if (trouble := self.queue.namespace.trouble) is not None and self.link.credit > 0:
+            refused = trouble.refusal(self.path.entity, Operation.RECEIVE)
+            if refused is not None:
+                self.connection.end(self.link, refused)
+                return
+        credit = self.link.credit
+        self._poll.asked(credit, gave=self._gave, drain=self.link.drain)
+        self._gave = False
+        if credit > 0:
+            self.mailbox.hunger(self)
+            self.queue.pump(self.mailbox, now_ms=now_ms)
+        self._answer_drain()
+
+    def _answer_drain(self) -> None:
+        if self._deleting == 0 and self.link.drain:
+            self._poll.over(gave=self._gave)
+            self.link.drained()
+            self.connection.has_output()
+
+    def can_take(self) -> bool:
+        connection = self.connection
+        return (
+            not connection.is_congested
+            and self.link.credit > self._deleting
+            # What waits for the client's session window waits in memory.
+            and self.link.session.outgoing_bytes < _WINDOW_BYTES_MAX
+            and (self.session is None or not self.session.is_ending)
+            and (connection.detour is None or connection.detour.may_give(self.path))
+        )
+
+    def deliver(self, message: Message, *, now_ms: int) -> None:
+        self._gave = True
+        if self._deletes:
+            self._deleting += 1
+            self.queue.remove(self.mailbox, message, self._deleted, message)
+            return
+        lock = self.queue.lock(self.mailbox, message, self, now_ms=now_ms)
+        data = stamped(message, lock)
+        size = len(data)
+        self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
+        self.link.send(lock.token, data, context=lock)
+        self.connection.sends(size, self.path)
+
+    def _deleted(self, error: AmqpError | None, message: Message) -> None:
+        self._deleting -= 1
+        if error is None:
+            if self.link.alive:
+                data = stamped(message, None)
+                self._tally.receive += units_of(len(data))
+                self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
+                self.connection.sends(len(data), self.path)
+            else:
+                # The receiver has left in between. It never got it, so it is not its to lose.
+                self.queue.put_back(self.mailbox, message)
+        self._answer_drain()
+
+    # settling
+
+    def disposed(self, event: Disposed, *, now_ms: int) -> None:
+        outcome, delivery = event.outcome, event.delivery
+        lock: Lock = delivery.context
+        kind = outcome.kind
+        if kind is OutcomeKind.MODIFIED:
+            settlement = Settlement.DEFER if outcome.undeliverable else Settlement.ABANDON
+        elif kind is OutcomeKind.NONE and not event.settled:
+            return
+        elif kind in _SETTLEMENTS:
+            settlement = _SETTLEMENTS[kind]
+        else:
+            return
+        if (trouble := self.queue.namespace.trouble) is not None:
+            refused = trouble.refusal(self.path.entity, Operation.SETTLE)
+            if refused is not None:
+                delivery.settle(rejected(refused))
+                self.connection.has_output()
+                return
+        if self.mailbox.valid_lock(lock.token, now_ms=now_ms) is not lock:
+            if not event.settled:
+                delivery.settle(rejected(self._lost(lock)))
+                self.connection.has_output()
+            return
+        if settlement is Settlement.COMPLETE:
+            self.queue.settle(
+                self.mailbox, lock, settlement, self._settled, delivery, event.settled,
+                now_ms=now_ms,
+            )  # fmt: skip
+        else:
+            self._settle_with_words(lock, settlement, outcome, event, now_ms=now_ms)
+
+    def _settle_with_words(
+        self,
+        lock: Lock,
+        settlement: Settlement,
+        outcome: Outcome,
+        event: Disposed,
+        *,
+        now_ms: int,
+    ) -> None:
+        """Abandon, defer and dead-letter may carry properties, and the last one its reason."""
+        if outcome.error is not None:
+            words: dict[str, Any] = dict(outcome.error.info)
+            reason = words.pop(_DEAD_LETTER_REASON, None)
+            description = words.pop(_DEAD_LETTER_DESCRIPTION, None) or outcome.error.description
+        else:
+            words, reason, description = dict(outcome.annotations or {}), None, None
+        self.queue.settle(
+            self.mailbox,
+            lock,
+            settlement,
+            self._settled,
+            event.delivery,
+            event.settled,
+            now_ms=now_ms,
+            reason=None if reason is None else str(reason),
+            description=description or None,
+            properties=words or None,
+        )
+
+    def _settled(self, error: AmqpError | None, delivery: Delivery, by_peer: bool) -> None:
+        if not by_peer:
+            if error is None:
+                delivery.echo()
+            else:
+                delivery.settle(rejected(error))
+            self.connection.has_output()
+        if self.link.credit > 0:
+            # Room for unsettled deliveries may have been what was missing.
+            self.mailbox.hunger(self)
+            self.queue.namespace.wake(self.queue, self.mailbox)
+
+    def _lost(self, lock: Lock) -> AmqpError:
+        if lock.session is not None:
+            return AmqpError(
+                "com.microsoft:session-lock-lost",
+                f"the lock of session {lock.session.session_id!r} of {self.queue.name!r} is lost",
+            )
+        return lock_lost(f"message {lock.message.wire_sequence} of {self.queue.description}")

@@ -1,0 +1,52 @@
+"""Where an address points to: `amqps://host/Orders/$DeadLetterQueue` and all its spellings.
+
+SDKs write full URIs, absolute paths or bare names, in any case of letters. Pure text work; whether
+the entity exists is the namespace's business.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pairbus.broker.messages.lifecycle import Kind
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/]*")
+LENGTH_MAX: Final = 1024
+_SUFFIXES: Final = (
+    ("/$transfer/$deadletterqueue", Kind.TRANSFER_DEAD_LETTER),
+    ("/$deadletterqueue", Kind.DEAD_LETTER),
+)
+_MANAGEMENT: Final = "/$management"
+CBS: Final = "$cbs"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    entity: str
+    """As it was written, but for slashes at its ends."""
+    kind: Kind
+    is_management: bool
+
+    @property
+    def is_cbs(self) -> bool:
+        return self.entity.lower() == CBS
+
+    def __str__(self) -> str:
+        suffix = next((text for text, kind in _SUFFIXES if kind is self.kind), "")
+        return self.entity + suffix + (_MANAGEMENT if self.is_management else "")
+
+
+def parse(address: str) -> Path:
+    """What is longer than any name can be is cut: it names nothing, and costs no more than that."""
+    address = address[:LENGTH_MAX]
+    scheme = _SCHEME.match(address)
+    rest = (address[scheme.end() :] if scheme else address).strip("/")
+    is_management = rest.lower().endswith(_MANAGEMENT)
+    if is_management:
+        rest = rest[: -len(_MANAGEMENT)]
+    for suffix, kind in _SUFFIXES:
+        if rest.lower().endswith(suffix):
+            return Path(rest[: -len(suffix)], kind, is_management)
+    return Path(rest, Kind.MAIN, is_management)

@@ -1,0 +1,136 @@
+"""Requests and answers on `$cbs` and `$management`, as the SDKs write them.
+
+Both are AMQP messages with the operation in the application properties and an amqp-value body; they
+differ in how the answer spells its status. Not on the way of ordinary messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pairbus.amqp.codec.sections import (
+    VALUE,
+    MalformedMessage,
+    read_application_properties,
+    read_property,
+    slice_message,
+)
+from pairbus.amqp.codec.values import Described, Int, Long, Symbol, decode, encode, encode_list
+from pairbus.amqp.outcomes import AmqpError
+
+TICKS_PER_MS: Final = 10_000
+_TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
+_SHOWN_MAX: Final = 100
+_MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    message_id: object
+    reply_to: str | None
+    properties: Mapping[str, Any]
+    body: Any
+
+    @property
+    def operation(self) -> str:
+        return str(self.properties.get("operation", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    description: str = "OK"
+    body: Mapping[str, Any] = field(default_factory=dict)
+    error: AmqpError | None = None
+
+
+# What the service's own numbers are; clients go by the condition, people by the number.
+_STATUS: Final = {
+    "amqp:not-found": 404,
+    "com.microsoft:message-not-found": 404,
+    "com.microsoft:message-lock-lost": 410,
+    "com.microsoft:session-lock-lost": 410,
+    "com.microsoft:session-cannot-be-locked": 409,
+    "com.microsoft:entity-already-exists": 409,
+    "com.microsoft:entity-disabled": 403,
+    "amqp:unauthorized-access": 401,
+    "amqp:resource-limit-exceeded": 403,
+    "amqp:link:message-size-exceeded": 403,
+    "amqp:not-implemented": 501,
+    "amqp:internal-error": 500,
+    "com.microsoft:timeout": 408,
+    "com.microsoft:server-busy": 503,
+}
+
+
+def refusal(error: AmqpError) -> Answer:
+    return Answer(_STATUS.get(error.condition, 400), error.description, error=error)
+
+
+def read_request(data: bytes) -> Request:
+    """Raises MalformedMessage."""
+    parts = slice_message(data)
+    bare = parts.bare
+    reply_to = read_property(bare, parts.properties, _REPLY_TO)
+    return Request(
+        message_id=read_property(bare, parts.properties, _MESSAGE_ID),
+        reply_to=reply_to if isinstance(reply_to, str) else None,
+        properties=read_application_properties(bare, parts.application_properties),
+        body=_value_of(bare),
+    )
+
+
+def _value_of(bare: bytes) -> Any:
+    offset = 0
+    while offset < len(bare):
+        section, offset = decode(bare, offset)
+        if isinstance(section, Described) and section.descriptor in (VALUE, "amqp:amqp-value:*"):
+            return section.value
+    return None
+
+
+def cbs_answer(request: Request, answer: Answer) -> bytes:
+    return _encode(
+        request, {"status-code": Int(answer.status), "status-description": answer.description}, None
+    )
+
+
+def management_answer(request: Request, answer: Answer) -> bytes:
+    status: dict[str, Any] = {
+        "statusCode": Int(answer.status),
+        "statusDescription": answer.description,
+    }
+    if answer.error is not None:
+        status["errorCondition"] = Symbol(answer.error.condition)
+    return _encode(request, status, dict(answer.body))
+
+
+def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
+    nothing = encode(None)
+    properties = encode_list([nothing] * _CORRELATION_ID + [encode(request.message_id)])
+    return b"".join(
+        (
+            b"\x00\x53\x73" + properties,
+            b"\x00\x53\x74" + encode(dict(status)),
+            b"\x00\x53\x77" + encode(body),
+        )
+    )
+
+
+def ticks(epoch_ms: int) -> Long:
+    """.NET's count of 100 ns since the year 1."""
+    return Long(epoch_ms * TICKS_PER_MS + _TICKS_AT_EPOCH)
+
+
+def no_entity(namespace: str, name: str) -> AmqpError:
+    """The words matter: Node's SDK knows a missing entity by them."""
+    shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
+    return AmqpError(
+        "amqp:not-found", f"The messaging entity 'sb://{namespace}/{shown}' could not be found."
+    )
+
+
+def malformed(error: MalformedMessage) -> AmqpError:
+    return AmqpError("amqp:decode-error", f"the message cannot be read: {error}")

@@ -1,0 +1,181 @@
+"""Rules over AMQP: the operations of a subscription's `$management` that change what it takes.
+
+The Python SDK does this over HTTP; .NET, Java, Go and Node have a rule manager that comes here.
+Filters and actions are read from maps and written as described lists, each kind with a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from pairbus.amqp.codec.values import Described, Int, Timestamp, ULong
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.topic_entities import Filter, RuleDescription
+from pairbus.broker.links.management_body import Context, Refused, Reply, integer, text, wrong
+from pairbus.broker.links.request_codec import Answer, no_entity, refusal
+from pairbus.broker.messages.topic import Subscription
+from pairbus.broker.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from pairbus.broker.rules.plain import wire
+from pairbus.errors import ConfigError
+
+_RULE: Final = 0x13700000004
+_EMPTY_ACTION: Final = 0x13700000005
+_SQL_ACTION: Final = 0x13700000006
+_SQL_FILTER: Final = 0x1370000006
+_TRUE_FILTER: Final = 0x1370000007
+_FALSE_FILTER: Final = 0x1370000008
+_CORRELATION_FILTER: Final = 0x1370000009
+_COMPATIBILITY_LEVEL: Final = 20
+
+# the key in a request's map -> the field of CorrelationFilter, in the order of the answer's list
+_CORRELATION: Final = {
+    "correlation-id": "correlation_id",
+    "message-id": "message_id",
+    "to": "to",
+    "reply-to": "reply_to",
+    "label": "label",
+    "session-id": "session_id",
+    "reply-to-session-id": "reply_to_session_id",
+    "content-type": "content_type",
+}
+
+
+def add_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    subscription = _subscription(context)
+    name = text(body, "rule-name")
+    described = body.get("rule-description")
+    if not isinstance(described, dict):
+        raise wrong("rule-description", described, "a map")
+    try:
+        rule = RuleDescription(
+            name=name,
+            filter=_filter(described),
+            action=_action(described.get("sql-rule-action")),
+            created_ms=context.now_ms,
+        )
+    except ConfigError as error:
+        raise Refused(AmqpError("com.microsoft:argument-error", str(error))) from error
+    if _find(subscription, name) is not None:
+        raise Refused(
+            AmqpError(
+                "com.microsoft:entity-already-exists",
+                f"{subscription.description} has a rule {name!r} already",
+            )
+        )
+    _store(subscription, (*subscription.description.rules, rule), reply)
+
+
+def remove_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    subscription = _subscription(context)
+    name = text(body, "rule-name")
+    rule = _find(subscription, name)
+    if rule is None:
+        raise Refused(no_entity(subscription.namespace.name, f"{subscription.name}/Rules/{name}"))
+    rules = tuple(other for other in subscription.description.rules if other is not rule)
+    _store(subscription, rules, reply)
+
+
+def enumerate_rules(context: Context, body: dict[str, Any], reply: Reply) -> None:
+    subscription = _subscription(context)
+    skip, top = integer(body, "skip"), integer(body, "top", least=1)
+    page = subscription.description.rules[skip : skip + top]
+    found = [{"rule-description": _described(rule)} for rule in page]
+    reply(Answer(200, body={"rules": found}) if found else Answer(204, "No Content"))
+
+
+def _subscription(context: Context) -> Subscription:
+    if not isinstance(context.queue, Subscription):
+        raise Refused(AmqpError("amqp:not-allowed", f"{context.queue.description} has no rules"))
+    return context.queue
+
+
+def _find(subscription: Subscription, name: str) -> RuleDescription | None:
+    rules = subscription.description.rules
+    return next((rule for rule in rules if rule.name.lower() == name.lower()), None)
+
+
+def _store(subscription: Subscription, rules: tuple[RuleDescription, ...], reply: Reply) -> None:
+    namespace = subscription.namespace
+    try:
+        namespace.update(subscription, replace(subscription.description, rules=rules))
+    except ConfigError as error:
+        raise Refused(AmqpError("amqp:not-allowed", str(error))) from error
+
+    def done(error: Exception | None) -> None:
+        failed = AmqpError("amqp:internal-error", f"the rule cannot be stored: {error}")
+        reply(refusal(failed) if error else Answer(200))
+
+    namespace.committer.when_durable(done)
+
+
+# reading
+
+
+def _filter(described: dict[str, Any]) -> Filter:
+    readers: dict[str, Callable[[Any], Filter]] = {
+        "sql-filter": lambda value: SqlFilter(text(_map(value, "sql-filter"), "expression")),
+        "correlation-filter": lambda value: _correlation(_map(value, "correlation-filter")),
+        "true-filter": lambda value: TrueFilter(),
+        "false-filter": lambda value: FalseFilter(),
+    }
+    for key, read in readers.items():
+        if described.get(key) is not None:
+            return read(described[key])
+    raise wrong("rule-description", sorted(described), f"a map with one of {', '.join(readers)}")
+
+
+def _correlation(values: dict[str, Any]) -> CorrelationFilter:
+    fields: dict[str, Any] = {}
+    for key, name in _CORRELATION.items():
+        if values.get(key) is not None:
+            fields[name] = text(values, key)
+    properties = values.get("properties") or {}
+    return CorrelationFilter(**fields, properties=dict(_map(properties, "properties")))
+
+
+def _action(value: Any) -> SqlAction | None:
+    if value is None:
+        return None
+    return SqlAction(text(_map(value, "sql-rule-action"), "expression"))
+
+
+def _map(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise wrong(name, value, "a map")
+    return value
+
+
+# writing
+
+
+def _described(rule: RuleDescription) -> Described:
+    action = (
+        Described(ULong(_EMPTY_ACTION), [])
+        if rule.action is None
+        else Described(ULong(_SQL_ACTION), [rule.action.expression, Int(_COMPATIBILITY_LEVEL)])
+    )
+    filter_ = _described_filter(rule.filter)
+    return Described(ULong(_RULE), [filter_, action, rule.name, Timestamp(rule.created_ms)])
+
+
+def _described_filter(filter_: Filter) -> Described:
+    match filter_:
+        case TrueFilter():
+            return Described(ULong(_TRUE_FILTER), [])
+        case FalseFilter():
+            return Described(ULong(_FALSE_FILTER), [])
+        case SqlFilter():
+            level = Int(_COMPATIBILITY_LEVEL)
+            return Described(ULong(_SQL_FILTER), [filter_.expression, level])
+        case CorrelationFilter():
+            fields = [getattr(filter_, name) for name in _CORRELATION.values()]
+            properties = {name: wire(value) for name, value in filter_.properties.items()}
+            return Described(ULong(_CORRELATION_FILTER), [*fields, properties])

@@ -1,0 +1,252 @@
+"""Who may do what: shared access signatures, PLAIN passwords and bearer tokens, made into grants.
+
+Pure: policies, the audience and `now` (UTC epoch seconds) are handed in, a Grant comes out or
+TokenRefused is raised with a reason that may be told to the client. The reason never holds a key or
+a signature. Which link or request needs which right is decided by the caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.errors import BrokerError
+
+_SAS_PREFIX: Final = "SharedAccessSignature "
+_BEARER_PREFIX: Final = "Bearer "
+_FIELDS: Final = ("sr", "sig", "se", "skn")
+_TOKEN_LENGTH_MAX: Final = 16_384
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SECONDS: Final = re.compile(r"[0-9]{1,12}")
+# Clients encode the policy name once or twice; a bound keeps a hostile name from costing more.
+_DECODINGS_MAX: Final = 4
+_BEARER_SECONDS: Final = 3600.0
+NEVER: Final = float("inf")
+
+
+class TokenRefused(BrokerError):
+    """The token proves nothing; `reason` is fit to be shown to the one who sent it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a checked token allows, and where, and until when."""
+
+    policy_name: str
+    rights: frozenset[Right]
+    scope: str
+    """Lower-case path prefix without slashes at its ends; empty for the whole namespace."""
+    expires_at: float
+    """UTC epoch seconds."""
+
+    def covers(self, entity_path: str) -> bool:
+        return _is_within(normalise_path(entity_path), self.scope)
+
+    def allows(self, right: Right) -> bool:
+        return right in self.rights or Right.MANAGE in self.rights
+
+    def is_expired(self, *, now: float) -> bool:
+        return now >= self.expires_at
+
+
+def verify(
+    token: str,
+    policies: Iterable[Policy],
+    *,
+    audience: str,
+    now: float,
+    accepts_bearer: bool = False,
+) -> Grant:
+    """Check a token as it came by `$cbs` or in an Authorization header, whatever its label said.
+
+    The SDKs label SAS tokens "jwt" and send them as "Bearer", so the content decides. `audience`
+    is what the token is presented for; the token must cover it. With `accepts_bearer`, any other
+    token is taken for one of Azure's identity service and is *not* checked: for local use only.
+    """
+    if len(token) > _TOKEN_LENGTH_MAX:
+        raise TokenRefused(f"the token has {len(token)} characters; at most {_TOKEN_LENGTH_MAX}")
+    if token[: len(_BEARER_PREFIX)].lower() == _BEARER_PREFIX.lower():
+        token = token[len(_BEARER_PREFIX) :].lstrip()
+    if token.startswith(_SAS_PREFIX):
+        return _verify_signature(token, policies, audience=audience, now=now)
+    if accepts_bearer and token:
+        return _unchecked_bearer(token, now=now)
+    raise TokenRefused(
+        "this is not a shared access signature, and this broker cannot check bearer tokens (JWT): "
+        "use a connection string with a SharedAccessKey"
+    )
+
+
+def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:
+    """SASL PLAIN: the user is a policy's name, the password its key; it holds for the namespace."""
+    policy = _policy(user, policies)
+    if not _is_one_of(password, policy.keys):
+        raise TokenRefused(f"the password is not the key of policy {policy.name!r}")
+    return Grant(policy_name=policy.name, rights=policy.rights, scope="", expires_at=NEVER)
+
+
+def make_token(policy: Policy, *, audience: str, expires_at: float) -> str:
+    """A signature as the SDKs make it: percent-encoded audience, signed in its encoded form."""
+    resource = quote(audience, safe="")
+    expiry = str(int(expires_at))
+    signature = quote(_sign(policy.key, resource, expiry), safe="")
+    return (
+        f"{_SAS_PREFIX}sr={resource}&sig={signature}&se={expiry}&skn={quote(policy.name, safe='')}"
+    )
+
+
+def normalise_path(address: str) -> str:
+    """`amqps://host:5671/Orders/?api-version=1` and `/orders` are both `orders`."""
+    address = re.split("[?#]", address, maxsplit=1)[0]
+    match = _SCHEME.match(address)
+    if match:
+        address = address[match.end() :].partition("/")[2]
+    return address.strip("/").lower()
+
+
+def _verify_signature(
+    token: str, policies: Iterable[Policy], *, audience: str, now: float
+) -> Grant:
+    fields = _fields(token[len(_SAS_PREFIX) :])
+    expires_at = _expiry(fields["se"])
+    policy = _policy(_decoded(fields["skn"]), policies)
+
+    # The signature is over the resource as it stands in the token, encoded or not.
+    # Compared as text: base64 has several spellings of the same bytes, and only one was signed.
+    expected = [_sign(key, fields["sr"], fields["se"]) for key in policy.keys]
+    if not _is_one_of(unquote(fields["sig"]), expected):
+        raise TokenRefused(
+            f"the signature does not match the key of policy {policy.name!r}: "
+            "check SharedAccessKey in the connection string"
+        )
+    if expires_at <= now:
+        raise TokenRefused(f"the token expired at {_utc(expires_at)}; it is now {_utc(now)}")
+
+    scope = _covered_scope(unquote(fields["sr"]), audience)
+    return Grant(policy_name=policy.name, rights=policy.rights, scope=scope, expires_at=expires_at)
+
+
+def _is_one_of(given: str, right: Iterable[str]) -> bool:
+    """In the same time whatever differs, and where."""
+    return any([hmac.compare_digest(given.encode(), one.encode()) for one in right])
+
+
+def _fields(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for part in text.strip().split("&"):
+        name, _, value = part.partition("=")
+        if name in fields:
+            raise TokenRefused(f"the shared access signature has {name!r} twice")
+        fields[name] = value
+    missing = [name for name in _FIELDS if not fields.get(name)]
+    if missing:
+        raise TokenRefused(f"the shared access signature lacks {', '.join(missing)}")
+    return fields
+
+
+def _expiry(text: str) -> float:
+    if not _SECONDS.fullmatch(text):
+        raise TokenRefused(f"the expiry se={text[:40]!r} is not a whole number of unix seconds")
+    return float(text)
+
+
+def _policy(name: str, policies: Iterable[Policy]) -> Policy:
+    for policy in policies:
+        if policy.name == name:
+            return policy
+    raise TokenRefused(f"there is no policy {name[:100]!r}: check SharedAccessKeyName")
+
+
+def _decoded(text: str) -> str:
+    for _ in range(_DECODINGS_MAX):
+        plain = unquote(text)
+        if plain == text:
+            break
+        text = plain
+    return text
+
+
+def _sign(key: str, resource: str, expiry: str) -> str:
+    # The key's text is the secret: it looks like base64, and is not decoded.
+    digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
+    return base64.b64encode(digest).decode()
+
+
+def _covered_scope(resource: str, audience: str) -> str:
+    """The path that the token is good for, once it is sure that the audience lies in it.
+
+    The scope comes from the signed resource alone, because the client chooses the audience. A
+    resource without a scheme is refused: whether `a.b/c` starts with a host or with an entity
+    would be a guess, and a wrong guess widens the token. An audience may be a bare path.
+    """
+    host, scope = _host_and_path(resource)
+    if not host:
+        raise TokenRefused(f"the resource sr={resource[:200]!r} is not a URI like sb://HOST/ENTITY")
+    audience_host, path = _host_and_path(audience)
+    if (not audience_host or host == audience_host) and _is_within(path, scope):
+        return scope
+    raise TokenRefused(
+        f"the token is for {resource[:200]!r}, which does not cover {audience[:200]!r}"
+    )
+
+
+def _host_and_path(address: str) -> tuple[str, str]:
+    """The port is left out: clients of one namespace write it or not as they please."""
+    match = _SCHEME.match(address)
+    if match is None:
+        return "", normalise_path(address)
+    authority = address[match.end() :].partition("/")[0]
+    return _host(authority), normalise_path(address)
+
+
+def _host(authority: str) -> str:
+    try:
+        host = urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return authority.lower()
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    return "localhost" if is_loopback else host
+
+
+def _is_within(path: str, scope: str) -> bool:
+    return not scope or path == scope or path.startswith(f"{scope}/")
+
+
+def _unchecked_bearer(token: str, *, now: float) -> Grant:
+    """A JWT's `exp` is honoured where it can be read, so that clients exercise their renewal."""
+    expires_at = now + _BEARER_SECONDS
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        expires_at = float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error, RecursionError):
+        pass
+    # Written so that an expiry of NaN, which JSON can carry, is refused.
+    if not now < expires_at:
+        raise TokenRefused(f"the bearer token expired; it is now {_utc(now)}")
+    return Grant(policy_name="bearer", rights=frozenset(Right), scope="", expires_at=expires_at)
+
+
+def _utc(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.0f} s after 1970"

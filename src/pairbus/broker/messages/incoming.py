@@ -1,0 +1,193 @@
+"""A message on its way in: what is read of it, and what is wrong with it.
+
+Pure: the queue's description is handed in, a `Checked` message or an error comes out. The body is
+not looked at; identifiers and annotations are decoded only where the queue's settings ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pairbus.amqp.codec import sections
+from pairbus.amqp.codec.sections import Parts, slice_message
+from pairbus.amqp.codec.stamp import (
+    STAMPED_KEYS,
+    with_application_properties,
+    with_property,
+    without_annotations,
+)
+from pairbus.amqp.codec.values import encode
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.messages import lifecycle
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE
+from pairbus.broker.messages.mailbox import Tokens
+from pairbus.broker.messages.message import Message
+
+UINT_MAX: Final = 2**32 - 1
+_PING_BYTES: Final = PING_CONTENT_TYPE.encode()
+_NULL: Final = 0x40
+_YEAR_10000_MS: Final = 253_402_300_800_000
+_ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
+"""A properties section with nothing but a message id of 32 characters, which follow."""
+_BODY_SECTIONS: Final = (b"\x00\x53\x75\xa0\x00", b"\x00\x53\x75\xb0\x00\x00\x00\x00", b"")
+_STAMPED_NAMES: Final = frozenset(key.decode() for key in STAMPED_KEYS)
+_SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+_PARTITION_KEY: Final = "x-opt-partition-key"
+
+
+@dataclass(slots=True)
+class Incoming:
+    parts: Parts
+    size: int
+
+
+@dataclass(slots=True)
+class Checked:
+    """A message that a queue will take, and what had to be read of it for that."""
+
+    parts: Parts
+    size: int
+    session_id: str | None = None
+    message_id: str | None = None
+    due_ms: int | None = None
+    partition_key: str | None = None
+    partition_id: int | None = None
+    """Of a message that had one before."""
+    is_ping: bool = False
+    hops: int = 0
+    """How often it was forwarded, through topics too."""
+
+
+def check(
+    incoming: Incoming, description: EntityDescription, tokens: Tokens
+) -> Checked | AmqpError:
+    parts = incoming.parts
+    one = Checked(parts, incoming.size)
+    try:
+        _give_id(parts, tokens)
+        if description.reads_identifiers:
+            one.session_id = sections.group_id(parts)
+            one.message_id = sections.message_id(parts)
+        if parts.annotation_count:
+            _read_annotations(one)
+        one.is_ping = _is_ping(parts)
+    except ValueError as trouble:
+        return AmqpError("amqp:decode-error", f"the message for {description.name!r}: {trouble}")
+    return (
+        lifecycle.refusal_of_message(description, size=one.size, session_id=one.session_id)
+        or _refusal_of_partition_key(description, one)
+        or one
+    )
+
+
+def _read_annotations(one: Checked) -> None:
+    parts = one.parts
+    notes = sections.read_annotations(parts.annotations)
+    due = notes.get(_SCHEDULED_TIME)
+    if isinstance(due, int):
+        if not 0 <= due < _YEAR_10000_MS:
+            raise ValueError(f"{_SCHEDULED_TIME} is {due}, which is no time before year 10000")
+        one.due_ms = int(due)
+    key = notes.get(_PARTITION_KEY)
+    if isinstance(key, str):
+        one.partition_key = key
+    if not _STAMPED_NAMES.isdisjoint(notes):
+        # Of a message that was received and is sent again: these were our own words.
+        parts.annotations, parts.annotation_count = without_annotations(
+            parts.annotations, STAMPED_KEYS
+        )
+
+
+def _is_ping(parts: Parts) -> bool:
+    """Empty body and the ping's content type (B-11); nearly all messages end at the first test."""
+    if _PING_BYTES not in parts.bare or sections.content_type(parts) != PING_CONTENT_TYPE:
+        return False
+    ends = [span[1] for span in (parts.properties, parts.application_properties) if span]
+    return parts.bare[max(ends) :] in _BODY_SECTIONS
+
+
+def _give_id(parts: Parts, tokens: Tokens) -> None:
+    """The service names what came without a message id; Node's SDK cannot settle without one."""
+    span = parts.properties
+    if span is None:
+        # By hand, because a plain message of an AMQP client has no properties at all.
+        shift = len(_ID_SECTION) + 32
+        parts.bare = _ID_SECTION + tokens.next().hex().encode() + parts.bare
+        parts.properties = (0, shift)
+        if (other := parts.application_properties) is not None:
+            parts.application_properties = (other[0] + shift, other[1] + shift)
+        return
+    position, count = sections.section_values(parts.bare, *span)
+    if count and parts.bare[position] != _NULL:
+        return
+    named = slice_message(with_property(parts.bare, span, 0, encode(tokens.next().hex())))
+    parts.bare, parts.properties = named.bare, named.properties
+    parts.application_properties = named.application_properties
+
+
+def _refusal_of_partition_key(description: EntityDescription, one: Checked) -> AmqpError | None:
+    if one.session_id is None or one.partition_key is None or one.session_id == one.partition_key:
+        return None
+    return AmqpError(
+        "com.microsoft:argument-error",
+        f"a message for {description.name!r} has session id {one.session_id!r} and partition key "
+        f"{one.partition_key!r}: where both are given they must be the same",
+    )
+
+
+def why(reason: str | None, description: str | None) -> dict[str, str]:
+    named = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    return {name: text for name, text in named.items() if text is not None}
+
+
+def parts_of(message: Message, properties: Mapping[str, Any]) -> Parts:
+    """A stored message as it would be sent again."""
+    parts = slice_message(message.bare)
+    if properties:
+        parts = slice_message(
+            with_application_properties(parts.bare, parts.application_properties, properties)
+        )
+    parts.durable, parts.priority, parts.ttl_ms = message.durable, message.priority, message.ttl_ms
+    parts.annotations, parts.annotation_count = message.annotations, message.annotation_count
+    parts.delivery_annotations = message.delivery_annotations
+    parts.delivery_annotation_count = message.delivery_annotation_count
+    return parts
+
+
+def to_message(
+    one: Checked,
+    number: int,
+    times: lifecycle.Times,
+    *,
+    enqueued_sequence: int,
+    partition_id: int | None = None,
+    dead_letter_source: str | None = None,
+) -> Message:
+    parts = one.parts
+    ttl_ms = times.ttl_ms
+    if ttl_ms is not None and ttl_ms > UINT_MAX:
+        ttl_ms = UINT_MAX  # the header's field has 32 bits
+    return Message(
+        number,
+        times.state,
+        times.enqueued_ms,
+        times.expires_ms,
+        ttl_ms,
+        times.due_ms,
+        0,
+        one.session_id,
+        parts.durable,
+        parts.priority,
+        parts.annotations,
+        parts.annotation_count,
+        parts.delivery_annotations,
+        parts.delivery_annotation_count,
+        enqueued_sequence,
+        dead_letter_source,
+        partition_id,
+        one.size,
+        parts.bare,
+    )

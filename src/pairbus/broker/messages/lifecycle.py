@@ -1,0 +1,215 @@
+"""What becomes of a message: pure decisions, handed the time and the queue's description.
+
+Nothing here reads a clock, a file or a socket, and nothing changes: each function answers a
+question about one message, and `queue.py` acts on the answer. Times are epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.descriptions import EntityDescription, Status, milliseconds
+from pairbus.broker.messages.message import Message, State
+
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+
+REASON_DELIVERIES: Final = "MaxDeliveryCountExceeded"
+REASON_EXPIRED: Final = "TTLExpiredException"
+FORWARD_HOPS_MAX: Final = 4
+_ACTIVE: Final = int(State.ACTIVE)
+_SCHEDULED: Final = int(State.SCHEDULED)
+
+
+class Kind(Enum):
+    """Which of a queue's three mailboxes a message lies in."""
+
+    MAIN = 0
+    DEAD_LETTER = 1
+    TRANSFER_DEAD_LETTER = 2
+
+
+class Settlement(Enum):
+    COMPLETE = auto()
+    ABANDON = auto()
+    DEFER = auto()
+    DEAD_LETTER = auto()
+    RELEASE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """It is gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """It is available again, in its old place."""
+
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Only its sequence number reaches it from now on."""
+
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """It goes to the dead-letter queue, or where that is forwarded."""
+
+    reason: str | None
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The request cannot be granted, and changes nothing."""
+
+    error: AmqpError
+
+
+Decision = Remove | Return | Defer | Bury | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a message counts as enqueued, and what follows from that."""
+
+    state: int
+    """A plain number: SQLite's binding takes half a microsecond longer for a member of an enum."""
+    enqueued_ms: int
+    ttl_ms: int | None
+    expires_ms: int | None
+    due_ms: int | None
+
+
+def effective_ttl_ms(queue: EntityDescription, message_ttl_ms: int | None) -> int | None:
+    """The smaller of the message's and the queue's (B-05)."""
+    default = milliseconds(queue.default_message_time_to_live)
+    if message_ttl_ms is None:
+        return default
+    return message_ttl_ms if default is None else min(message_ttl_ms, default)
+
+
+def times_at_enqueue(
+    queue: EntityDescription, *, ttl_ms: int | None, due_ms: int | None, now_ms: int
+) -> Times:
+    """A time to live starts when the message can first be received, not when it is scheduled."""
+    if due_ms is not None and due_ms > now_ms:
+        return Times(_SCHEDULED, now_ms, ttl_ms, None, due_ms)
+    ttl = effective_ttl_ms(queue, ttl_ms)
+    return Times(_ACTIVE, now_ms, ttl, None if ttl is None else now_ms + ttl, None)
+
+
+def refusal_to_send(queue: EntityDescription) -> AmqpError | None:
+    if queue.status is not Status.ACTIVE and queue.status is not Status.RECEIVE_DISABLED:
+        return AmqpError(
+            "com.microsoft:entity-disabled",
+            f"{queue} is {queue.status.value}: it takes no messages",
+        )
+    return None
+
+
+def refusal_to_receive(queue: EntityDescription, kind: Kind) -> AmqpError | None:
+    if queue.status in (Status.DISABLED, Status.RECEIVE_DISABLED):
+        return AmqpError(
+            "com.microsoft:entity-disabled",
+            f"{queue} is {queue.status.value}: it gives out no messages",
+        )
+    if queue.forward_to is not None and kind is Kind.MAIN:
+        return AmqpError(
+            "amqp:not-allowed",
+            f"{queue} forwards to {queue.forward_to!r}: receive from there",
+        )
+    return None
+
+
+def refusal_of_message(
+    queue: EntityDescription, *, size: int, session_id: str | None
+) -> AmqpError | None:
+    """The message's own fault. (That the queue is full is asked of `refusal_of_size`.)"""
+    limit = queue.max_message_size_in_kilobytes * 1024
+    if size > limit:
+        return AmqpError(
+            "amqp:link:message-size-exceeded",
+            f"the message has {size} bytes; {queue} takes at most {limit}",
+        )
+    if queue.requires_session and session_id is None:
+        return AmqpError(
+            "amqp:not-allowed",
+            f"{queue} requires sessions: the message needs a session id",
+        )
+    return None
+
+
+def refusal_of_size(queue: EntityDescription, *, used: int, added: int) -> AmqpError | None:
+    limit = queue.max_size_in_megabytes * 1024 * 1024
+    if used + added > limit:
+        return AmqpError(
+            "amqp:resource-limit-exceeded",
+            f"{queue} is full: {used} of {limit} bytes are taken, {added} more do not fit",
+        )
+    return None
+
+
+def settled(
+    settlement: Settlement,
+    message: Message,
+    queue: EntityDescription,
+    kind: Kind,
+    *,
+    reason: str | None = None,
+    description: str | None = None,
+) -> Decision:
+    """What a receiver's word about a message it holds the lock of leads to."""
+    match settlement:
+        case Settlement.COMPLETE:
+            return Remove()
+        case Settlement.RELEASE:
+            return Return(message.delivery_count)
+        case Settlement.ABANDON:
+            return _delivery_failed(message, queue, kind)
+        case Settlement.DEFER:
+            return Defer(message.delivery_count)
+        case Settlement.DEAD_LETTER:
+            if kind is not Kind.MAIN:
+                return Refuse(
+                    AmqpError(
+                        "amqp:not-allowed",
+                        f"a dead letter of {queue} cannot be dead-lettered again",
+                    )
+                )
+            return Bury(reason, description)
+
+
+def lock_lapsed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
+    return _delivery_failed(message, queue, kind)
+
+
+def _delivery_failed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
+    count = message.delivery_count + 1
+    if message.state == State.DEFERRED:
+        # A deferred message was asked for by number; it goes back to where it was found.
+        return Defer(count)
+    if kind is Kind.MAIN and count >= queue.max_delivery_count:
+        return Bury(
+            REASON_DELIVERIES,
+            f"Message could not be consumed after {queue.max_delivery_count} delivery attempts.",
+        )
+    return Return(count)
+
+
+def is_expired(message: Message, *, now_ms: int) -> bool:
+    return message.expires_ms is not None and message.expires_ms <= now_ms
+
+
+def expired(queue: EntityDescription) -> Decision:
+    """Only messages in the main mailbox have an expiry: burying one takes it off."""
+    if queue.dead_lettering_on_message_expiration:
+        return Bury(REASON_EXPIRED, "The message expired and was dead lettered.")
+    return Remove()

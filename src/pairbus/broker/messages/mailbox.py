@@ -1,0 +1,244 @@
+"""One of a queue's three mailboxes (messages, dead letters, transfer dead letters) in memory.
+
+It knows which messages are available, who holds which lock, and who waits with credit. It takes
+the time from its callers and writes nothing: `queue.py` decides and stores. Times are epoch
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.message import Message
+from pairbus.broker.messages.sessions import Session, Sessions
+from pairbus.broker.messages.window import Window
+from pairbus.broker.storage.store import Counters, Store
+
+_TOKEN_BYTES: Final = 16
+_TOKENS_AT_ONCE: Final = 256
+
+
+class Consumer(Protocol):
+    """A link that takes messages. Its credit and its connection's back-pressure are its own."""
+
+    session: Session | None
+
+    def can_take(self) -> bool: ...
+    def deliver(self, message: Message, *, now_ms: int) -> None: ...
+    def session_lost(self) -> None: ...
+
+
+class Lock:
+    """A message lent to a receiver. The token is the delivery's tag: a GUID in .NET's order."""
+
+    __slots__ = ("consumer", "message", "session", "token", "until_ms")
+
+    def __init__(
+        self,
+        token: bytes,
+        message: Message,
+        until_ms: int,
+        consumer: Consumer | None,
+        session: Session | None,
+    ) -> None:
+        self.token = token
+        self.message = message
+        self.until_ms = until_ms
+        self.consumer = consumer
+        self.session = session
+
+
+class Tokens:
+    """Random lock tokens; the system is asked for many at a time."""
+
+    __slots__ = ("_stock",)
+
+    def __init__(self) -> None:
+        self._stock: list[bytes] = []
+
+    def next(self) -> bytes:
+        if not self._stock:
+            noise = os.urandom(_TOKEN_BYTES * _TOKENS_AT_ONCE)
+            self._stock = [noise[n : n + 16] for n in range(0, len(noise), _TOKEN_BYTES)]
+        return self._stock.pop()
+
+
+def guid(token: bytes) -> bytes:
+    """Between .NET's mixed order (delivery tags) and RFC 4122's (AMQP uuids); its own inverse."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+class Mailbox:
+    def __init__(
+        self, kind: Kind, counters: Counters, store: Store, tokens: Tokens, *, has_sessions: bool
+    ) -> None:
+        self.kind = kind
+        self.counters = counters
+        self.held: dict[int, Message] = {}
+        self.locks: OrderedDict[bytes, Lock] = OrderedDict()  # soonest to lapse first
+        self._mixed_until_ms = 0
+        self.attached = 0
+        self._store = store
+        self._tokens = tokens
+        self._hungry: OrderedDict[Consumer, None] = OrderedDict()  # whose turn it is comes first
+        self._window = Window(
+            self.held,
+            lambda after, upto, count: store.read_active(
+                counters.mailbox_id, after=after, upto=upto, count=count
+            ),
+            last_committed=counters.last_sequence,
+        )
+        self.sessions: Sessions | None = None
+        if has_sessions:
+            self.sessions = Sessions(
+                store.session_counts(counters.mailbox_id), self._new_session_window
+            )
+
+    # messages
+
+    def next_sequence(self) -> int:
+        self.counters.last_sequence += 1
+        return self.counters.last_sequence
+
+    def arrive(self, message: Message) -> None:
+        """An active message has become durable."""
+        wanted = self.attached > 0
+        if self.sessions is not None and message.session_id is not None:
+            session = self.sessions.count(message.session_id, +1)
+            if session.window is not None and session.holder is not None:
+                session.window.arrive(message, wanted=wanted)
+                self.hunger(session.holder)
+            else:
+                self.held.pop(message.sequence, None)
+            if message.sequence > self._window.last_committed:
+                self._window.last_committed = message.sequence
+        else:
+            self._window.arrive(message, wanted=wanted)
+
+    def give_back(self, message: Message) -> None:
+        """Available again, in its old place."""
+        if self.sessions is not None and message.session_id is not None:
+            session = self.sessions.find(message.session_id)
+            if session is not None and session.window is not None and session.holder is not None:
+                session.window.give_back(message)
+                self.hunger(session.holder)
+            else:
+                self.held.pop(message.sequence, None)  # nobody holds the session: the disk has it
+        else:
+            self._window.give_back(message)
+
+    def forget(self, message: Message, *, was_active: bool) -> None:
+        """It is durable that the message is no longer available here."""
+        self.held.pop(message.sequence, None)
+        if message.lock is not None:
+            self.locks.pop(message.lock.token, None)
+            message.lock = None
+        if was_active and self.sessions is not None and message.session_id is not None:
+            self.sessions.count(message.session_id, -1)
+
+    def take(self, session: Session | None) -> Message | None:
+        if session is not None and session.is_ending:
+            return None  # it is nobody's any more
+        window = self._window if session is None else session.window
+        return None if window is None else window.take()
+
+    def find(self, sequence: int) -> Message | None:
+        return self.held.get(sequence) or self._store.read_one(self.counters.mailbox_id, sequence)
+
+    # locks
+
+    def lock(
+        self, message: Message, *, until_ms: int, consumer: Consumer | None, session: Session | None
+    ) -> Lock:
+        token = self._tokens.next()
+        lock = Lock(token, message, until_ms, consumer, session)
+        message.lock = lock
+        self.held[message.sequence] = message
+        self.locks[token] = lock
+        return lock
+
+    def valid_lock(self, token: bytes, *, now_ms: int) -> Lock | None:
+        lock = self.locks.get(token)
+        if lock is None or lock.message.busy:
+            return None
+        until_ms = lock.until_ms if lock.session is None else lock.session.until_ms
+        return lock if until_ms > now_ms else None
+
+    def unlock(self, lock: Lock) -> None:
+        self.locks.pop(lock.token, None)
+        lock.message.lock = None
+
+    def renew(self, lock: Lock, *, until_ms: int) -> None:
+        lock.until_ms = until_ms
+        self.locks.move_to_end(lock.token)
+
+    def lapsed_locks(self, *, now_ms: int) -> list[Lock]:
+        """Sessions' messages follow their session's lock, so they are not among them."""
+        found = []
+        is_mixed = now_ms < self._mixed_until_ms
+        if not is_mixed:
+            self._mixed_until_ms = 0
+        for lock in self.locks.values():
+            if lock.session is None:
+                if lock.until_ms <= now_ms:
+                    if not lock.message.busy:
+                        found.append(lock)
+                elif not is_mixed:
+                    break
+        return found
+
+    def mix_locks(self) -> None:
+        """Locks are shorter from now on: those that are out no longer end in their order."""
+        self._mixed_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
+
+    @property
+    def next_lapse_ms(self) -> int | None:
+        if self.sessions is not None:
+            return self.sessions.next_lapse_ms
+        ends = (lock.until_ms for lock in self.locks.values() if not lock.message.busy)
+        return min(ends, default=None) if self._mixed_until_ms else next(ends, None)
+
+    # those who take
+
+    def attach(self, consumer: Consumer) -> None:
+        self.attached += 1
+
+    def detach(self, consumer: Consumer) -> None:
+        self.attached -= 1
+        self._hungry.pop(consumer, None)
+        if self.attached == 0:
+            self._window.clear()  # nobody is there to take them: the disk has them
+
+    def hunger(self, consumer: Consumer) -> None:
+        """It has credit, or has room again."""
+        self._hungry.setdefault(consumer, None)
+
+    def next_delivery(self) -> tuple[Consumer, Message] | None:
+        """In turn among those with credit; None when nobody is hungry or nothing is there."""
+        hungry = self._hungry
+        while hungry:  # each lap delivers, or takes one consumer out
+            consumer = next(iter(hungry))
+            if not consumer.can_take():
+                del hungry[consumer]
+                continue
+            message = self.take(consumer.session)
+            if message is not None:
+                if len(hungry) > 1:
+                    hungry.move_to_end(consumer)
+                return consumer, message
+            if consumer.session is None:
+                return None  # they all take from the same window
+            del hungry[consumer]  # its session has no more; `arrive` brings it back
+        return None
+
+    def _new_session_window(self, session_id: str) -> Window:
+        return Window(
+            self.held,
+            lambda after, upto, count: self._store.read_session(
+                self.counters.mailbox_id, session_id, after=after, upto=upto, count=count
+            ),
+            last_committed=self._window.last_committed,
+        )

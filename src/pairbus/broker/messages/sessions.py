@@ -1,0 +1,119 @@
+"""Who holds which session of a mailbox, and which session is next.
+
+A session is available while it has active messages and nobody holds it; those who asked for "the
+next one" get them in the order in which they became available. A session that nobody holds costs
+one small object and keeps its messages on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from pairbus.broker.messages.window import Window
+
+if TYPE_CHECKING:
+    from pairbus.broker.messages.mailbox import Consumer
+
+
+class Session:
+    __slots__ = ("active", "holder", "is_ending", "session_id", "until_ms", "window")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.active = 0
+        """Durable active messages, those that its holder has locked too."""
+        self.holder: Consumer | None = None
+        self.until_ms = 0
+        self.is_ending = False
+        """Nobody's any more, but its messages are still on their way back to the disk."""
+        self.window: Window | None = None
+        """Only while it is held."""
+
+
+class Sessions:
+    def __init__(self, counts: Iterable[tuple[str, int]], window: Callable[[str], Window]) -> None:
+        self._new_window = window
+        self._sessions: dict[str, Session] = {}
+        self._available: OrderedDict[str, None] = OrderedDict()
+        self._held: dict[str, Session] = {}
+        for session_id, active in counts:
+            session = self._sessions[session_id] = Session(session_id)
+            session.active = active
+            self._available[session_id] = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def with_messages(self) -> list[str]:
+        return [name for name, session in self._sessions.items() if session.active > 0]
+
+    def is_held(self, session_id: str) -> bool:
+        return session_id in self._held
+
+    @property
+    def has_held(self) -> bool:
+        return bool(self._held)
+
+    def next_available(self) -> str | None:
+        return next(iter(self._available), None)
+
+    def hold(self, session_id: str, holder: Consumer, *, until_ms: int) -> Session:
+        """The caller has asked `is_held` before."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = self._sessions[session_id] = Session(session_id)
+        assert session.holder is None
+        session.holder, session.until_ms = holder, until_ms
+        session.window = self._new_window(session_id)
+        self._available.pop(session_id, None)
+        self._held[session_id] = session
+        return session
+
+    def renew(self, session: Session, *, until_ms: int) -> None:
+        session.until_ms = until_ms
+
+    def let_go(self, session: Session) -> None:
+        """Its messages' locks have been taken back before."""
+        session.holder = None
+        session.is_ending = False
+        if session.window is not None:
+            session.window.clear()
+        session.window = None
+        self._held.pop(session.session_id, None)
+        self._settle(session)
+
+    def lapsed(self, *, now_ms: int) -> list[Session]:
+        return [
+            session
+            for session in self._held.values()
+            if session.until_ms <= now_ms and not session.is_ending
+        ]
+
+    @property
+    def next_lapse_ms(self) -> int | None:
+        ends = (session.until_ms for session in self._held.values() if not session.is_ending)
+        return min(ends, default=None)
+
+    def count(self, session_id: str, change: int) -> Session:
+        """A message of it became active (+1) or ceased to be (-1)."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = self._sessions[session_id] = Session(session_id)
+        session.active += change
+        assert session.active >= 0, session_id
+        if session.holder is None:
+            self._settle(session)
+        return session
+
+    def _settle(self, session: Session) -> None:
+        """Put a session that nobody holds where it belongs."""
+        if session.active > 0:
+            self._available.setdefault(session.session_id, None)
+        else:
+            self._available.pop(session.session_id, None)
+            del self._sessions[session.session_id]

@@ -1,0 +1,276 @@
+"""Topics and subscriptions: one message in, a copy for each subscription whose rules match.
+
+A topic takes messages like a queue and keeps only scheduled ones; a subscription gives them out
+like a queue and takes none from senders. All copies of a message, and of a batch, are stored in
+one transaction. Copies that are alike share one body on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.codec.sections import group_id, read_annotations
+from pairbus.broker.entities.descriptions import EntityDescription, Status
+from pairbus.broker.entities.topic_entities import (
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.broker.messages import forwarding as passage
+from pairbus.broker.messages import lifecycle
+from pairbus.broker.messages.enqueue import Intake
+from pairbus.broker.messages.incoming import Checked, to_message
+from pairbus.broker.messages.message import PARTITION_SHIFT, Message, State
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.rules import (
+    Changes,
+    EvaluationError,
+    Facts,
+    TrueFilter,
+    apply_changes,
+    compile_action,
+    compile_filter,
+)
+from pairbus.broker.storage.store import Counters, StoredEntity
+
+if TYPE_CHECKING:
+    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.messages.forwarding import Placed
+
+_SHARED_FROM_BYTES: Final = 256
+"""A smaller body costs less to copy than to share."""
+_SCHEDULE: Final = "ScheduledEnqueueTimeUtc"
+_RULE_NAME: Final = "RuleName"
+"""The property by which a copy that an action made tells which rule made it."""
+_REASON_EVALUATION: Final = "FilterEvaluationException"
+_REASON_SESSION: Final = "Session ID is null."
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    description: RuleDescription
+    matches: Callable[[Facts], bool] | None
+    """None: always."""
+    action: Callable[[Facts], Changes] | None
+
+
+def _compiled(rule: RuleDescription) -> _Rule:
+    return _Rule(
+        rule,
+        None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
+        None if rule.action is None else compile_action(rule.action),
+    )
+
+
+def _changed(one: Checked, rule: _Rule, changes: Changes) -> Checked:
+    changes.user_set.setdefault(_RULE_NAME, rule.description.name)
+    try:
+        parts = apply_changes(one.parts, changes)
+    except ValueError as error:  # a result that has no place in a message
+        raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
+    due_ms = None
+    if _SCHEDULE in changes.system:
+        due_ms = read_annotations(parts.annotations).get("x-opt-scheduled-enqueue-time")
+    size = one.size + len(parts.bare) - len(one.parts.bare)
+    return replace(one, parts=parts, size=size, due_ms=due_ms)
+
+
+class Subscription(Queue):
+    description: SubscriptionDescription
+    _rules: Sequence[_Rule] = ()
+
+    def redescribe(self, description: EntityDescription) -> None:
+        super().redescribe(description)
+        assert isinstance(description, SubscriptionDescription)
+        # A subscription may have thousands of rules: only what is new is compiled.
+        known = {id(rule.description): rule for rule in self._rules}
+        self._rules = [known.get(id(rule)) or _compiled(rule) for rule in description.rules]
+
+    @property
+    def takes_copies(self) -> bool:
+        return self.description.status not in (Status.DISABLED, Status.SEND_DISABLED)
+
+    def copies(self, one: Checked, facts: Facts) -> list[Checked]:
+        """One for all rules without an action together, and one for each with an action.
+
+        The first is the message itself, so whoever changes it copies it. Raises EvaluationError.
+        """
+        found: list[Checked] = []
+        is_plain = False
+        for rule in self._rules:
+            if rule.matches is not None and not rule.matches(facts):
+                continue
+            if rule.action is None:
+                is_plain = True
+            else:
+                found.append(_changed(one, rule, rule.action(facts)))
+        if is_plain:
+            found.insert(0, one)
+        return found
+
+
+class Topic(Queue):
+    description: TopicDescription
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        stored: StoredEntity,
+        description: EntityDescription,
+        counters: Sequence[Counters],
+    ) -> None:
+        super().__init__(namespace, stored, description, counters)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.intake = TopicIntake(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """What waits in its subscriptions counts towards the topic's quota."""
+        own = self.main.counters.bytes
+        return own + sum(other.size_bytes for other in self.subscriptions.values())
+
+    @property
+    def is_in_use(self) -> bool:
+        return super().is_in_use or any(s.is_in_use for s in self.subscriptions.values())
+
+    @property
+    def idle_since_ms(self) -> int:
+        """What is done with its subscriptions is use of the topic."""
+        own = super().idle_since_ms
+        return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What all copies of a message have in common."""
+
+    enqueued_sequence: int
+    source: str | None
+    now_ms: int
+
+
+class TopicIntake(Intake):
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(topic)
+        self._topic = topic
+
+    def deposit(
+        self,
+        one: Checked,
+        number: int,
+        times: lifecycle.Times,
+        *,
+        enqueued_sequence: int,
+        now_ms: int,
+        source: str | None = None,
+    ) -> tuple[int, Placed]:
+        if times.state == State.SCHEDULED:
+            return super().deposit(
+                one,
+                number,
+                times,
+                enqueued_sequence=enqueued_sequence,
+                now_ms=now_ms,
+                source=source,
+            )
+        topic = self._topic
+        topic.namespace.store.keep_count(topic.main.counters)
+        one.parts.ttl_ms = times.ttl_ms
+        one.due_ms = None  # its time has come
+        facts = Facts.from_parts(
+            one.parts,
+            sequence=number,
+            enqueued_sequence=enqueued_sequence,
+            enqueued_ms=now_ms,
+            expires_ms=times.expires_ms,
+            size=one.size,
+            dead_letter_source=source,
+        )
+        one.partition_id = self._partition(one, number)
+        origin = _Origin(enqueued_sequence, source, now_ms)
+        placed: Placed = []
+        copies: Placed = []
+        for subscription in topic.subscriptions.values():
+            if subscription.takes_copies:
+                self._copy(subscription, one, facts, origin, copies, placed)
+        self._share(copies)
+        for owner, mailbox, message in copies:
+            owner.place(mailbox, message)
+        placed += copies
+        if one.partition_id is not None:
+            number |= one.partition_id << PARTITION_SHIFT
+        return number, placed
+
+    def _copy(
+        self,
+        subscription: Subscription,
+        one: Checked,
+        facts: Facts,
+        origin: _Origin,
+        copies: Placed,
+        placed: Placed,
+    ) -> None:
+        """Add what the subscription takes to `copies`, or to `placed` what goes another way."""
+        description = subscription.description
+        try:
+            matching = subscription.copies(one, facts)
+        except EvaluationError as error:
+            if description.dead_lettering_on_filter_evaluation_exceptions:
+                placed += self._bury(subscription, one, origin, _REASON_EVALUATION, str(error))
+            return
+        for each in matching:
+            # Read again: an action may have set it.
+            session_id = group_id(each.parts) if description.requires_session else None
+            each.session_id = session_id
+            if description.forward_to is not None:
+                own = subscription.main.next_sequence()
+                subscription.namespace.store.keep_count(subscription.main.counters)
+                placed += passage.forward(
+                    subscription, replace(each), own, now_ms=origin.now_ms, source=origin.source
+                )
+            elif description.requires_session and session_id is None:
+                text = f"{description} requires sessions, and the message has no session id"
+                placed += self._bury(subscription, each, origin, _REASON_SESSION, text)
+            else:
+                message = self._message(subscription, each, origin)
+                copies.append((subscription, subscription.main, message))
+
+    def _message(self, subscription: Subscription, one: Checked, origin: _Origin) -> Message:
+        times = subscription.intake.plain_times(origin.now_ms)
+        if one.parts.ttl_ms is not None or one.due_ms is not None:
+            times = lifecycle.times_at_enqueue(
+                subscription.description,
+                ttl_ms=one.parts.ttl_ms,
+                due_ms=one.due_ms,
+                now_ms=origin.now_ms,
+            )
+        return to_message(
+            one,
+            subscription.main.next_sequence(),
+            times,
+            enqueued_sequence=origin.enqueued_sequence,
+            partition_id=one.partition_id,
+            dead_letter_source=origin.source,
+        )
+
+    def _bury(
+        self, subscription: Subscription, one: Checked, origin: _Origin, reason: str, text: str
+    ) -> Placed:
+        message = self._message(subscription, one, origin)
+        subscription.namespace.store.keep_count(subscription.main.counters)
+        return passage.bury(subscription, message, reason, text, now_ms=origin.now_ms)
+
+    def _share(self, copies: Placed) -> None:
+        """The same bytes are stored once."""
+        alike: dict[bytes, list[Message]] = defaultdict(list)
+        for _, _, message in copies:
+            if len(message.bare) >= _SHARED_FROM_BYTES:
+                alike[message.bare].append(message)
+        for bare, messages in alike.items():
+            if len(messages) > 1:
+                body_id = self._topic.namespace.store.share(bare, len(messages))
+                for message in messages:
+                    message.body_id, message.bare = body_id, bare

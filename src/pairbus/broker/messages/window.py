@@ -1,0 +1,105 @@
+"""The part of a mailbox that is in memory, in order.
+
+A queue may hold millions of messages on the disk; a window holds the next thousand or so that can
+be given out. The rule that keeps it right: every available message up to `loaded_upto` is in
+memory, everything beyond is read from the disk when its turn comes. A message that returns to its
+old place, or arrives below that mark (dead letters keep their numbers), joins the heap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from pairbus.broker.messages.message import Message
+
+COUNT_MAX: Final = 1000
+BYTES_MAX: Final = 8 * 1024 * 1024
+READ_COUNT: Final = 500
+
+Reader = Callable[[int, int, int], list[Message]]
+"""(after, upto, count) -> the committed available messages in that range, in order."""
+
+
+class Window:
+    __slots__ = ("_bytes", "_held", "_read", "_ready", "last_committed", "loaded_upto")
+
+    def __init__(self, held: dict[int, Message], read: Reader, *, last_committed: int) -> None:
+        self._held = held
+        """All messages of the mailbox in memory by number, those that are locked too."""
+        self._read = read
+        self._ready: list[int] = []
+        self._bytes = 0
+        self.loaded_upto = 0
+        self.last_committed = last_committed
+
+    def arrive(self, message: Message, *, wanted: bool) -> None:
+        """A message has become durable. `wanted`: somebody is there to take it soon."""
+        number = message.sequence
+        kept = False
+        has_room = len(self._ready) < COUNT_MAX and self._bytes < BYTES_MAX
+        if number <= self.loaded_upto:
+            if has_room:
+                kept = self.give_back(message)
+            else:
+                self._forget_from(number)
+        elif self.loaded_upto >= self.last_committed and has_room and wanted:
+            self.loaded_upto = number
+            kept = self.give_back(message)
+        if not kept:
+            self._held.pop(number, None)
+        if number > self.last_committed:
+            self.last_committed = number
+
+    def give_back(self, message: Message) -> bool:
+        """Available again; False if that is beyond what is in memory, and left to the disk."""
+        number = message.sequence
+        if number > self.loaded_upto:
+            # In memory it would come before those in front of it, which are only on the disk.
+            self._held.pop(number, None)
+            return False
+        self._held[number] = message
+        self._bytes += message.size
+        heappush(self._ready, number)
+        return True
+
+    def take(self) -> Message | None:
+        """The first available message, out of the heap but still held in memory."""
+        while self._ready or self._refill():
+            message = self._held.get(heappop(self._ready))
+            # Removed while it lay here (expired, cancelled, batch-deleted), or locked by number.
+            if message is not None:
+                self._bytes -= message.size
+                if message.lock is None and not message.busy:
+                    return message
+        return None
+
+    def clear(self) -> None:
+        """Forget all that is not locked or being changed; the disk still has it."""
+        self._forget_from(0)
+        self.loaded_upto = 0
+
+    def _refill(self) -> bool:
+        self._bytes = 0  # of messages that went away while they lay here
+        while not self._ready and self.loaded_upto < self.last_committed:
+            messages = self._read(self.loaded_upto, self.last_committed, READ_COUNT)
+            self.loaded_upto = messages[-1].sequence if messages else self.last_committed
+            for message in messages:
+                if message.sequence not in self._held:
+                    self._held[message.sequence] = message
+                    self._bytes += message.size
+                    self._ready.append(message.sequence)  # sorted input is a heap already
+        return bool(self._ready)
+
+    def _forget_from(self, number: int) -> None:
+        """No room: what lies from `number` on is left to the disk again."""
+        kept = [other for other in self._ready if other < number]
+        for other in self._ready:
+            if other >= number and (message := self._held.get(other)) is not None:
+                self._bytes -= message.size
+                if message.lock is None and not message.busy:
+                    del self._held[other]
+        heapify(kept)
+        self._ready = kept
+        self.loaded_upto = min(self.loaded_upto, max(number - 1, 0))

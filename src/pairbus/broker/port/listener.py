@@ -1,0 +1,293 @@
+"""One namespace's port: accept, look at the first bytes, hand the socket to who understands them.
+
+`0x16` starts TLS, inside which the first bytes are looked at again; `AMQP` is AMQP; the rest is
+HTTP, with AMQP over WebSocket in it. A peer that says nothing, or says it too slowly, loses its
+socket. What the bytes mean is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pairbus.broker.entities.descriptions import Limits
+from pairbus.broker.port.certificates import Certificates
+from pairbus.broker.port.connection_limit import AmqpProtocol, Seat, Seats
+from pairbus.broker.port.sockets import again, close_all, reserve
+from pairbus.errors import StartError
+
+if TYPE_CHECKING:
+    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.port.web import Web
+
+logger = logging.getLogger(__name__)
+
+_TLS_HANDSHAKE: Final = 0x16
+_AMQP: Final = b"AMQP"
+# What a server says that wants TLS (AMQP 1.0, 5.2.1).
+_AMQP_TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
+_HTTP_NEEDS_TLS: Final = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 36\r\n"
+    b"Connection: close\r\n\r\nThis broker takes only TLS (https).\n"
+)
+_ACCEPTS_AT_ONCE: Final = 64
+# No file descriptors are left: those who wait are better served a little later than in a busy loop.
+_ACCEPT_PAUSE_SECONDS: Final = 0.2
+_TLS_GOODBYE_SECONDS: Final = 2.0
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listener:
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        *,
+        namespace: Namespace,
+        open_amqp: Callable[[Seat, bool], AmqpProtocol],
+        certificates: Certificates,
+        limits: Limits,
+        is_tls_only: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        """`open_amqp` makes a connection for a seat; its second argument: is it encrypted?"""
+        self.namespace = namespace
+        self.namespace_name = namespace.name
+        self.open_amqp = open_amqp
+        self.limits = limits
+        self.is_tls_only = is_tls_only
+        self.seats = Seats(limits.connections_max)
+        self._sockets = list(sockets)
+        self._certificates = certificates
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._web: Web | None = None
+        self._web_lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    # --- life cycle
+
+    def start(self) -> None:
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    async def stop(self, *, patience_seconds: float) -> None:
+        # Stop accepting new connections.
+        self._is_stopped = True
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+        close_all(self._sockets)
+        self._sockets.clear()
+        # Request the end of all connections, and see them off.
+        await self.seats.clear(patience_seconds=patience_seconds)
+        # What is left has no socket any more.
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._web is not None:
+            await self._web.stop()
+
+    # --- faults on demand
+
+    def refuse(self) -> None:
+        """Nobody can connect, but the port stays ours."""
+        for index, listening in enumerate(self._sockets):
+            self._loop.remove_reader(listening)
+            self._sockets[index] = reserve(listening)
+
+    def admit(self) -> None:
+        for reserved in self._sockets:
+            again(reserved)
+        self.start()
+
+    def see_off(self) -> None:
+        for seat in self.seats:
+            seat.shutdown()
+
+    # --- accepting
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, _address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    logger.warning(
+                        "namespace %s cannot accept connections: %s",
+                        self.namespace_name,
+                        error.strerror,
+                    )
+                    self._loop.remove_reader(listening)
+                    self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
+                    return
+                continue  # the peer went away before it was let in
+            self._let_in(accepted)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._is_stopped and listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _let_in(self, accepted: socket.socket) -> None:
+        seat = self.seats.offer()
+        if seat is None:
+            logger.warning(
+                "namespace %s has %d connections, as many as it may: another is refused",
+                self.namespace_name,
+                len(self.seats),
+            )
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        with contextlib.suppress(OSError):  # gone already, which the first read will tell
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.spawn(Newcomer(self, seat, accepted).arrive())
+
+    # --- for newcomers
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def tls_context(self) -> ssl.SSLContext:
+        now = self._clock()
+        if self._certificates.is_ready(now=now):
+            return self._certificates.context(now=now)
+        # The first needs files, keys, and a large import: not while others wait for the loop.
+        return await self._loop.run_in_executor(None, lambda: self._certificates.context(now=now))
+
+    async def web(self) -> Web:
+        async with self._web_lock:
+            if self._web is None:
+                web_class = await self._loop.run_in_executor(None, _import_web)
+                self._web = web_class(
+                    self.namespace,
+                    open_amqp=self.open_amqp,
+                    request_seconds=self.limits.handshake_seconds,
+                )
+            return self._web
+
+
+def _import_web() -> type[Web]:
+    from pairbus.broker.port.web import Web
+
+    return Web
+
+
+class Newcomer(asyncio.Protocol):
+    """An accepted socket of which nobody knows yet what it speaks."""
+
+    def __init__(self, listener: Listener, seat: Seat, accepted: socket.socket) -> None:
+        self._listener = listener
+        self._seat = seat
+        self._socket = accepted
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._is_encrypted = False
+        self._pending = b""
+        self._arrival: asyncio.Task[None] | None = None
+        self._deadline = self._loop.call_later(listener.limits.handshake_seconds, self.shutdown)
+        seat.take(self)
+
+    async def arrive(self) -> None:
+        """Up to the first byte of the application, which `data_received` takes."""
+        self._arrival = asyncio.current_task()
+        try:
+            first = await self._peek()
+            if not first:
+                return
+            self._is_encrypted = first[0] == _TLS_HANDSHAKE
+            if self._is_encrypted:
+                await self._loop.connect_accepted_socket(
+                    lambda: self,
+                    self._socket,
+                    ssl=await self._listener.tls_context(),
+                    ssl_handshake_timeout=self._listener.limits.handshake_seconds,
+                    ssl_shutdown_timeout=_TLS_GOODBYE_SECONDS,
+                )
+            else:
+                await self._loop.connect_accepted_socket(lambda: self, self._socket)
+        except (OSError, ssl.SSLError) as error:
+            logger.debug("a connection failed before it began: %s", error)
+        except StartError as error:
+            logger.error("no TLS is possible: %s", error)
+        finally:
+            self._arrival = None
+            if self._transport is None:
+                self._deadline.cancel()
+                self._socket.close()
+                self._seat.leave()
+
+    async def _peek(self) -> bytes:
+        ready: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        self._loop.add_reader(self._socket, wake)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(self._socket)
+        return self._socket.recv(1, socket.MSG_PEEK)
+
+    def shutdown(self) -> None:
+        """Too slow, or the broker stops: there is nobody yet to say goodbye to."""
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._arrival is not None:
+            self._arrival.cancel()
+
+    # --- asyncio's Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._seat.take(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        is_first, self._pending = not self._pending, self._pending + data
+        # No method of HTTP starts like "AMQP", so even its first letter alone is telling.
+        is_amqp = self._pending.startswith(_AMQP) or _AMQP.startswith(self._pending)
+        if self._listener.is_tls_only and not self._is_encrypted:
+            logger.info("a connection without TLS is refused: this broker takes only TLS")
+            self._transport.write(_AMQP_TLS_HEADER if is_amqp else _HTTP_NEEDS_TLS)
+            self._transport.close()
+        elif is_amqp:
+            self._give_to(self._listener.open_amqp(self._seat, self._is_encrypted))
+        elif is_first:
+            self._transport.pause_reading()
+            self._listener.spawn(self._give_to_web())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._seat.leave()
+
+    async def _give_to_web(self) -> None:
+        try:
+            web = await self._listener.web()
+        except Exception:
+            logger.exception("HTTP cannot be served")
+            if self._transport is not None:
+                self._transport.abort()  # rather than leave the client waiting
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._give_to(web.connect(self._seat))
+            self._transport.resume_reading()
+
+    def _give_to(self, protocol: Any) -> None:
+        assert self._transport is not None
+        self._deadline.cancel()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._pending)

@@ -1,0 +1,130 @@
+"""uvicorn's HTTP protocol on a socket that was already accepted, with bounds of our own.
+
+Imported when the first HTTP connection comes, because uvicorn and Starlette take longer to load
+than the rest of a broker takes to start. Uses uvicorn's protocol class alone: no server, no
+signals, no lifespan, no logging set-up of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
+from pairbus.broker.port.http import make_app
+from pairbus.broker.port.websocket import WebSocketConnection
+
+_HEAD_BYTES_MAX: Final = 64 * 1024
+_KEEP_ALIVE_SECONDS: Final = 30
+
+
+class Web:
+    """HTTP for one namespace: one application, one connection object per socket."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        open_amqp: Callable[[Seat, bool], AmqpProtocol],
+        request_seconds: float,
+    ) -> None:
+        self.open_amqp = open_amqp
+        self.request_seconds = request_seconds
+        self.state = ServerState()
+        self.config = Config(
+            make_app(namespace),
+            interface="asgi3",
+            http=HttpToolsProtocol,
+            # uvicorn only asks whether there is one; HttpConnection makes it (see below).
+            ws=WebSocketConnection,
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        self.config.load()
+
+    def connect(self, seat: Seat) -> HttpConnection:
+        return HttpConnection(self, seat)
+
+    async def stop(self) -> None:
+        """Requests that outlived their connection end here."""
+        tasks = tuple(self.state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """uvicorn's protocol, for peers that stall in a request or never end its head."""
+
+    def __init__(self, web: Web, seat: Seat) -> None:
+        super().__init__(web.config, web.state, {})
+        # Asked of the logger by uvicorn; a local broker's log is not for every request.
+        self.access_log = False
+        self._web = web
+        self._seat = seat
+        # Per request
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._seat.take(self, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        super().connection_lost(exc)
+        self._seat.leave()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._web.request_seconds, self.transport.abort)
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES_MAX and not self.transport.is_closing():
+                self.send_400_response(
+                    f"The head of a request has at most {_HEAD_BYTES_MAX} bytes."
+                )
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._end_deadline()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._end_deadline()
+        self.connections.discard(self)
+        head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.scope["headers"]:
+            head += [name, b": ", value, b"\r\n"]
+        head.append(b"\r\n")
+        is_encrypted = self.scheme == "https"
+        connection = WebSocketConnection(
+            self._seat, lambda: self._web.open_amqp(self._seat, is_encrypted)
+        )
+        self.transport.set_protocol(connection)
+        connection.connection_made(self.transport)
+        connection.data_received(b"".join(head))
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,197 @@
+"""AMQP over WebSocket: its frames on one side, the bytes of an AMQP connection on the other.
+
+The handshake and the framing are those of the `websockets` library, which does no I/O. The AMQP
+connection sees a transport like any other, with the back-pressure of the socket underneath. AMQP
+bytes may be split and joined across frames as they like, so nothing is put together here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
+
+PATH: Final = "/$servicebus/websocket"
+SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
+_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+# Answers to pings are the only output that AMQP's own flow control does not bound.
+_PINGS_UNREAD_MAX: Final = 1000
+_CLOSE_SECONDS: Final = 2.0
+
+
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    """The library tells of every connection at level info, where others say what is new."""
+
+    def info(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        self.debug(msg, *args, **kwargs)
+
+
+_QUIET: Final = _Quiet(logging.getLogger(__name__))
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """One upgraded HTTP connection; lives until its socket is gone."""
+
+    def __init__(self, seat: Seat, open_amqp: Callable[[], AmqpProtocol]) -> None:
+        self._seat = seat
+        self._open_amqp = open_amqp
+        self._wire = ServerProtocol(
+            subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
+        )
+        self._transport: asyncio.Transport | None = None
+        self._amqp: AmqpProtocol | None = None
+        self._last_breath: asyncio.TimerHandle | None = None
+        self._is_writable = True
+        self._pings_unread = 0
+
+    # --- what the socket tells us
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._seat.take(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._wire.receive_data(data)
+        for event in self._wire.events_received():
+            if isinstance(event, Request):
+                self._answer(event)
+            elif isinstance(event, Frame):
+                self._take(event)
+        self.flush()
+
+    def eof_received(self) -> None:
+        """Returning nothing has the transport closed: half a WebSocket is of no use."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._last_breath is not None:
+            self._last_breath.cancel()
+        if self._amqp is not None:
+            self._amqp.connection_lost(exc)
+        self._seat.leave()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        if self._amqp is not None:
+            self._amqp.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._pings_unread = 0
+        if self._amqp is not None:
+            self._amqp.resume_writing()
+
+    # --- what the server and the AMQP connection ask for
+
+    def shutdown(self) -> None:
+        if self._amqp is not None:
+            self._amqp.shutdown()
+        elif self._transport is not None:
+            self._transport.close()
+
+    def send(self, data: bytes) -> None:
+        if self._wire.state is State.OPEN:
+            self._wire.send_binary(data)
+            self.flush()
+
+    def close(self) -> None:
+        """Say goodbye, and give the peer a moment to say it too before the socket goes."""
+        assert self._transport is not None
+        if self._wire.state is State.OPEN:
+            self._wire.send_close(CloseCode.NORMAL_CLOSURE)
+            self.flush()
+        if self._last_breath is None:
+            loop = asyncio.get_running_loop()
+            self._last_breath = loop.call_later(_CLOSE_SECONDS, self._transport.close)
+
+    def flush(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        for chunk in self._wire.data_to_send():
+            if chunk:
+                transport.write(chunk)
+            else:  # the library's sign for "nothing follows"
+                transport.close()
+
+    # --- one event each
+
+    def _answer(self, request: Request) -> None:
+        path = unquote(request.path.partition("?")[0]).rstrip("/").lower()
+        if path != PATH:
+            text = f"There is no WebSocket at {path[:200]!r}; AMQP is at {PATH}.\n"
+            self._wire.send_response(self._wire.reject(HTTPStatus.NOT_FOUND, text))
+            return
+        self._wire.send_response(self._wire.accept(request))
+        if self._wire.state is State.OPEN:
+            self.flush()
+            self._amqp = self._open_amqp()
+            self._amqp.connection_made(_WebSocketTransport(self, self._transport))
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._amqp is not None:
+            self._amqp.data_received(bytes(frame.data))
+        elif frame.opcode is Opcode.TEXT:
+            self._wire.fail(CloseCode.UNSUPPORTED_DATA, "AMQP comes in binary frames")
+        elif frame.opcode is Opcode.PING and not self._is_writable:
+            self._pings_unread += 1
+            if self._pings_unread > _PINGS_UNREAD_MAX:
+                assert self._transport is not None
+                self._transport.abort()
+
+
+class _WebSocketTransport(asyncio.Transport):
+    """What an AMQP connection writes to, when it is inside a WebSocket."""
+
+    def __init__(self, connection: WebSocketConnection, below: asyncio.Transport | None) -> None:
+        super().__init__()
+        assert below is not None
+        self._connection = connection
+        self._below = below
+        self._is_closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if data and not self._is_closing:
+            self._connection.send(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._connection.close()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._below.abort()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._below.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._below.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        return self._below.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._below.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._below.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._below.is_reading()

@@ -1,0 +1,110 @@
+"""The namespace's memory: SQLite, written in groups.
+
+Changes gather; `apply` puts a group into a transaction, `commit` makes it last. Nothing may be
+acknowledged before its commit has returned. The two steps are apart because of Python's global
+lock: the statements run on the event loop's thread, where they cost a few microseconds each, and
+only the commit, which waits for the disk, runs on another (`committer.py`). Statements on a second
+thread would wait up to the interpreter's switch interval for each row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from pairbus.broker.storage.reads import Reads
+from pairbus.broker.storage.schema import lock_file, open_reader, open_writer, readable
+from pairbus.broker.storage.writes import Changes, Counters, Group, StoredEntity
+
+__all__ = ["Counters", "Group", "Store", "StoredEntity"]
+
+_GARBAGE_BITE: Final = 2000
+
+
+class Store(Changes, Reads):
+    """Both halves, on one file. Two connections: one writes, one reads."""
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self.path = path
+        self._lock = lock_file(path)
+        try:
+            with readable(path):
+                self._db = open_writer(path, durable=durable)
+                Reads.__init__(self, open_reader(path))
+                Changes.__init__(
+                    self,
+                    last_entity_id=_last_id(self._db, "entity"),
+                    last_mailbox_id=_last_id(self._db, "mailbox"),
+                    last_body_id=_last_id(self._db, "body"),
+                )
+                self.created_ms = _created_ms(self._db)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def clean(self, *, now_ms: int) -> None:
+        """Forget message ids past their window, and a bite of what dropped entities left.
+
+        Not again before that is committed: it reads what is to go, and would release it twice.
+        """
+        first = self._first("SELECT min(until_ms) FROM seen")
+        if first is not None and first <= now_ms:
+            self._group.others.append(("DELETE FROM seen WHERE until_ms <= ?", (now_ms,)))
+        found = self.garbage(_GARBAGE_BITE)
+        if found is None:
+            return
+        mailbox_id, bite = found
+        for row_id, body_id in bite:
+            self._group.deletes.append((row_id,))
+            if body_id is not None:
+                self._group.released.append((body_id,))
+        if not bite:
+            self._group.others.append(("DELETE FROM garbage WHERE mailbox = ?", (mailbox_id,)))
+
+    def apply(self, group: Group | None = None) -> None:
+        """Put a group into a transaction; raises sqlite3.Error, and then nothing has happened."""
+        group = self.take() if group is None else group
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            group.apply(self._db)
+        except BaseException:
+            self.rollback()
+            raise
+
+    def commit(self) -> None:
+        """Runs on the committer's thread; nothing else uses the writing connection meanwhile."""
+        self._db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def save(self) -> None:
+        """Apply and commit at once, for start-up, shutdown and tests."""
+        if self.has_changes:
+            self.apply()
+            try:
+                self.commit()
+            except BaseException:
+                self.rollback()
+                raise
+
+    def close(self) -> None:
+        try:
+            self.save()
+        finally:
+            self._reader.close()
+            self._db.close()
+            self._lock.close()
+
+
+def _last_id(db: sqlite3.Connection, table: str) -> int:
+    """The highest ever given, also to rows that are gone."""
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _created_ms(db: sqlite3.Connection) -> int:
+    (value,) = db.execute("SELECT created_ms FROM namespace").fetchone()
+    return int(value)

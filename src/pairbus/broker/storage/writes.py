@@ -1,0 +1,279 @@
+"""Changes to the data file, gathered into groups that become one transaction each.
+
+A group keeps its statements by kind, because many of a kind at once are much cheaper than a mixed
+row; they run in an order in which a row's insert comes before its update before its deletion.
+Nothing is written here: `apply` puts a group into a transaction that somebody else commits.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pairbus.broker.messages.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
+
+_INSERT: Final = f"INSERT INTO message VALUES ({', '.join('?' * len(COLUMNS))})"
+# A null costs as much to bind as a value, so what has none of some columns names the others.
+_INSERT_PLAIN: Final = (
+    "INSERT INTO message (id, state, enqueued_ms, delivery_count, size, bare) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
+_INSERT_TIMELESS: Final = (
+    "INSERT INTO message (id, state, enqueued_ms, delivery_count, size, bare, extra) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_UPDATE: Final = (
+    "UPDATE message SET state = ?, delivery_count = ?, enqueued_ms = ?, expires_ms = ?, due_ms = ? "
+    "WHERE id = ?"
+)
+_DELETE: Final = "DELETE FROM message WHERE id = ?"
+_COUNTERS: Final = (
+    "UPDATE mailbox SET last_sequence = ?, active = ?, deferred = ?, scheduled = ?, bytes = ? "
+    "WHERE id = ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntity:
+    entity_id: int
+    name: str
+    kind: str
+    description: dict[str, Any]
+    created_ms: int
+    updated_ms: int
+    accessed_ms: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a mailbox holds. Kept in memory, written with the changes that moved it."""
+
+    mailbox_id: int
+    last_sequence: int = 0
+    active: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    bytes: int = 0
+
+    def add(self, state: int, size: int, sign: int = 1) -> None:
+        if state == State.ACTIVE:
+            self.active += sign
+        elif state == State.DEFERRED:
+            self.deferred += sign
+        else:
+            self.scheduled += sign
+        self.bytes += sign * size
+
+
+@dataclass(slots=True)
+class Group:
+    """What one transaction is to change."""
+
+    plain: list[Row] = field(default_factory=list)
+    """New messages without expiry, schedule and session, and without `extra`."""
+    timeless: list[Row] = field(default_factory=list)
+    """The same, with `extra`: the copies of a topic."""
+    inserts: list[Row] = field(default_factory=list)
+    updates: list[Row] = field(default_factory=list)
+    deletes: list[tuple[int]] = field(default_factory=list)
+    others: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
+    counters: dict[int, Counters] = field(default_factory=dict)
+    released: list[tuple[int]] = field(default_factory=list)
+    """Shared bodies that have one user less."""
+    totals: list[Row] = field(default_factory=list)
+    """The counters as they were when the group was closed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.counters or self.others or self.deletes or self.released)
+
+    def close(self) -> None:
+        self.totals = [
+            (c.last_sequence, c.active, c.deferred, c.scheduled, c.bytes, c.mailbox_id)
+            for c in self.counters.values()
+        ]
+
+    def apply(self, db: sqlite3.Connection) -> None:
+        for statement, parameters in self.others:
+            db.execute(statement, parameters)
+        if self.plain:
+            db.executemany(_INSERT_PLAIN, self.plain)
+        if self.timeless:
+            db.executemany(_INSERT_TIMELESS, self.timeless)
+        if self.inserts:
+            db.executemany(_INSERT, self.inserts)
+        if self.updates:
+            db.executemany(_UPDATE, self.updates)
+        if self.deletes:
+            db.executemany(_DELETE, self.deletes)
+        if self.released:
+            db.executemany("UPDATE body SET refs = refs - 1 WHERE id = ?", self.released)
+            db.executemany("DELETE FROM body WHERE id = ? AND refs <= 0", self.released)
+        db.executemany(_COUNTERS, self.totals)
+
+
+class Changes:
+    """Gathers. The ids of new rows are given here, so that a group may refer to its own."""
+
+    def __init__(self, *, last_entity_id: int, last_mailbox_id: int, last_body_id: int) -> None:
+        self._group = Group()
+        self._next_entity_id = last_entity_id + 1
+        self._next_mailbox_id = last_mailbox_id + 1
+        self._next_body_id = last_body_id + 1
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._group)
+
+    def take(self) -> Group:
+        """What has gathered; from here on, a new group gathers."""
+        group, self._group = self._group, Group()
+        group.close()
+        return group
+
+    def discard(self) -> None:
+        """Forget what has gathered, as if it had never been asked for."""
+        self._group = Group()
+
+    def insert(self, counters: Counters, message: Message) -> None:
+        group = self._group
+        group.counters[counters.mailbox_id] = counters
+        if (
+            message.expires_ms is not None
+            or message.due_ms is not None
+            or message.session_id is not None
+        ):
+            group.inserts.append(message.row(counters.mailbox_id))
+            return
+        row = (
+            counters.mailbox_id << MAILBOX_SHIFT | message.sequence,
+            message.state,
+            message.enqueued_ms,
+            message.delivery_count,
+            message.size,
+            message.bare if message.body_id is None else message.body_id,
+        )
+        extra = message.extra()
+        if extra is None:
+            group.plain.append(row)
+        else:
+            group.timeless.append((*row, extra))
+
+    def keep_count(self, counters: Counters) -> None:
+        """A number was given to a message that is stored elsewhere, or nowhere."""
+        self._group.counters[counters.mailbox_id] = counters
+
+    def update(self, counters: Counters, message: Message) -> None:
+        self._group.updates.append(
+            (
+                message.state,
+                message.delivery_count,
+                message.enqueued_ms,
+                message.expires_ms,
+                message.due_ms,
+                counters.mailbox_id << MAILBOX_SHIFT | message.sequence,
+            )
+        )
+        self._group.counters[counters.mailbox_id] = counters
+
+    def rewrite(self, counters: Counters, message: Message) -> None:
+        """Its bytes have changed (a receiver modified properties), not only its state."""
+        row_id = counters.mailbox_id << MAILBOX_SHIFT | message.sequence
+        statement = "UPDATE message SET bare = ? WHERE id = ?"
+        self._group.others.append((statement, (message.bare, row_id)))
+        if message.body_id is not None:
+            self._group.released.append((message.body_id,))
+            message.body_id = None
+
+    def delete(self, counters: Counters, message: Message) -> None:
+        self._group.deletes.append((counters.mailbox_id << MAILBOX_SHIFT | message.sequence,))
+        self._group.counters[counters.mailbox_id] = counters
+        if message.body_id is not None:
+            self._group.released.append((message.body_id,))
+
+    def share(self, bare: bytes, refs: int) -> int:
+        """Keep the bytes once for so many messages, which are inserted with the id."""
+        body_id = self._next_body_id
+        self._next_body_id += 1
+        self._group.others.append(("INSERT INTO body VALUES (?, ?, ?)", (body_id, refs, bare)))
+        return body_id
+
+    def remember(self, mailbox_id: int, message_id: str, until_ms: int) -> None:
+        self._group.others.append(
+            ("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (mailbox_id, message_id, until_ms))
+        )
+
+    def set_session_state(
+        self, mailbox_id: int, session_id: str, state: bytes | None, now_ms: int
+    ) -> None:
+        if state is None:
+            self._group.others.append(
+                (
+                    "DELETE FROM session_state WHERE mailbox = ? AND session_id = ?",
+                    (mailbox_id, session_id),
+                )
+            )
+        else:
+            self._group.others.append(
+                (
+                    "INSERT OR REPLACE INTO session_state VALUES (?, ?, ?, ?)",
+                    (mailbox_id, session_id, state, now_ms),
+                )
+            )
+
+    def touch_entity(self, entity_id: int, accessed_ms: int) -> None:
+        self._group.others.append(
+            ("UPDATE entity SET accessed_ms = ? WHERE id = ?", (accessed_ms, entity_id))
+        )
+
+    def drop_entity(self, entity_id: int) -> None:
+        """The entity is gone at once; its messages' rows follow in small bites."""
+        self._group.others += [
+            ("INSERT INTO garbage SELECT id FROM mailbox WHERE entity = ?", (entity_id,)),
+            (
+                "DELETE FROM seen WHERE mailbox IN (SELECT id FROM mailbox WHERE entity = ?)",
+                (entity_id,),
+            ),
+            (
+                "DELETE FROM session_state WHERE mailbox IN "
+                "(SELECT id FROM mailbox WHERE entity = ?)",
+                (entity_id,),
+            ),
+            ("DELETE FROM mailbox WHERE entity = ?", (entity_id,)),
+            ("DELETE FROM entity WHERE id = ?", (entity_id,)),
+        ]
+
+    def create_entity(
+        self, name: str, kind: str, description: dict[str, Any], mailboxes: int, *, now_ms: int
+    ) -> tuple[StoredEntity, list[Counters]]:
+        """The ids are given here, so that messages for it may join the same transaction."""
+        entity_id = self._next_entity_id
+        self._next_entity_id += 1
+        self._group.others.append(
+            (
+                "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (entity_id, name, kind, json.dumps(description), now_ms, now_ms, 0),
+            )
+        )
+        counters = []
+        for number in range(mailboxes):
+            counters.append(Counters(self._next_mailbox_id))
+            self._group.others.append(
+                (
+                    "INSERT INTO mailbox (id, entity, kind) VALUES (?, ?, ?)",
+                    (self._next_mailbox_id, entity_id, number),
+                )
+            )
+            self._next_mailbox_id += 1
+        stored = StoredEntity(entity_id, name, kind, description, now_ms, now_ms, 0)
+        return stored, counters
+
+    def update_entity(self, entity_id: int, description: dict[str, Any], *, now_ms: int) -> None:
+        self._group.others.append(
+            (
+                "UPDATE entity SET description = ?, updated_ms = ? WHERE id = ?",
+                (json.dumps(description), now_ms, entity_id),
+            )
+        )

@@ -1,0 +1,135 @@
+"""Entities as Config.json writes them, from what the official SDK says of them.
+
+The inverse of `broker/config.py`, whose tables it uses. Keys are never written: a configuration is
+shown and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pairbus.broker.entities.config import (
+    EMULATOR_PROPERTIES,
+    QUEUE_PROPERTIES,
+    SUBSCRIPTION_PROPERTIES,
+    TOPIC_PROPERTIES,
+    Properties,
+)
+from pairbus.broker.entities.config_rules import (
+    CORRELATION_PROPERTIES,
+    FALSE_EXPRESSION,
+    TRUE_EXPRESSION,
+)
+from pairbus.broker.entities.descriptions import INFINITE, format_duration
+from pairbus.broker.entities.topic_entities import (
+    DEFAULT_RULE,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.cli.kinds import Kind
+
+_PROPERTIES: Final[Mapping[Kind, Properties]] = {
+    Kind.QUEUE: QUEUE_PROPERTIES,
+    Kind.TOPIC: TOPIC_PROPERTIES,
+    Kind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
+}
+_DEFAULTS: Final = {
+    field.name: field.default
+    for kind in (TopicDescription, SubscriptionDescription)
+    for field in fields(kind)
+}
+FOREVER: Final = format_duration(INFINITE)
+
+
+def settings_of(kind: Kind, properties: Any) -> dict[str, object]:
+    """All of them, by the file's names."""
+    return {
+        key: _written(field, getattr(properties, field, None))
+        for key, (field, _) in _PROPERTIES[kind].items()
+    }
+
+
+def entity_form(kind: Kind, properties: Any) -> dict[str, Any]:
+    """With the settings that matter, so that the file means the same to us and to the emulator.
+
+    The emulator has defaults of its own, so what it knows is written out. What only the service
+    knows is written where it is not the service's default.
+    """
+    chosen = {
+        key: value
+        for key, value in settings_of(kind, properties).items()
+        if value not in (None, "", FOREVER)
+        and (key in EMULATOR_PROPERTIES or value != _default(kind, key))
+    }
+    return {"Name": properties.name, "Properties": chosen}
+
+
+def rule_forms(rules: Sequence[Any]) -> list[dict[str, Any]]:
+    """Without rules, the file would mean the one that takes everything, so that one is left out.
+
+    And a subscription that has no rule at all takes nothing, which has to be said.
+    """
+    if not rules:
+        return [_rule("nothing", {"SqlExpression": FALSE_EXPRESSION})]
+    forms = [rule_form(rule) for rule in rules]
+    return [] if forms == [_rule(DEFAULT_RULE, {"SqlExpression": TRUE_EXPRESSION})] else forms
+
+
+def rule_form(rule: Any) -> dict[str, Any]:
+    if hasattr(rule.filter, "sql_expression"):
+        form = _rule(rule.name, _sql(rule.filter))
+    else:
+        given = {
+            key: getattr(rule.filter, field)
+            for key, field in CORRELATION_PROPERTIES.items()
+            if getattr(rule.filter, field)
+        }
+        if rule.filter.properties:
+            given["Properties"] = _values(rule.filter.properties)
+        properties = {"FilterType": "Correlation", "CorrelationFilter": given}
+        form = {"Name": rule.name, "Properties": properties}
+    if rule.action is not None and rule.action.sql_expression:
+        form["Properties"]["Action"] = _sql(rule.action)
+    return form
+
+
+def _rule(name: str, sql: dict[str, Any]) -> dict[str, Any]:
+    return {"Name": name, "Properties": {"FilterType": "Sql", "SqlFilter": sql}}
+
+
+def _sql(one: Any) -> dict[str, Any]:
+    form: dict[str, Any] = {"SqlExpression": one.sql_expression}
+    if one.parameters:
+        form["Parameters"] = _values(one.parameters)
+    return form
+
+
+def _values(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: _value(value) for name, value in values.items()}
+
+
+def _value(value: object) -> object:
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return {"Type": "dateTime", "Value": moment.isoformat().replace("+00:00", "Z")}
+    if isinstance(value, timedelta):
+        return {"Type": "duration", "Value": format_duration(value)}
+    return value
+
+
+def _written(field: str, value: Any) -> object:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if field.startswith("forward_") and value:
+        # The service answers with a whole URL, and the name is its path.
+        return urlsplit(value).path.strip("/") if "://" in value else value
+    return getattr(value, "value", value)  # the SDK's enumerations
+
+
+def _default(kind: Kind, key: str) -> object:
+    field = _PROPERTIES[kind][key][0]
+    return _written(field, _DEFAULTS[field])

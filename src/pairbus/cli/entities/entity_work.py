@@ -1,0 +1,168 @@
+"""What `pairbus entities` does once its words are understood.
+
+Long work shows its progress on stderr, where somebody watches; stdout is for the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pairbus.cli.administration import Administration, administration
+from pairbus.cli.entities import views
+from pairbus.cli.entities.config_json import entity_form, rule_forms
+from pairbus.cli.kinds import Kind, spoken
+from pairbus.cli.output import print_json, watched
+from pairbus.cli.target import Target
+from pairbus.errors import ConfigError, NamespaceError
+
+Names = tuple[str, ...]
+
+
+# -- list and show ------------------------------------------------------------------------------
+
+
+def show_list(target: Target, kind: Kind | None, parents: Sequence[str], *, as_json: bool) -> None:
+    with administration(target) as admin:
+        if kind is Kind.RULE:
+            rules = admin.all(kind, parents)
+            found = [views.rule_view((*parents, rule.name), rule) for rule in rules]
+        else:
+            found = list(_rows(admin, kind, parents))
+    if as_json:
+        print_json(found)
+    elif kind is Kind.RULE:
+        views.print_rules(found)
+    else:
+        views.print_entities(found)
+
+
+def _rows(admin: Administration, kind: Kind | None, parents: Sequence[str]) -> Iterator[views.View]:
+    if kind is not None:
+        yield from _rows_of(admin, kind, parents)
+        return
+    yield from _rows_of(admin, Kind.QUEUE, ())
+    for topic in watched(list(_rows_of(admin, Kind.TOPIC, ())), "Topics"):
+        yield topic
+        yield from _rows_of(admin, Kind.SUBSCRIPTION, (topic["Name"],))
+
+
+def _rows_of(admin: Administration, kind: Kind, parents: Sequence[str]) -> Iterator[views.View]:
+    counts = {one.name: one for one in admin.all_counts(kind, parents)}
+    for properties in admin.all(kind, parents):
+        # Between the two questions, one may have been made.
+        if properties.name in counts:
+            path = (*parents, properties.name)
+            yield views.row_view(kind, path, properties, counts[properties.name])
+
+
+def show_one(target: Target, kind: Kind, path: Names, *, as_json: bool) -> None:
+    with administration(target) as admin:
+        properties = admin.get(kind, path)
+        if kind is Kind.RULE:
+            view = views.rule_view(path, properties)
+        elif kind is Kind.SUBSCRIPTION:
+            rules = admin.all(Kind.RULE, path)
+            view = views.subscription_view(path, properties, admin.get_counts(kind, path), rules)
+        else:
+            view = views.entity_view(kind, path, properties, admin.get_counts(kind, path))
+    if as_json:
+        print_json(view)
+    else:
+        views.print_details(view)
+
+
+# -- create and delete --------------------------------------------------------------------------
+
+
+def create(target: Target, kind: Kind, path: Names, *, as_json: bool, **settings: Any) -> None:
+    with administration(target) as admin:
+        admin.create(kind, path, **settings)
+    if as_json:
+        print_json({"created": views.place(kind, path)})
+    else:
+        print(f"{spoken(kind, path)} created")
+
+
+def create_rule(
+    target: Target, path: Names, *, replaced: str | None, as_json: bool, **settings: Any
+) -> None:
+    with administration(target) as admin:
+        admin.create(Kind.RULE, path, **settings)
+        told = {"created": views.place(Kind.RULE, path)}
+        if not as_json:
+            print(f"{spoken(Kind.RULE, path)} created")
+        if replaced is not None:
+            former = (*path[:-1], replaced)
+            admin.delete(Kind.RULE, former)
+            told["deleted"] = views.place(Kind.RULE, former)
+            if not as_json:
+                print(f"{spoken(Kind.RULE, former)} deleted")
+    if as_json:
+        print_json(told)
+
+
+def find_all(target: Target, kind: Kind | None, parents: Names) -> list[tuple[Kind, Names]]:
+    kinds = (Kind.QUEUE, Kind.TOPIC) if kind is None else (kind,)
+    with administration(target) as admin:
+        return [
+            (each, (*parents, properties.name))
+            for each in kinds
+            for properties in admin.all(each, parents)
+        ]
+
+
+def delete(target: Target, found: Sequence[tuple[Kind, Names]], *, as_json: bool) -> None:
+    with administration(target) as admin:
+        _delete(admin, found)
+    if as_json:
+        print_json({"deleted": [views.place(kind, path) for kind, path in found]})
+    elif len(found) == 1:
+        print(f"{spoken(*found[0])} deleted")
+    else:
+        print(f"{len(found)} deleted")
+
+
+def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
+    done = 0
+    try:
+        for kind, path in watched(found, "Deleting"):
+            admin.delete(kind, path)
+            done += 1
+    except NamespaceError as error:
+        if len(found) == 1:
+            raise
+        raise NamespaceError(f"{done} of {len(found)} deleted, then: {error}") from error
+
+
+# -- export -------------------------------------------------------------------------------------
+
+
+def export(target: Target, file: Path | None, *, name: str | None) -> None:
+    with administration(target) as admin:
+        text = json.dumps(_config(admin, name), indent=2, ensure_ascii=False) + "\n"
+    if file is None or str(file) == "-":
+        print(text, end="")
+        return
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    print(f"{file} is written", file=sys.stderr)
+
+
+def _config(admin: Administration, name: str | None) -> dict[str, Any]:
+    queues = [entity_form(Kind.QUEUE, queue) for queue in admin.all(Kind.QUEUE)]
+    topics = []
+    for topic in watched(admin.all(Kind.TOPIC), "Topics"):
+        subscriptions = []
+        for subscription in admin.all(Kind.SUBSCRIPTION, (topic.name,)):
+            form = entity_form(Kind.SUBSCRIPTION, subscription)
+            rules = rule_forms(admin.all(Kind.RULE, (topic.name, subscription.name)))
+            subscriptions.append({**form, "Rules": rules})
+        topics.append({**entity_form(Kind.TOPIC, topic), "Subscriptions": subscriptions})
+    namespace = {"Name": name or admin.namespace_name(), "Queues": queues, "Topics": topics}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}

@@ -1,0 +1,218 @@
+"""What `pairbus dead-letters` does.
+
+Which ones are meant is found by looking, without locks. To remove one it must be locked, and the
+service hands them out in its own order: those that are not meant are held meanwhile, and given back
+at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Final, Literal
+
+from pairbus.cli.connection import quick_client, told
+from pairbus.cli.looking import looked
+from pairbus.cli.messages.dead_letter_ids import check_ids
+from pairbus.cli.messages.dead_letter_moves import Fate, Resubmitting, purged, walk
+from pairbus.cli.messages.entity_path import Part, Place, parse_place
+from pairbus.cli.messages.filter import Filter, chosen
+from pairbus.cli.messages.message_json import Form, shown_form
+from pairbus.cli.messages.table import line_of, page_of, table_of
+from pairbus.cli.output import counted, print_json, print_table
+from pairbus.cli.signals import Stop, stoppable
+from pairbus.cli.target import Target
+from pairbus.errors import ConfigError, NamespaceError
+from pairbus.fast import FastClient, Receiver
+from pairbus.fast.rows import Read, sequence_number
+
+_SHOWN_MAX: Final = 100
+"""Of a dry run, for people."""
+
+
+class Found(dict[int, float | None]):
+    """Sequence numbers, and when each was enqueued; the first of them to be shown."""
+
+    def __init__(self) -> None:
+        self.forms: list[Form] = []
+
+
+# -- list and show ------------------------------------------------------------------------------
+
+
+def show_list(target: Target, place: Place, filter: Filter, *, count: int, as_json: bool) -> None:
+    forms = list(_forms(target, place, filter, count + 1))
+    if as_json:
+        for form in forms[:count]:
+            print(line_of(form))
+    else:
+        print_table(table_of(forms[:count], are_dead=True))
+    if len(forms) > count:
+        print(f"there are more than these {count}: see --count", file=sys.stderr)
+
+
+def show_whole(target: Target, place: Place, filter: Filter, *, count: int, as_json: bool) -> None:
+    found = 0
+    for form in _forms(target, place, filter, count):
+        print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
+        found += 1
+    if not found:
+        raise NamespaceError(f"{place.spoken} has none of these, at {target.address}")
+
+
+def _forms(target: Target, place: Place, filter: Filter, count: int) -> Iterator[Form]:
+    with quick_client(target) as client, told(target, place, needs="Listen"):
+        for message in islice(_found(client, target, place, filter), count):
+            yield shown_form(message)
+
+
+def _found(client: FastClient, target: Target, place: Place, filter: Filter) -> Iterator[Read]:
+    now = time.time()
+    start = min((some.start for some in filter.numbers), default=0)
+    for message in looked(client, target, place, start=start):
+        if chosen(filter, message, now=now):
+            yield message
+
+
+# -- resubmit and purge -------------------------------------------------------------------------
+
+
+def resubmit(
+    target: Target,
+    place: Place,
+    filter: Filter,
+    *,
+    to: str | None,
+    count: int | None,
+    ids: Literal["check", "keep", "new"],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    goal = _goal(place, to)
+    with ExitStack() as stack:
+        client = stack.enter_context(quick_client(target))
+        found = _numbers(client, target, place, filter, count)
+        if found and ids == "check":
+            check_ids(target, goal, found.values(), now=time.time())
+        said = {"to": goal.entity}
+        if dry_run:
+            _tell_plan(found, "resubmitted", said, as_json=as_json)
+            return
+        if place.subscription is not None and to is None and found and not as_json:
+            print(
+                f"they go to the topic {goal.entity!r}, and so to all of its subscriptions whose "
+                "rules match; --to says otherwise",
+                file=sys.stderr,
+            )
+        fate = Fate()
+
+        # On a connection of its own: thousands that are held on the other would be in its way.
+        home = stack.enter_context(quick_client(target))
+
+        def act(receiver: Receiver) -> Resubmitting:
+            sender = home.sender(goal.path)
+            return Resubmitting(receiver, sender, target, goal, fate, gives_new_ids=ids == "new")
+
+        stop = _work(client, target, place, found, act, fate, "Resubmitting")
+    _tell_done(fate, len(found), "resubmitted", said, place, as_json=as_json)
+    stop.exit()
+
+
+def purge(
+    target: Target,
+    place: Place,
+    filter: Filter,
+    *,
+    count: int | None,
+    dry_run: bool,
+    confirm: Callable[[str], None] | None,
+    as_json: bool,
+) -> None:
+    with quick_client(target) as client:
+        found = _numbers(client, target, place, filter, count)
+        if dry_run:
+            _tell_plan(found, "purged", {}, as_json=as_json)
+            return
+        if found and confirm is not None:
+            confirm(f"Delete {len(found)} messages of {place.spoken} for good?")
+        fate = Fate()
+        stop = _work(
+            client, target, place, found, lambda receiver: purged(receiver, fate), fate, "Purging"
+        )
+    _tell_done(fate, len(found), "purged", {}, place, as_json=as_json)
+    stop.exit()
+
+
+def _goal(place: Place, to: str | None) -> Place:
+    if to is None:
+        return Place(entity=place.entity)
+    goal = parse_place(to)
+    if goal.subscription is not None or goal.part is not Part.MESSAGES:
+        raise ConfigError(f"--to {to!r} takes no messages: name a queue or a topic")
+    return goal
+
+
+def _numbers(
+    client: FastClient, target: Target, place: Place, filter: Filter, count: int | None
+) -> Found:
+    with told(target, place, needs="Listen"), counted("Looking") as advance:
+        found = Found()
+        for message in islice(_found(client, target, place, filter), count):
+            moment = message.note("x-opt-enqueued-time")
+            found[sequence_number(message)] = moment / 1000 if isinstance(moment, int) else None
+            if len(found.forms) < _SHOWN_MAX:  # of millions
+                found.forms.append(shown_form(message))
+            advance(1)
+        return found
+
+
+def _work(
+    client: FastClient,
+    target: Target,
+    place: Place,
+    found: Found,
+    act: Callable[[Receiver], Callable[..., None]],
+    fate: Fate,
+    word: str,
+) -> Stop:
+    with (
+        stoppable(lambda: fate.is_opening) as stop,
+        told(target, place, needs="Listen"),
+        counted(word, len(found)) as advance,
+    ):
+        if found:
+            walk(client, place, set(found), act, fate, advance, stop)
+    return stop
+
+
+def _tell_plan(found: Found, word: str, said: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({word: 0, "dryRun": True, "sequenceNumbers": list(found), **said})
+        return
+    if found:
+        print_table(table_of(found.forms, are_dead=True))
+    if len(found) > len(found.forms):
+        print(f"... and {len(found) - len(found.forms)} more")
+    where = "".join(f" to {one!r}" for one in said.values())
+    print(f"{len(found)} would be {word}{where}; nothing was changed")
+
+
+def _tell_done(
+    fate: Fate, total: int, word: str, said: dict[str, str], place: Place, *, as_json: bool
+) -> None:
+    left = total - fate.done
+    if as_json:
+        print_json({word: fate.done, "left": left, **said})
+    else:
+        where = "".join(f" to {one!r}" for one in said.values())
+        print(f"{fate.done} {word}{where}")
+    if fate.unreadable:
+        raise NamespaceError(f"{fate.unreadable} cannot be read, and stay in {place.spoken}")
+    if left and not fate.is_stopped:
+        behind = f", or they lie behind {fate.held} others" if fate.held else ""
+        raise NamespaceError(
+            f"{left} more could not be had: somebody else has them, they are gone{behind}"
+        )

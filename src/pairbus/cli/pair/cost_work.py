@@ -1,0 +1,103 @@
+"""What `pairbus cost` does: asks the calculator, and shows the answer."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from pairbus.cli.output import make_table, print_json, print_table
+from pairbus.cost.estimate import (
+    DETOUR,
+    SETTLEMENTS,
+    Account,
+    Saving,
+    account_of,
+    account_of_ledger,
+    as_dict,
+    savings_of,
+)
+from pairbus.cost.prices import load
+from pairbus.cost.usage import Usage
+from pairbus.errors import OptionsError
+
+
+def run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool) -> None:
+    price_list = load(prices)
+    account = account_of(usage, price_list)
+    savings = savings_of(usage, price_list)
+    if plot is not None:
+        from pairbus.cli.pair.cost_plot import draw
+
+        draw(usage, price_list, plot)
+    if as_json:
+        print_json(as_dict(account, usage, savings))
+        return
+    an_hour = usage.polls_an_hour
+    print(
+        f"Idle: {an_hour:,.0f} receives an hour, {an_hour * 24:,.0f} a day, "
+        f"{an_hour * 24 * 30:,.0f} in 30 days"
+    )
+    _show(account, f"{usage.days} days")
+    _show_savings(savings, price_list.currency)
+    if plot is not None:
+        print(f"\ndrawn: {plot}")
+
+
+def run_ledger(
+    folder: Path, *, prices: Path | None, syphons: int, other_operations: int, as_json: bool
+) -> None:
+    price_list = load(prices)
+    if importlib.util.find_spec("pyarrow") is None:
+        raise OptionsError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
+    from pairbus.cli.pair.cost_ledger import moved_in
+
+    account = account_of_ledger(
+        moved_in(folder), price_list, syphons=syphons, other_operations=other_operations
+    )
+    if as_json:
+        print_json({"ledger": str(folder), **as_dict(account, None)})
+    else:
+        _show(account, f"the {account.days:.1f} days of {folder}")
+
+
+def _show(account: Account, of_what: str) -> None:
+    prices = account.prices
+    steps = ", ".join(DETOUR)
+    print(f"A message that takes the detour: {len(DETOUR)} operations ({steps})")
+    if "settle" not in prices.unbilled:
+        print(
+            f"Settling it is {SETTLEMENTS} more by this price list: in the backlog, on the primary"
+        )
+    print(f"\nOperations of {of_what}; each begun 64 KB of a message is one")
+    table = make_table("part", right=("operations", prices.currency))
+    for cost in account.costs:
+        if cost.part.operations:
+            money = f"{cost.money:,.2f}" if cost.is_billed else "free"
+            table.add_row(cost.part.words, f"{cost.part.operations:,}", money)
+    table.add_row(
+        "all operations", f"{account.operations:,}", f"{account.money_for_operations:,.2f}"
+    )
+    table.add_row(
+        "of them for the pair alone",
+        f"{account.pairing_operations:,}",
+        f"{account.money_for_pairing:,.2f}",
+    )
+    if account.connections:
+        words = f"{account.connections:,} connections"
+        table.add_row(words, "", f"{account.money_for_connections:,.2f}")
+    table.add_row("base charge of the subscription", "", f"{account.base:,.2f}")
+    table.add_row("all", "", f"{account.money:,.2f}")
+    print_table(table)
+    print(f"\nPrices: {prices.name}, {prices.currency}, as of {prices.as_of.isoformat()}")
+
+
+def _show_savings(savings: Sequence[Saving], currency: str) -> None:
+    if not savings:
+        return
+    print("\nCheaper would be")
+    table = make_table("instead", right=("fewer operations", f"{currency} less"))
+    for saving in savings:
+        words = f"{saving.change} ({saving.but})"
+        table.add_row(words, f"{saving.operations:,}", f"{saving.money:,.2f}")
+    print_table(table)

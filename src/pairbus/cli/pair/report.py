@@ -1,0 +1,41 @@
+"""`pairbus report`: what a person types to see what a syphon has done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.options import AS_JSON
+
+
+def report(
+    ledger: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder that `pairbus syphon --ledger` has filled."),
+    ],
+    gap: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="MINUTES",
+            help="Diverted messages of one destination that are further apart belong to two "
+            "outages.",
+        ),
+    ] = 10,
+    as_json: AS_JSON = False,
+) -> None:
+    """Tell what a ledger holds: messages by destination and hour, waits, outages, dead letters and
+    operations.
+
+    Reads it with Spark SQL, on this machine, and changes nothing; a syphon may go on writing.
+
+    \b
+    Examples:
+      pairbus report --ledger ./ledger
+      pairbus report --ledger ./ledger --json
+    """
+    from pairbus.cli.pair.report_work import run
+
+    run(ledger, gap_minutes=gap, as_json=as_json)

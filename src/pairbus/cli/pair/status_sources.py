@@ -1,0 +1,155 @@
+"""How a namespace is, and what waits in its backlog queues. Changes nothing, and locks nothing."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from azure.core.exceptions import AzureError
+
+from pairbus.cli.administration import administration
+from pairbus.cli.connection import quick_client, told
+from pairbus.cli.kinds import Kind
+from pairbus.cli.looking import looked
+from pairbus.cli.messages.entity_path import Place
+from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.target import Target
+from pairbus.client.route.envelope import PATH
+from pairbus.fast import FastClient
+from pairbus.fast.rows import state
+from pairbus.syphon.discovery import backlog_queues, namespace_of
+
+_QUESTION: Final = "/$namespaceinfo?api-version=2021-05"
+_UNKNOWN: Final = "(unknown)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceState:
+    role: str
+    address: str
+    is_reachable: bool
+    why: str | None = None
+    """Not reachable."""
+    connect_ms: float | None = None
+    """TCP, TLS, and AMQP's opening."""
+    round_trip_ms: float | None = None
+    """A question and its answer on an open connection (HTTP); None: it had none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogState:
+    queue: str
+    waiting: int
+    dead_letters: int
+    oldest_seconds: float | None
+    looked_at: int
+    """How many of them the destinations are counted from."""
+    destinations: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    queues: tuple[BacklogState, ...]
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Backlog queues of other primaries, by their names."""
+
+
+def probe(role: str, target: Target, *, seconds: float) -> NamespaceState:
+    try:
+        with quick_client(target, seconds=seconds) as client:
+            connect_ms = _ms(client.open)
+    except AzureError as error:
+        why = why_unreachable(error)
+        return NamespaceState(role=role, address=target.address, is_reachable=False, why=why)
+    return NamespaceState(
+        role=role,
+        address=target.address,
+        is_reachable=True,
+        connect_ms=connect_ms,
+        round_trip_ms=_round_trip_ms(target, seconds),
+    )
+
+
+def _round_trip_ms(target: Target, seconds: float) -> float | None:
+    """Whatever it answers, and be it that nobody has signed: it has answered."""
+    connection = _http(target, seconds)
+
+    def ask() -> None:
+        connection.request("GET", _QUESTION, headers={"Host": target.host})
+        connection.getresponse().read()
+
+    try:
+        ask()  # connects
+        return _ms(ask)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _http(target: Target, seconds: float) -> http.client.HTTPConnection:
+    if target.is_emulator and target.is_local:
+        return http.client.HTTPConnection(target.host, target.port, timeout=seconds)
+    context = ssl.create_default_context(cafile=target.ca_file)
+    return http.client.HTTPSConnection(target.host, target.port, timeout=seconds, context=context)
+
+
+def _ms(call: Callable[[], Any]) -> float:
+    before = time.perf_counter()
+    call()
+    return round((time.perf_counter() - before) * 1000, 1)
+
+
+def backlog(
+    target: Target,
+    namespaces: Sequence[str] | None,
+    *,
+    look_at: int,
+    seconds: float,
+    now: float,
+) -> Backlog:
+    """Of these primaries, or without their names of all. Raises NamespaceError."""
+    with administration(target) as admin:
+        counts = {one.name: one for one in admin.all_counts(Kind.QUEUE)}
+    owners = Counter(owner for owner in map(namespace_of, counts) if owner is not None)
+    chosen = owners if namespaces is None else namespaces
+    names = [name for owner in chosen for name in backlog_queues(counts, owner)]
+    ours = {owner.lower() for owner in chosen}
+    states = []
+    with quick_client(target, seconds=seconds) as client:
+        for name in names:
+            states.append(_queue(client, target, name, counts[name], look_at, now))
+    others = {owner: count for owner, count in owners.items() if owner.lower() not in ours}
+    return Backlog(queues=tuple(states), others=others)
+
+
+def _queue(
+    client: FastClient, target: Target, name: str, counts: Any, look_at: int, now: float
+) -> BacklogState:
+    waiting = counts.active_message_count or 0
+    destinations: Counter[str] = Counter()
+    oldest: float | None = None
+    if waiting and look_at:
+        place = Place(entity=name)
+        with told(target, place, needs="Listen"):
+            for message in looked(client, target, place, limit=look_at):
+                if state(message) != "active":
+                    continue
+                _, path = message.application.get(PATH, (b"", None))
+                destinations[path if isinstance(path, str) else _UNKNOWN] += 1
+                moment = message.note("x-opt-enqueued-time")
+                if isinstance(moment, int):
+                    oldest = min(oldest or moment / 1000, moment / 1000)
+    return BacklogState(
+        queue=name,
+        waiting=waiting,
+        dead_letters=counts.dead_letter_message_count or 0,
+        oldest_seconds=None if oldest is None else max(now - oldest, 0.0),
+        looked_at=destinations.total(),
+        destinations=dict(destinations.most_common()),
+    )

@@ -1,0 +1,119 @@
+"""The SDK's client, that can be paired with a client of another namespace."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Self
+
+import azure.servicebus
+from azure.servicebus import ServiceBusReceiver
+
+from pairbus.client import checks as setup
+from pairbus.client.blocking.pairing import Pairing
+from pairbus.client.blocking.partnership import Partnership
+from pairbus.client.blocking.sender import PairedSender
+from pairbus.client.sdk import backlog_queues
+from pairbus.client.state import ClientState
+from pairbus.client.syphon import syphon_for
+from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+
+
+class ServiceBusClient(azure.servicebus.ServiceBusClient):
+    """As `azure.servicebus.ServiceBusClient`, and `pair_namespace` besides."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state: ClientState[Pairing] = ClientState(self)
+        self._pairing_lock = threading.Lock()
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """As the SDK's."""
+        made = super().from_connection_string(conn_str, **kwargs)
+        assert isinstance(made, cls)
+        return made
+
+    def pair_namespace(self, options: PairedNamespaceOptions) -> None:
+        """Pair this client, the primary's, with the secondary of the options.
+
+        When it returns, all senders of this client are paired, those made earlier as well. If it
+        raises (`PairingError` for bad credentials, backlog queues that cannot be made, a secondary
+        that cannot be reached), the client stays as it was, and the options can be used again.
+        """
+        with self._pairing_lock:
+            self._state.check_unpaired()
+            checked = setup.checked(self, options, is_asyncio=False)
+            try:
+                self._pair_with(checked)
+            except BaseException:
+                checked.release()
+                raise
+
+    def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        namespace = setup.namespace_name(self, options)
+        syphon = syphon_for(options, namespace)
+        names = backlog_queues.names(namespace, options.backlog_queue_count)
+        found = backlog_queues.prepare(options.secondary_namespace_manager, names)
+        pairing = Pairing(self, options, found)
+        partnership = None if syphon is None else Partnership(self, pairing, syphon)
+        try:
+            pairing.start()
+            if partnership is not None:
+                partnership.start()
+            paths = self._state.install(pairing)
+        except BaseException:
+            if partnership is not None:
+                partnership.abandon()
+            pairing.close()
+            raise
+        options.belong_to(pairing, len(found.queues))
+        pairing.follow_secondary()
+        pairing.tell_paired()
+        for path in paths:
+            pairing.register(path)
+
+    @property
+    def pairing(self) -> Pairing | None:
+        """The pair's state, or None: `status()`, `observe(callback)`, `mark_path_healthy(path)`."""
+        return self._state.pairing
+
+    def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ServiceBusReceiver:
+        """As the SDK's."""
+        self._state.check()
+        return super().get_queue_receiver(queue_name, **kwargs)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **kwargs: Any
+    ) -> ServiceBusReceiver:
+        """As the SDK's."""
+        self._state.check()
+        return super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
+
+    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
+        """As the SDK's."""
+        return self._state.adopt(super().get_queue_sender, queue_name, kwargs, PairedSender)
+
+    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedSender:
+        """As the SDK's."""
+        return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
+
+    def close(self) -> None:
+        """As the SDK's. Also ends pings, the syphon, and the use of the secondary, whose own client
+        stays open."""
+        self._end("closed")
+
+    def fault(self, reason: str) -> None:
+        """End this client so that whoever goes on using it is told why."""
+        self._state.set_fault(reason)
+        self._end(f"faulted: {reason}")
+
+    def _end(self, reason: str) -> None:
+        pairing = self._state.pairing
+        if pairing is not None and pairing.is_of_parent:
+            self._state.is_closed = True
+            return  # the connections are the parent's
+        for listener in self._state.end():
+            listener(reason)
+        if self._state.pairing is not None:
+            self._state.pairing.close()
+        super().close()

@@ -1,0 +1,267 @@
+"""A stream that takes: `receiveMode` peekLock and receiveAndDelete.
+
+The driver's process receives, keeps the messages of a batch in memory, and hands them to the tasks.
+So a task that is repeated reads the same messages, the locks are known in one place, where they are
+renewed, and they are settled there. When a batch is safe in the sink, Spark tells by what it asks
+next: it asks for the offset behind `start` only when the batch that ends at `start` is done. Its
+own `commit` comes later than that, and for the last batch of a run not at all.
+
+A query that is started again has lost what it held. Its unfinished batch is repeated without rows,
+and the messages come again, in a later batch, when their locks have run out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from azure.core.exceptions import AzureError
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pairbus.errors import OptionsError
+from pairbus.fast import FastClient, Received, Receiver, SettleFailed
+from pairbus.fast.peek import PartitionedEntity, Peeker, patiently
+from pairbus.fast.rows import read
+from pairbus.spark import arrow
+from pairbus.spark.options import PEEK_LOCK, ReadOptions
+from pairbus.spark.renewal import Renewal
+from pairbus.spark.schema import checked_for_reading
+
+log = logging.getLogger("pairbus.spark")
+
+Offset = dict[str, int]
+_COUNT: Final = "received"
+_CREDIT_MAX: Final = 2_000
+_GATHER_SECONDS: Final = 0.2
+"""A batch goes on while messages come at such intervals: what is on its way, not what may come."""
+_PARTITION_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Spark does not take tasks of any size."""
+
+
+@dataclass
+class Messages(InputPartition):
+    """For one task: encoded messages and their lock tokens."""
+
+    messages: list[tuple[bytes, UUID | None]]
+
+
+class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        checked_for_reading(schema)
+        self._options = options
+        self._schema = schema
+        self._monotonic: Callable[[], float] = time.monotonic
+        self._hold: _Hold | None = None
+        # With availableNow: it ends, and where what was there at the start ends.
+        self._ends = False
+        self._target: int | None = None
+        self._is_done = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_hold": None}
+
+    # -- in the driver's process ------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        return {_COUNT: 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.trigger_messages_max or 1)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ends = True
+        # The numbers of a partitioned entity tell no end: there it is when nothing more comes.
+        with Peeker(self._options) as peeker, contextlib.suppress(PartitionedEntity):
+            self._target = peeker.end(0)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        if isinstance(limit, ReadAllAvailable) and self._options.mode == PEEK_LOCK:
+            raise OptionsError(
+                "trigger(once=True) ends before it can be known that the batch is safe, so that "
+                "nothing would ever be settled; use trigger(availableNow=True)"
+            )
+        at = start[_COUNT]
+        hold = self._held()
+        hold.settle_until(at)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = 0 if self._is_done else self._take(hold, at, most)
+        return {_COUNT: at + found}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        held = self._held().batches.get(end[_COUNT], [])
+        messages = [(one.data, one.lock_token if one.tag else None) for one in held]
+        return [Messages(part) for part in _parts(messages, self._options.partitions)]
+
+    def commit(self, end: Offset) -> None:
+        self._held().settle_until(end[_COUNT])
+
+    def stop(self) -> None:
+        """Nothing is settled here: whether the last batch was done, nobody has said."""
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
+
+    def _held(self) -> _Hold:
+        if self._hold is None:
+            self._hold = _Hold(self._options)
+        return self._hold
+
+    def _take(self, hold: _Hold, at: int, most: int | None) -> int:
+        most = most or self._options.trigger_messages_max or 1
+        if not self._ends:
+            return hold.take(at, most, self._options.wait_seconds)
+        until = self._monotonic() + self._options.locked_wait_seconds
+        while hold.has_rest or self._is_something_left():
+            found = hold.take(at, most, self._options.wait_seconds)
+            if found:
+                return found
+            if self._target is None:
+                break
+            # What is still there somebody has locked, perhaps this query before it was restarted.
+            if self._monotonic() >= until:
+                log.warning(
+                    "%r still has messages that other receivers have locked for more than %g "
+                    "seconds; they are left",
+                    self._options.path,
+                    self._options.locked_wait_seconds,
+                )
+                break
+        self._is_done = True
+        return 0
+
+    def _is_something_left(self) -> bool:
+        """Of what was there at the start; if that cannot be known, perhaps."""
+        if self._target is None:
+            return True
+        with Peeker(self._options) as peeker:
+            return peeker.has_active_before(self._target)
+
+    # -- in a task --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Messages)
+        path = self._options.path
+        return arrow.batches(
+            (read(data, entity=path, lock_token=token) for data, token in partition.messages),
+            self._schema,
+        )
+
+
+class _Hold:
+    """The connection, and the messages that were received and not settled yet."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._deletes = options.mode != PEEK_LOCK
+        self.batches: dict[int, list[Received]] = {}
+        """By the offset at which they end."""
+        self._left: list[Received] = []
+        """Deleted in the queue, and in no batch yet."""
+        self._client: FastClient = options.address.client(timeout_seconds=options.timeout_seconds)
+        credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
+        self._receiver: Receiver = self._client.receiver(
+            options.path,
+            credit=credit,
+            mode="receiveAndDelete" if self._deletes else "peekLock",
+        )
+        self._renewal: Renewal | None = None
+
+    @property
+    def has_rest(self) -> bool:
+        return bool(self._left)
+
+    def take(self, at: int, most: int, wait_seconds: float) -> int:
+        """Receive a batch, which begins at the offset `at`; how many it has."""
+        taken: list[Received] = self._left[:most]
+        self._left = self._left[most:]
+        size = sum(len(one.data) for one in taken)
+        wait = 0.0 if taken else wait_seconds
+        while len(taken) < most and size < self._options.trigger_bytes_max:
+            found = self._receive(most - len(taken), wait, bool(taken))
+            if not found:
+                break
+            taken += found
+            size += sum(len(one.data) for one in found)
+            wait = min(wait_seconds, _GATHER_SECONDS)
+        if taken:
+            # What is buffered goes back, or it would lie here with its lock running.
+            self._left += self._receiver.stop()
+            self.batches[at + len(taken)] = taken
+            if not self._deletes:
+                self._renewing().watch(taken)
+        return len(taken)
+
+    def _receive(self, most: int, wait: float, has_some: bool) -> list[Received]:
+        def receive() -> list[Received]:
+            return self._receiver.receive(most, max_wait_seconds=wait)
+
+        if not has_some:
+            return patiently(receive)
+        try:
+            return receive()
+        except AzureError:
+            return []  # a smaller batch; the next one will tell
+
+    def settle_until(self, offset: int) -> None:
+        """The batches that end there or before are safe."""
+        for end in sorted(self.batches):
+            if end > offset:
+                continue
+            batch = self.batches[end]
+            if not self._deletes:
+                self._complete(batch)
+            del self.batches[end]
+
+    def _complete(self, batch: list[Received]) -> None:
+        self._renewing().forget(batch)
+        try:
+            patiently(lambda: self._receiver.complete(batch))
+        except SettleFailed as failed:
+            log.warning(
+                "%d of %d messages of %r were read and could not be completed, so they will be "
+                "read again: %s",
+                len(failed.failed),
+                len(batch),
+                self._options.path,
+                failed.error,
+            )
+
+    def _renewing(self) -> Renewal:
+        if self._renewal is None:
+            self._renewal = Renewal(self._options)
+        return self._renewal
+
+    def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.stop()
+        self._receiver.close()
+        self._client.close()
+
+
+def _parts(
+    messages: list[tuple[bytes, UUID | None]], count: int
+) -> Iterator[list[tuple[bytes, UUID | None]]]:
+    """As many as asked for, or more if they would be too large; none of nothing."""
+    share = max(1, -(-len(messages) // count))
+    part: list[tuple[bytes, UUID | None]] = []
+    size = 0
+    for one in messages:
+        if part and (len(part) >= share or size + len(one[0]) > _PARTITION_BYTES_MAX):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one[0])
+    if part:
+        yield part

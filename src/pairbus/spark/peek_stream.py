@@ -1,0 +1,104 @@
+"""A stream that looks and does not take: `receiveMode` peek.
+
+Its offset is the sequence number to go on with, so that a batch can be read again, by any process,
+at any time, and holds the same messages, as long as nobody has removed them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pairbus.fast.peek import Peeker, Range, split
+from pairbus.spark import arrow
+from pairbus.spark.options import ReadOptions
+from pairbus.spark.schema import checked_for_reading
+
+Offset = dict[str, int]
+_NEXT = "sequenceNumber"
+
+
+@dataclass
+class Numbers(InputPartition):
+    """A part of the sequence numbers, for one task."""
+
+    range: Range
+
+
+def read_range(options: ReadOptions, schema: StructType, numbers: Range) -> Iterator[Any]:
+    """In a task: record batches of the messages in the range."""
+    with Peeker(options) as peeker:
+        messages = peeker.messages(numbers, scheduled=options.include_scheduled)
+        yield from arrow.batches(messages, schema)
+
+
+class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        checked_for_reading(schema)
+        self._options = options
+        self._schema = schema
+        self._sleep: Callable[[float], None] = time.sleep
+        # Only in the driver's process that plans the stream, and never pickled.
+        self._peeker: Peeker | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_peeker": None}
+
+    def initialOffset(self) -> Offset:
+        first = self._options.from_sequence
+        if first == -1:
+            return {_NEXT: self._looking().end(0)}
+        return {_NEXT: first or 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.trigger_messages_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._looking().end(0)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        at = start[_NEXT]
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._target is not None:
+            end = at if at >= self._target else self._looking().end(at, most)
+            return {_NEXT: max(at, min(end, self._target))}
+        end = self._looking().end(at, most)
+        if end == at and self._options.wait_seconds:
+            # Spark asks again at once, a hundred times a second, and each question is billed.
+            self._sleep(self._options.wait_seconds)
+            end = self._looking().end(at, most)
+        return {_NEXT: end}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        whole = Range(start[_NEXT], end[_NEXT])
+        return [Numbers(part) for part in split(whole, self._options.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Numbers)
+        return read_range(self._options, self._schema, partition.range)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: nothing was taken."""
+
+    def stop(self) -> None:
+        if self._peeker is not None:
+            self._peeker.close()
+            self._peeker = None
+
+    def _looking(self) -> Peeker:
+        if self._peeker is None:
+            self._peeker = Peeker(self._options)
+        return self._peeker

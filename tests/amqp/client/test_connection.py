@@ -1,0 +1,183 @@
+"""The blocking client on a real socket, against the broker: AMQP alone, let in by SASL PLAIN."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from pairbus.amqp.client.connection import Connection, ConnectionLost, LinkLost, PeerSilent
+from pairbus.amqp.client.requests import Requests
+from pairbus.amqp.client.transport import Line, LineClosed
+from pairbus.amqp.codec.values import encode
+from pairbus.amqp.outcomes import ACCEPTED, OutcomeKind
+from pairbus.amqp.sasl import SaslClient
+from pairbus.broker import Broker
+from pairbus.broker.entities.descriptions import DEFAULT_KEY, DEFAULT_POLICY_NAME
+from tests.amqp.client.clientpair import as_tuple
+
+MESSAGE = b"\x00\x53\x77" + encode("hello")
+
+
+@pytest.fixture
+def broker():
+    with Broker(queues=["q"]) as running:
+        yield running
+
+
+@contextmanager
+def connected(broker, **more):
+    sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, DEFAULT_KEY)
+    connection = Connection("localhost", broker.port, **{"sasl": sasl, **more})
+    connection.open(10)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def connection(broker):
+    with connected(broker) as connection:
+        yield connection
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def sent(connection, count=1):
+    link = connection.attach_sender("q", until=soon())
+    for _ in range(count):
+        connection.wait(lambda: link.credit, soon(), "credit")
+        ticket = link.send(MESSAGE)
+        connection.wait(lambda ticket=ticket: ticket.outcome, soon(), "an answer")
+        assert ticket.outcome.kind is OutcomeKind.ACCEPTED
+    return link
+
+
+def test_a_message_goes_to_and_fro(connection):
+    sent(connection)
+    link = connection.attach_receiver("q", as_tuple, until=soon(), rcv_settle_mode=1)
+    link.grant(5)
+    connection.wait(lambda: link.inbox, soon(), "a message")
+    [(number, tag, data)] = link.inbox
+    assert len(tag) == 16
+    assert data.endswith(MESSAGE)
+    assert connection.settle(link, [number], ACCEPTED, until=soon()) == {}
+    connection.detach(link, soon())
+    assert link.is_over
+    connection.detach(link, soon())  # again: nothing to do
+
+
+def test_a_refused_link_is_told_with_its_reason_and_the_connection_goes_on(connection):
+    with pytest.raises(LinkLost, match="nowhere") as caught:
+        connection.attach_sender("nowhere", until=soon())
+    assert caught.value.condition == "amqp:not-found"
+    assert not connection.is_over
+    sent(connection)
+
+
+def test_a_refused_login_is_told(broker):
+    sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, "wrong")
+    connection = Connection("localhost", broker.port, sasl=sasl)
+    with pytest.raises(ConnectionLost, match="refused PLAIN") as caught:
+        connection.open(10)
+    assert caught.value.condition == "amqp:unauthorized-access"
+    assert connection.is_over
+    assert "wrong" not in str(caught.value)
+
+
+def test_silence_is_told_and_nothing_more_is_known(broker):
+    with connected(broker) as connection, broker.faults.hang():
+        link = connection.session().attach_sender("q")
+        with pytest.raises(PeerSilent, match=r"within 0\.2 s: waited for a link") as caught:
+            connection.wait(lambda: link.attached, time.monotonic() + 0.2, "a link")
+        assert isinstance(caught.value, TimeoutError)
+        assert not connection.wait_quietly(lambda: link.attached, time.monotonic())
+
+
+def test_a_lost_connection_ends_its_links(connection):
+    link = sent(connection)
+    connection.cut()
+    with pytest.raises(ConnectionLost):
+        connection.wait(lambda: False, soon(), "nothing")
+    assert connection.is_over
+    assert link.is_over
+    with pytest.raises(ConnectionLost):
+        connection.session()
+    with pytest.raises(ConnectionLost):
+        connection.turn(0)
+    with pytest.raises(LinkLost):
+        link.send(MESSAGE)
+    connection.close()
+    connection.cut()
+
+
+def test_the_session_for_requests_is_shared(connection):
+    assert connection.session(common=True) is connection.session(common=True)
+    assert connection.session() is not connection.session()
+
+
+def test_a_request_is_answered_and_strangers_answers_are_dropped(connection):
+    requests = Requests(connection, "q/$management", until=soon())
+    properties = {"operation": "com.microsoft:peek-message", "type": "entity-mgmt"}
+    requests._answers.inbox += [b"garbage", MESSAGE, b"\x00\x53\x73" + encode([None] * 6)]
+    answer = requests.ask(properties, {"from-sequence-number": 1}, until=soon())
+    assert answer.properties["statusCode"] == 400
+    for _ in range(150):  # more than the credit that answers are given at once
+        assert requests.ask(properties, None, until=soon()).properties["statusCode"] == 400
+    assert requests.alive
+
+
+def test_requests_to_nobody_are_refused(connection):
+    with pytest.raises(LinkLost):
+        Requests(connection, "nowhere/$management", until=soon())
+
+
+def test_upkeep_is_called_while_waiting(connection):
+    calls = []
+
+    def upkeep() -> float:
+        calls.append(time.monotonic())
+        return time.monotonic() + 0.01
+
+    connection.upkeep = upkeep
+    connection.wait(lambda: len(calls) > 3, soon(), "upkeep")
+
+
+def test_a_peer_is_heard_out_although_neither_side_reads_at_first():
+    """Both have more to say than the kernel keeps: who only writes would wait for ever."""
+    much = bytes(8 * 1024 * 1024)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        line = Line("127.0.0.1", server.getsockname()[1], tls=None, seconds=5)
+        peer, _ = server.accept()
+        with peer:
+            peer.setblocking(False)
+            line.put(much)
+            to_send, heard, received = memoryview(much), 0, 0
+            while heard < len(much) or received < len(much):
+                with suppress(BlockingIOError):
+                    to_send = to_send[peer.send(to_send) :] if to_send else to_send
+                heard += len(line.exchange(0.01))
+                with suppress(BlockingIOError):
+                    received += len(peer.recv(1 << 20))
+            assert not line.has_output
+            peer.close()
+            with pytest.raises(LineClosed):
+                line.exchange(5)
+        line.cut()
+        line.close()
+        line.close()
+
+
+def test_an_address_that_refuses_is_not_the_last_one():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        Line("localhost", port, tls=None, seconds=5).close()
+    with pytest.raises(OSError, match="refused"):
+        Line("localhost", port, tls=None, seconds=5)
+    with pytest.raises(TimeoutError):
+        Line("localhost", port, tls=None, seconds=0)

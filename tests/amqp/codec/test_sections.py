@@ -1,0 +1,365 @@
+from uuid import UUID
+
+import proton
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.amqp.codec import sections
+from pairbus.amqp.codec.sections import (
+    MalformedMessage,
+    correlation_id,
+    group_id,
+    message_id,
+    read_annotations,
+    read_application_properties,
+    read_property,
+    slice_message,
+)
+from pairbus.amqp.codec.values import (
+    Described,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    decode,
+    encode,
+)
+from tests.amqp.wire import (
+    APPLICATION_PROPERTIES,
+    MESSAGE_IDS,
+    NAMES,
+    SYMBOLS,
+    TEXT,
+    descriptors,
+    joined,
+    messages,
+    readable_by_proton,
+    same,
+    scalars,
+    to_proton,
+)
+
+FRONT = (0x70, 0x71, 0x72)
+
+
+def section(code, value):
+    return bytes((0x00, 0x53, code)) + encode(value)
+
+
+def find(message, code):
+    return next((each for each in message if each.code == code), None)
+
+
+# -- what comes in goes out -------------------------------------------------------------------
+
+
+@given(messages())
+def test_the_bare_message_is_what_came_to_the_byte_and_in_its_order(message):
+    parts = slice_message(joined(message))
+
+    assert parts.bare == joined(each for each in message if each.code not in FRONT)
+
+
+@given(messages(any_descriptor=True))
+def test_a_descriptor_in_long_form_means_the_same_and_leaves_in_short_form(message):
+    parts = slice_message(joined(message))
+
+    bare = b"".join(
+        bytes((0x00, 0x53, each.code)) + each.raw[decode(each.raw, 1)[1] :]
+        for each in message
+        if each.code not in FRONT
+    )
+    assert parts.bare == bare
+
+
+@given(messages())
+def test_header_and_annotations_are_read_wherever_they_stand(message):
+    parts = slice_message(joined(message))
+
+    header = find(message, 0x70)
+    fields = ([*header.value] if header else []) + [None] * 5
+    assert [parts.durable, parts.priority, parts.ttl_ms] == fields[:3]
+    for code, raw, count in (
+        (0x71, parts.delivery_annotations, parts.delivery_annotation_count),
+        (0x72, parts.annotations, parts.annotation_count),
+    ):
+        sent = find(message, code)
+        assert same(read_annotations(raw), _plain_keys(sent.value if sent else {}))
+        assert count == (len(sent.value) if sent else 0)
+        assert sent is None or sent.raw.endswith(raw)
+
+
+@given(messages())
+def test_spans_are_of_the_sections_as_they_came(message):
+    parts = slice_message(joined(message))
+
+    for code, span in ((0x73, parts.properties), (0x74, parts.application_properties)):
+        sent = find(message, code)
+        assert (span is None) == (sent is None)
+        if span is not None:
+            assert parts.bare[slice(*span)] == sent.raw
+
+
+@given(messages())
+def test_properties_are_read_one_by_one(message):
+    parts = slice_message(joined(message))
+
+    sent = find(message, 0x73)
+    fields = (sent.value if sent else []) + [None] * 13
+    for index in range(13):
+        assert same(read_property(parts.bare, parts.properties, index), fields[index])
+
+
+@given(messages())
+def test_application_properties_are_read_by_name(message):
+    parts = slice_message(joined(message))
+
+    sent = find(message, 0x74)
+    found = read_application_properties(parts.bare, parts.application_properties)
+    assert same(found, sent.value if sent else {})
+
+
+def _plain_keys(mapping):
+    return {str(key): value for key, value in mapping.items()}
+
+
+# -- Proton's own codec -----------------------------------------------------------------------
+
+
+@st.composite
+def proton_messages(draw):
+    message = proton.Message()
+    message.id = to_proton(draw(MESSAGE_IDS))
+    message.correlation_id = to_proton(draw(MESSAGE_IDS))
+    message.durable = draw(st.booleans())
+    message.priority = draw(st.integers(0, 255))
+    message.ttl = draw(st.integers(0, 2**32 - 1)) / 1000
+    message.subject = draw(st.none() | TEXT)
+    message.address = draw(st.none() | TEXT)
+    message.reply_to = draw(st.none() | TEXT)
+    message.content_type = draw(st.none() | SYMBOLS)
+    message.group_id = draw(st.none() | TEXT)
+    message.reply_to_group_id = draw(st.none() | TEXT)
+    message.creation_time = draw(st.integers(0, 2**31))
+    message.properties = to_proton(draw(st.none() | APPLICATION_PROPERTIES))
+    annotations = st.dictionaries(SYMBOLS.map(Symbol), scalars, max_size=4)
+    message.annotations = to_proton(draw(st.none() | annotations))
+    message.instructions = to_proton(draw(st.none() | annotations))
+    message.inferred = draw(st.booleans())
+    if draw(st.booleans()):
+        message.body = draw(st.binary(max_size=300))
+    else:
+        message.body = to_proton(
+            draw(readable_by_proton.filter(lambda body: "Array" not in repr(body)))
+        )
+    return message
+
+
+@given(proton_messages())
+def test_what_proton_encodes_is_read_as_proton_means_it(message):
+    parts = slice_message(bytes(message.encode()))
+
+    assert bool(parts.durable) == message.durable
+    assert (4 if parts.priority is None else parts.priority) == message.priority
+    assert (parts.ttl_ms or 0) == round(message.ttl * 1000)
+    assert sections.subject(parts) == message.subject
+    assert sections.to(parts) == message.address
+    assert sections.reply_to(parts) == message.reply_to
+    # Proton says symbol("None") where there is none.
+    assert (sections.content_type(parts) or "None") == message.content_type
+    assert (group_id(parts) or "") == (message.group_id or "")
+    assert (sections.reply_to_group_id(parts) or "") == (message.reply_to_group_id or "")
+    assert read_annotations(parts.annotations).keys() == (message.annotations or {}).keys()
+    assert (
+        read_annotations(parts.delivery_annotations).keys() == (message.instructions or {}).keys()
+    )
+
+
+@given(proton_messages())
+def test_the_bare_message_decodes_by_proton_to_the_same_message(message):
+    raw = bytes(message.encode())
+    parts = slice_message(raw)
+
+    again = proton.Message()
+    again.decode(parts.bare)
+
+    assert raw.endswith(parts.bare)
+    assert again.id == message.id
+    assert again.body == message.body
+    assert (again.properties or {}) == (message.properties or {})
+    assert again.group_id == message.group_id
+
+
+# -- cases ------------------------------------------------------------------------------------
+
+
+def test_an_empty_message_has_nothing():
+    parts = slice_message(b"")
+
+    assert parts.bare == b""
+    assert parts.ttl_ms is parts.properties is parts.application_properties is None
+    assert message_id(parts) is group_id(parts) is None
+    assert read_application_properties(parts.bare, parts.application_properties) == {}
+
+
+def test_a_message_without_a_body_keeps_none():
+    raw = section(0x73, ["an id"])
+
+    parts = slice_message(raw)
+
+    assert parts.bare == raw
+    assert message_id(parts) == "an id"
+
+
+def test_delivery_annotations_may_come_last_as_the_python_sdk_puts_them():
+    bare = section(0x73, ["an id"]) + section(0x75, b"body") + section(0x78, {Symbol("f"): 1})
+
+    parts = slice_message(section(0x70, [True]) + bare + section(0x71, {Symbol("x-opt-a"): 1}))
+
+    assert parts.bare == bare
+    assert parts.durable is True
+    assert read_annotations(parts.delivery_annotations) == {"x-opt-a": 1}
+
+
+def test_a_header_between_the_others_is_taken_out_and_the_spans_are_right():
+    properties, rest = section(0x73, ["an id"]), section(0x74, {"a": 1}) + section(0x75, b"body")
+
+    parts = slice_message(properties + section(0x70, [None, None, UInt(5)]) + rest)
+
+    assert parts.bare == properties + rest
+    assert parts.ttl_ms == 5
+    assert message_id(parts) == "an id"
+    assert read_application_properties(parts.bare, parts.application_properties) == {"a": 1}
+
+
+def test_a_header_longer_than_any_honest_one_is_read_all_the_same():
+    parts = slice_message(section(0x70, [None, None, UInt(5), None, None, "x" * 100]))
+
+    assert parts.ttl_ms == 5
+
+
+def test_numbers_of_the_header_are_plain_ints():
+    parts = slice_message(section(0x70, [True, UByte(4), UInt(5)]))
+
+    assert (type(parts.priority), type(parts.ttl_ms)) == (int, int)
+
+
+def test_annotations_whose_key_is_a_number_are_kept_but_have_no_name():
+    parts = slice_message(section(0x72, {ULong(1): "reserved", Symbol("a"): 1}))
+
+    assert parts.annotation_count == 2
+    assert read_annotations(parts.annotations) == {"a": 1}
+
+
+IDS = {
+    "a string is itself": ("order 1", "order 1"),
+    "a uuid is not its text": (UUID(int=1), "AMQP_UUID:00000000-0000-0000-0000-000000000001"),
+    "a ulong is not its digits": (ULong(7), "AMQP_ULONG:7"),
+    "binary is not its text": (b"\x01\xab", "AMQP_BINARY:01AB"),
+    "a string that looks like another id": ("AMQP_ULONG:7", "AMQP_STRING:AMQP_ULONG:7"),
+    "none": (None, None),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), IDS.values(), ids=IDS)
+def test_ids_of_all_types_are_told_apart_as_strings(value, expected):
+    parts = slice_message(section(0x73, [value, None, None, None, None, value]))
+
+    assert message_id(parts) == expected
+    assert correlation_id(parts) == expected
+
+
+def test_a_long_group_id_behind_long_fields_is_found():
+    fields = [f"{'x' * 300}{index}" for index in range(13)]
+
+    parts = slice_message(section(0x73, fields))
+
+    assert group_id(parts) == fields[10]
+
+
+MISREAD = {
+    "a message-id that is a list": (message_id, [["a"]], "message-id must be a string, ulong"),
+    "a group-id that is binary": (group_id, [None] * 10 + [b"a"], "group-id must be a string"),
+    "a subject that is a timestamp": (
+        sections.subject,
+        [None] * 3 + [Timestamp(1)],
+        "subject must",
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "fields", "text"), MISREAD.values(), ids=MISREAD)
+def test_a_property_of_a_wrong_type_is_refused_by_name(read, fields, text):
+    with pytest.raises(MalformedMessage, match=text):
+        read(slice_message(section(0x73, fields)))
+
+
+def test_a_property_that_is_not_utf8_is_refused():
+    parts = slice_message(bytes.fromhex("005373c00401a101ff"))
+
+    with pytest.raises(MalformedMessage, match="UTF-8"):
+        message_id(parts)
+
+
+@pytest.mark.parametrize("code", NAMES)
+def test_every_form_of_a_descriptor_is_known(code):
+    value = {0x75: b"body", 0x77: "body"}.get(code, [] if NAMES[code].endswith("list") else {})
+
+    for descriptor in descriptors(code):
+        parts = slice_message(descriptor + encode(value))
+        assert parts.bare == (b"" if code in FRONT else section(code, value))
+
+
+MALFORMED = {
+    "bytes that are no section": b"hello",
+    "one byte": b"\x00",
+    "a descriptor cut off": b"\x00\x53",
+    "a section cut off behind its descriptor": b"\x00\x53\x75",
+    "a data section without its size": b"\x00\x53\x75\xa0",
+    "a data section cut off": b"\x00\x53\x75\xa0\x05abc",
+    "a data section of 4 GB": b"\x00\x53\x75\xb0\xff\xff\xff\xff",
+    "a data section whose size is cut off": b"\x00\x53\x75\xb0\xff",
+    "a data section that is a string": section(0x75, "text"),
+    "properties that are a map": section(0x73, {}),
+    "annotations that are a list": section(0x72, []),
+    "a section that does not exist": section(0x79, []),
+    "a descriptor that is of another type": encode(Described(UInt(0x75), b"body")),
+    "a descriptor in long form of another type": b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x24\x45",
+    "a descriptor larger than a byte": encode(Described(ULong(0x13700000006), [])),
+    "a symbol that is no section": encode(Described(Symbol("amqp:open:list"), [])),
+    "a section in long form, then nothing": b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75",
+    "a section in long form, then a wrong one": descriptors(0x70)[0] + b"\x45" + section(0x75, "x"),
+    "a section in long form, then an empty one": descriptors(0x70)[0] + b"\x45\x00\x53\x75",
+    "a section in long form, then garbage": descriptors(0x70)[0] + b"\x45\x01",
+    "two headers": section(0x70, []) * 2,
+    "two properties": section(0x73, ["a"]) * 2,
+    "two footers": section(0x78, {}) * 2,
+    "more properties than there are": section(0x73, [None] * 14),
+    "properties with a wrong count": b"\x00\x53\x73\xc0\x02\x02\x40",
+    "a map with a key only": b"\x00\x53\x74\xc1\x02\x01\x40",
+    "a map without its count": b"\x00\x53\x74\xc1\x00",
+    "a header without its count": b"\x00\x53\x70\xc0\x00" + section(0x75, b""),
+    "properties without their count": b"\x00\x53\x73\xc0\x00" + section(0x75, b""),
+    "a map of 4 billion pairs": b"\x00\x53\x72\xd1\x00\x00\x00\x04\xff\xff\xff\xfe",
+    "a map of 4 billion bytes": b"\x00\x53\x72\xd1\xff\xff\xff\xff\x00\x00\x00\x00",
+    "a pair that leaves its map": b"\x00\x53\x72\xc1\x04\x02\x40\xa1\x05abcdef",
+    "a ttl that is a string": section(0x70, [None, None, "5"]),
+    "a priority that is an int": section(0x70, [None, 4]),
+    "a value section of nothing": b"\x00\x53\x77",
+    "a value section of an unknown type": b"\x00\x53\x77\x01",
+    "a value section of descriptors": b"\x00\x53\x77" + b"\x00" * 100_000,
+    "a descriptor of descriptors": b"\x00" * 100_000,
+}
+
+
+@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_messages_are_refused(raw):
+    with pytest.raises(MalformedMessage):
+        slice_message(raw)
+
+
+def test_the_reason_says_where():
+    with pytest.raises(MalformedMessage, match=r"offset 4: section 0x75 holds 0xa1"):
+        slice_message(section(0x70, []) + section(0x75, "text"))

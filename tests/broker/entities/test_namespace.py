@@ -1,0 +1,452 @@
+"""A namespace as a whole: what it loads, what it makes, what time does to it."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from pairbus.broker.entities import namespace as namespace_module
+from pairbus.broker.entities.descriptions import NamespaceOptions, QueueDescription, Status
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
+from pairbus.testing import ManualClock
+from tests.broker.world import Receiver, StillLoop, World, encoded
+
+DEAD = Kind.DEAD_LETTER
+
+
+def queue(name="q", **settings):
+    return QueueDescription(name=name, **settings)
+
+
+class Connection:
+    """A connection, as far as the namespace is concerned."""
+
+    def __init__(self):
+        self.flushes = 0
+        self.gone = []
+        self.changed = []
+        self.checked = []
+
+    def flush(self):
+        self.flushes += 1
+
+    def entity_gone(self, queue):
+        self.gone.append(queue.name)
+
+    def entity_changed(self, queue):
+        self.changed.append(queue.name)
+
+    def check_tokens(self, *, now_ms):
+        self.checked.append(now_ms)
+
+
+# -- start and stop ---------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_everything_is_there_again_after_a_restart(make_world, ending):
+    world = make_world(
+        queue("plain", max_delivery_count=3),
+        queue("sessions", requires_session=True, lock_duration=timedelta(seconds=5)),
+    )
+    world.send(*[encoded()] * 4, encoded(due_ms=world.now_ms + 5000), to="plain")
+    first, second, third, _ = world.receive(4, of="plain")
+    world.settle(first, Settlement.COMPLETE, of="plain")
+    world.settle(second, Settlement.DEFER, of="plain")
+    world.settle(third, Settlement.DEAD_LETTER, of="plain", reason="why")
+    world.send(encoded(session="s"), to="sessions")
+    seen = {
+        (q.name, kind): (world.rows(of=q.name, kind=kind), mailbox.counters)
+        for q in world.namespace.queues
+        for kind, mailbox in q.mailboxes.items()
+    }
+    descriptions = [q.description for q in world.namespace.queues]
+
+    world.queues = ()
+    getattr(world, ending)()
+
+    assert [q.description for q in world.namespace.queues] == descriptions
+    for (name, kind), (rows, counters) in seen.items():
+        assert world.rows(of=name, kind=kind) == rows
+        assert world.queue(name).mailboxes[kind].counters == counters
+    assert world.send(encoded(), to="plain") == [6]
+    world.check_counters()
+
+
+def test_a_namespace_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    loop = StillLoop()
+    namespace = Namespace(NamespaceOptions(queues=[queue()]), loop=loop, clock=ManualClock())
+    namespace.open()
+    assert len(list(tmp_path.iterdir())) == 1
+
+    loop.run_until_complete(namespace.close())
+
+    assert list(tmp_path.iterdir()) == []
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    options = NamespaceOptions(data=tmp_path / "file" / "data")
+    loop = StillLoop()
+
+    with pytest.raises(StartError, match="file/data cannot be written"):
+        Namespace(options, loop=loop, clock=ManualClock()).open()
+
+    loop.close()
+
+
+def test_a_second_namespace_on_the_same_file_is_refused(world):
+    with pytest.raises(DataFileError, match="in use by another broker"):
+        World(world.folder)
+
+
+def test_closing_waits_for_what_is_on_its_way_and_arms_no_timer(world):
+    world.tick()
+    _, told = world.submit(encoded(ttl_ms=1000), encoded(due_ms=world.now_ms + 1000))
+    world.loop.delays.clear()
+
+    world.close()
+
+    assert told == [None]
+    assert world.loop.delays == []
+    world.open()
+    assert world.sequences() == [1, 2]
+
+
+# -- queues -----------------------------------------------------------------------------------
+
+
+def test_queues_are_found_in_any_case(world):
+    assert world.namespace.find("Q") is world.queue()
+    assert world.namespace.find("other") is None
+
+
+def test_a_queue_that_says_nothing_but_its_name_changes_nothing(make_world):
+    world = make_world(queue(max_delivery_count=3))
+
+    world.queues = (queue(),)
+    world.restart()
+
+    assert world.queue().description.max_delivery_count == 3
+
+
+def test_a_queue_is_brought_in_line_and_keeps_its_messages_and_the_case_of_its_name(make_world):
+    world = make_world(queue("Orders", max_delivery_count=3))
+    world.send(encoded(), to="orders")
+
+    world.queues = (queue("ORDERS", max_delivery_count=5, status=Status.SEND_DISABLED),)
+    world.restart()
+    world.queues = ()
+    world.restart()
+
+    found = world.queue("orders")
+    assert found.name == "Orders"
+    assert found.description.max_delivery_count == 5
+    assert world.send(encoded(), to="orders").condition == "com.microsoft:entity-disabled"
+    assert world.sequences(of="orders") == [1]
+
+
+@pytest.mark.parametrize(
+    "fixed", ["requires_session", "requires_duplicate_detection", "enable_partitioning"]
+)
+def test_what_cannot_be_changed_refuses_the_start_and_changes_nothing(world, fixed):
+    world.close()
+    world.queues = (queue("new"), queue(**{fixed: True}))
+
+    with pytest.raises(ConfigError, match=f"'q' exists with another {fixed}"):
+        world.open()
+
+    world.queues = ()
+    world.open()
+    assert [q.name for q in world.namespace.queues] == ["q"]
+
+
+def test_a_description_that_this_version_does_not_know_is_named(world):
+    world.namespace.store.update_entity(world.queue().entity_id, {"shiny": 1}, now_ms=0)
+    world.close()
+
+    with pytest.raises(DataFileError, match=r"'q'.*shiny"):
+        World(world.folder)
+
+    world.namespace.store = None
+    (world.folder / "local.db").unlink()
+    world.open()
+
+
+def test_a_dropped_queue_is_gone_for_everybody_and_its_name_is_free(world):
+    connection = Connection()
+    world.namespace.connections.add(connection)
+    world.send(encoded())
+
+    world.namespace.delete(world.queue())
+    world.flush()
+
+    assert world.namespace.find("q") is None
+    assert connection.gone == ["q"]
+    world.namespace.directory.ensure(queue(), now_ms=world.now_ms)
+    assert world.sequences() == []
+    assert world.send(encoded()) == [1]
+    world.crash()
+    assert world.sequences() == [1]
+
+
+def test_a_queue_may_be_changed_while_it_is_used(world):
+    connection = Connection()
+    world.namespace.connections.add(connection)
+    world.send(encoded(), encoded())
+    early = world.receive()[0]
+
+    world.namespace.update(world.queue(), queue(lock_duration=timedelta(seconds=5)))
+    late = world.receive()[0]
+    world.pass_time(6)
+
+    assert connection.changed == ["q"]
+    assert [lock.message.sequence for lock in world.receive(9)] == [2]  # the late lock, no other
+    assert world.settle(early, Settlement.COMPLETE) is None
+    assert world.settle(late, Settlement.COMPLETE) == "lock lost"
+    world.crash()
+    assert world.queue().description.lock_duration == timedelta(seconds=5)
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+def next_look(world):
+    """In how many seconds the namespace wants to look at the clock, after a look now."""
+    world.tick()
+    return world.loop.delays[-1]
+
+
+def test_the_clock_is_looked_at_when_the_first_thing_is_due(world):
+    assert next_look(world) == pytest.approx(5)  # housekeeping
+    world.send(encoded(due_ms=world.now_ms + 4000))
+    assert next_look(world) == pytest.approx(4)
+    world.send(encoded(ttl_ms=3000))
+    assert next_look(world) == pytest.approx(3)
+    world.queue().waiting[Receiver(world.queue())] = world.now_ms + 2000
+    assert next_look(world) == pytest.approx(2)
+
+
+def test_a_lock_is_looked_at_when_it_lapses(make_world):
+    world = make_world(queue(lock_duration=timedelta(seconds=1)))
+    world.send(encoded())
+    world.tick()
+
+    world.receive()
+
+    assert world.loop.delays[-1] == pytest.approx(1)
+    assert next_look(world) == pytest.approx(1)
+
+
+def test_what_cannot_be_dealt_with_now_does_not_spin_the_loop(world):
+    world.send(encoded(ttl_ms=1000))
+    world.receive()
+    world.clock.advance(2)
+
+    assert next_look(world) == pytest.approx(0.02)
+
+
+def test_a_look_at_the_clock_replaces_the_one_that_was_to_come(world):
+    world.tick()
+    before = world.namespace._timer
+
+    world.tick()
+
+    assert before.cancelled()
+    assert not world.namespace._timer.cancelled()
+
+
+def test_a_moved_clock_is_noticed_at_once(tmp_path):
+    """`ManualClock` tells its users; in the loop's own thread that is immediate."""
+    loop, clock = StillLoop(), ManualClock()
+    options = NamespaceOptions(queues=[queue()], data=tmp_path / "data")
+    namespace = Namespace(options, loop=loop, clock=clock)
+    namespace.open()
+    looked = len(loop.delays)
+
+    async def move():
+        clock.advance(60)
+
+    loop.run_until_complete(move())
+
+    assert len(loop.delays) > looked
+    loop.run_until_complete(namespace.close())
+    clock.advance(1)  # nobody listens any more
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+@pytest.mark.req("B-05")
+def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
+    monkeypatch.setattr(namespace_module, "_SWEEP_COUNT", 3)
+    world.send(*[encoded(ttl_ms=1000)] * 10)
+    locks = world.receive(7)
+
+    world.pass_time(1)
+    world.tick()
+
+    assert world.sequences() == [1, 2, 3, 4, 5, 6, 7]
+    for lock in locks:
+        assert world.settle(lock, Settlement.COMPLETE) is None
+    world.check_counters()
+
+
+@pytest.mark.req("B-05")
+def test_more_than_a_sweep_of_expired_messages_goes_sweep_by_sweep(world, monkeypatch):
+    monkeypatch.setattr(namespace_module, "_SWEEP_COUNT", 3)
+    world.send(*[encoded(ttl_ms=1000)] * 8, *[encoded(due_ms=world.now_ms + 1000)] * 5)
+    world.clock.advance(1)
+
+    for _ in range(3):
+        assert next_look(world) == pytest.approx(0.02)
+
+    assert [world.rows(columns="state").get(n) for n in range(1, 14)] == [None] * 13
+    assert len(world.receive(99)) == 5
+
+
+@pytest.mark.req("B-05")
+def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)), queue("other"))
+    world.send(encoded())
+
+    world.pass_time(299)
+    assert world.namespace.find("q") is not None
+    with caplog.at_level(logging.INFO):
+        world.pass_time(6)
+
+    assert world.namespace.find("q") is None
+    assert "queue 'q' was idle for 300 s" in caplog.text
+    world.queues = ()
+    world.crash()
+    assert [q.name for q in world.namespace.queues] == ["other"]
+
+
+USES = {
+    "a send": lambda world, lock: world.send(encoded()),
+    "a receive": lambda world, lock: world.receive(),
+    "a settlement": lambda world, lock: world.settle(lock, Settlement.COMPLETE),
+    "a look through management": lambda world, lock: world.ask(
+        "peek-message", {"from-sequence-number": 0, "message-count": 1}
+    ),
+}
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_queue_in_use_is_not_idle(make_world, use):
+    world = make_world(
+        queue(auto_delete_on_idle=timedelta(minutes=5), lock_duration=timedelta(minutes=5))
+    )
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+    world.pass_time(299)
+
+    use(world, lock)
+    world.pass_time(299)
+
+    assert world.namespace.find("q") is not None
+
+
+@pytest.mark.req("B-05")
+def test_a_receiver_that_waits_uses_its_queue(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach(receiver)
+
+    world.pass_time(3600)
+    assert world.namespace.find("q") is not None
+    receiver.mailbox.detach(receiver)
+    world.pass_time(299)
+    assert world.namespace.find("q") is not None
+    world.pass_time(5)
+
+    assert world.namespace.find("q") is None
+
+
+def test_the_time_when_the_broker_is_down_is_nobodys_idleness(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
+    world.close()
+    world.clock.advance(3600)
+    world.open()
+
+    world.tick()
+
+    assert world.namespace.find("q") is not None
+
+
+def test_the_last_use_is_written_down(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(hours=1)))
+    world.clock.advance(10)
+    world.send(encoded())
+
+    world.tick()
+
+    assert world.namespace.store.entities()[0].accessed_ms == world.now_ms
+
+
+def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
+    world = make_world(queue(requires_duplicate_detection=True))
+    connection = Connection()
+    world.namespace.connections.add(connection)
+    world.send(encoded(message_id="x"))
+    world.tick()
+
+    world.pass_time(601)
+
+    assert connection.checked[-1] == world.now_ms
+    assert world.namespace.store._reader.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+
+
+@pytest.mark.req("B-12")
+def test_a_queue_that_the_disk_refuses_takes_no_messages_that_would_be_lost(world):
+    async def create(name):
+        world.namespace.create(queue(name))
+        await world.namespace.durable()
+
+    world.loop.run_until_complete(create("lucky"))
+    with (
+        world.broken_disk(),
+        pytest.raises(BrokerError, match="cannot be written: database or disk is full"),
+    ):
+        world.loop.run_until_complete(create("unlucky"))
+
+    if world.namespace.find("unlucky") is not None:
+        assert isinstance(world.send(encoded(), to="unlucky"), list)
+        world.crash()
+        assert world.sequences(of="unlucky") == [1]
+    assert world.namespace.find("lucky") is not None
+
+
+def test_who_has_something_to_send_is_let_send_once_after_a_commit(world):
+    connection = Connection()
+    world.submit(encoded())
+    world.namespace.unsent(connection)
+    world.namespace.unsent(connection)
+
+    world.flush()
+
+    assert connection.flushes == 1
+
+
+def test_trouble_with_one_message_does_not_stop_time(world, monkeypatch, caplog):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    def trouble(sequence, *, now_ms):
+        raise RuntimeError("trouble")
+
+    monkeypatch.setattr(world.queue(), "activate", trouble)
+    world.send(encoded(due_ms=world.now_ms + 1000))
+    world.clock.advance(61)
+    world.namespace.tick()
+
+    assert "message 2" in caplog.text
+    assert world.settle(lock, Settlement.COMPLETE) == "lock lost"  # what else was due has been done
+    assert world.loop.delays[-1] == pytest.approx(0.02)
+    assert not world.namespace._timer.cancelled()

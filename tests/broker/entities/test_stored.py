@@ -1,0 +1,78 @@
+"""A queue's description survives the data file."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, Status
+from pairbus.broker.entities.stored import FIXED, changed_for_good, from_stored, to_stored
+
+
+def durations(low, high):
+    return st.timedeltas(min_value=timedelta(seconds=low), max_value=timedelta(seconds=high))
+
+
+DESCRIPTIONS = st.builds(
+    QueueDescription,
+    name=st.just("q"),
+    lock_duration=durations(1, 300),
+    max_size_in_megabytes=st.integers(1, 81_920),
+    requires_duplicate_detection=st.booleans(),
+    default_message_time_to_live=st.just(INFINITE) | durations(1, 10**10),
+    dead_lettering_on_message_expiration=st.booleans(),
+    duplicate_detection_history_time_window=durations(20, 7 * 86_400),
+    max_delivery_count=st.integers(1, 2**31 - 1),
+    enable_batched_operations=st.booleans(),
+    status=st.sampled_from(Status),
+    auto_delete_on_idle=st.just(INFINITE) | durations(300, 10**10),
+    enable_partitioning=st.booleans(),
+    forward_to=st.none() | st.just("there"),
+    forward_dead_lettered_messages_to=st.none() | st.just("elsewhere"),
+    user_metadata=st.none() | st.text(max_size=20),
+    max_message_size_in_kilobytes=st.integers(1, 102_400),
+) | st.builds(QueueDescription, name=st.just("q"), requires_session=st.booleans())
+
+
+@given(DESCRIPTIONS)
+def test_what_was_stored_is_read_the_same(description):
+    stored = json.loads(json.dumps(to_stored(description)))
+
+    assert from_stored("queue", "q", stored) == description
+
+
+def test_only_what_is_not_default_is_stored_and_durations_are_readable():
+    plain = QueueDescription(name="q")
+    special = QueueDescription(
+        name="q", lock_duration=timedelta(seconds=30), status=Status.DISABLED, forward_to="r"
+    )
+
+    assert to_stored(plain) == {}
+    assert to_stored(special) == {
+        "lock_duration": "PT30S",
+        "status": "Disabled",
+        "forward_to": "r",
+    }
+
+
+def test_a_setting_that_is_not_known_is_an_error_that_names_it():
+    with pytest.raises(Exception, match="shiny"):
+        from_stored("queue", "q", {"shiny": True})
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_cannot_be_changed_is_named(name):
+    old = QueueDescription(name="q")
+
+    assert changed_for_good(old, QueueDescription(name="q", **{name: True})) == name
+    assert changed_for_good(QueueDescription(name="q", **{name: True}), old) == name
+
+
+def test_everything_else_can_be_changed():
+    old = QueueDescription(name="q")
+    new = QueueDescription(name="q", lock_duration=timedelta(seconds=5), max_delivery_count=1)
+
+    assert changed_for_good(old, new) is None
+    assert changed_for_good(old, old) is None

@@ -1,0 +1,711 @@
+"""Every operation of `$management`, with bodies right and wrong."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from pairbus.amqp.codec.sections import read_annotations, slice_message
+from pairbus.amqp.codec.values import Array, Long, Timestamp
+from pairbus.broker.entities.descriptions import QueueDescription, Right
+from pairbus.broker.links import management
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.mailbox import guid
+from pairbus.broker.messages.message import State
+from tests.broker.world import Receiver, application_properties, encoded
+
+DEAD = Kind.DEAD_LETTER
+ANY_SESSION = 253_402_300_800_000
+NOT_FOUND = "com.microsoft:message-not-found"
+LOCK_LOST = "com.microsoft:message-lock-lost"
+SESSION_LOST = "com.microsoft:session-lock-lost"
+WRONG = "com.microsoft:argument-error"
+
+
+@pytest.fixture
+def sessions(make_world):
+    return make_world(QueueDescription(name="q", requires_session=True))
+
+
+def token(lock):
+    return UUID(bytes=guid(lock.token))
+
+
+def numbers(answer):
+    """The sequence numbers that the returned messages are stamped with."""
+    found = []
+    for entry in answer.body["messages"]:
+        notes = read_annotations(slice_message(entry["message"]).annotations)
+        found.append(notes["x-opt-sequence-number"])
+    return found
+
+
+def refusal(answer):
+    assert answer.error is not None, answer
+    return answer.status, answer.error.condition
+
+
+def defer(world, *, count=1, kind=Kind.MAIN):
+    for lock in world.receive(count, kind=kind):
+        world.settle(lock, Settlement.DEFER, kind=kind)
+
+
+# -- bodies that are wrong --------------------------------------------------------------------
+
+PEEK = {"from-sequence-number": 0, "message-count": 1}
+DELETE = {"message-count": 1, "enqueued-time-utc": 0}
+LIST = {"last-updated-time": 0, "skip": 0, "top": 1}
+WRONG_BODIES = {
+    "renew-lock": [
+        {},
+        {"lock-tokens": []},
+        {"lock-tokens": ["x"]},
+        {"lock-tokens": uuid4()},
+        {"lock-tokens": [uuid4()] * 4001},
+    ],
+    "peek-message": [
+        {},
+        PEEK | {"message-count": 0},
+        PEEK | {"message-count": "1"},
+        PEEK | {"message-count": True},
+        PEEK | {"from-sequence-number": -1},
+        PEEK | {"from-sequence-number": 2**64},
+        PEEK | {"session-id": 5},
+    ],
+    "receive-by-sequence-number": [
+        {},
+        {"sequence-numbers": []},
+        {"sequence-numbers": [1.5]},
+        {"sequence-numbers": 1},
+    ],
+    "update-disposition": [
+        {},
+        {"disposition-status": "completed"},
+        {"disposition-status": "deferred", "lock-tokens": [uuid4()]},
+        {"disposition-status": 1, "lock-tokens": [uuid4()]},
+    ],
+    "schedule-message": [
+        {},
+        {"messages": []},
+        {"messages": [b"bytes"]},
+        {"messages": [{}]},
+        {"messages": [{"message": "text"}]},
+    ],
+    "cancel-scheduled-message": [{}, {"sequence-numbers": ["1"]}],
+    "batch-delete-messages": [
+        {},
+        DELETE | {"message-count": 0},
+        DELETE | {"enqueued-time-utc": None},
+        DELETE | {"enqueued-time-utc": 2**64},
+        DELETE | {"session-id": 5},
+    ],
+    "renew-session-lock": [{}, {"session-id": 1}],
+    "get-session-state": [{}, {"session-id": None}],
+    "set-session-state": [{}, {"session-id": b"s"}],
+    "get-message-sessions": [{}, LIST | {"top": 0}, LIST | {"skip": -1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [(operation, body) for operation, bodies in WRONG_BODIES.items() for body in bodies],
+)
+def test_a_wrong_body_is_refused_with_what_would_be_right(sessions, operation, body):
+    answer = sessions.ask(operation, body)
+
+    assert refusal(answer) == (400, WRONG)
+    assert "must be" in answer.description
+
+
+RULE_OPERATIONS = {"add-rule", "remove-rule", "enumerate-rules"}  # see test_rule_requests.py
+
+
+def test_every_operation_has_its_wrong_bodies():
+    known = {name.removeprefix("com.microsoft:") for name in management.OPERATIONS}
+
+    assert set(WRONG_BODIES) == known - RULE_OPERATIONS
+
+
+@pytest.mark.parametrize("body", [None, "text", [1], 5])
+def test_a_body_that_is_no_map_is_an_empty_one(world, body):
+    assert refusal(world.ask("peek-message", body)) == (400, WRONG)
+
+
+@pytest.mark.req("B-02")
+def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
+    rights = {
+        name.removeprefix("com.microsoft:"): right
+        for name, (_, right) in management.OPERATIONS.items()
+    }
+
+    send = {name for name, right in rights.items() if right is Right.SEND}
+    assert send == {"schedule-message", "cancel-scheduled-message"}
+    assert {name for name, right in rights.items() if right is Right.MANAGE} == RULE_OPERATIONS
+    assert set(rights.values()) == {Right.SEND, Right.LISTEN, Right.MANAGE}
+
+
+@pytest.mark.parametrize("operation", management.OPERATIONS)
+def test_nothing_is_scheduled_in_a_dead_letter_queue(operation):
+    refused = management.refusal_of_kind(operation, DEAD, "q")
+
+    assert management.refusal_of_kind(operation, Kind.MAIN, "q") is None
+    assert (refused is not None) == ("schedule" in operation)
+
+
+def test_whoever_asks_uses_the_queue(world):
+    world.clock.advance(100)
+
+    world.ask("peek-message", PEEK)
+
+    assert world.queue().accessed_ms == world.now_ms
+
+
+# -- peek -------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_peek_shows_messages_of_every_state_without_locking(world):
+    world.send(encoded(), encoded(), encoded(due_ms=world.now_ms + 9000), encoded())
+    defer(world)
+    locked = world.receive()[0]
+
+    answer = world.ask("peek-message", {"from-sequence-number": 0, "message-count": 9})
+
+    assert answer.status == 200
+    assert numbers(answer) == [1, 2, 3, 4]
+    states = [
+        read_annotations(slice_message(entry["message"]).annotations)["x-opt-message-state"]
+        for entry in answer.body["messages"]
+    ]
+    assert states == [State.DEFERRED, State.ACTIVE, State.SCHEDULED, State.ACTIVE]
+    assert all(set(entry) == {"message"} for entry in answer.body["messages"])
+    assert world.settle(locked, Settlement.COMPLETE) is None
+
+
+@pytest.mark.req("B-03")
+def test_peek_goes_on_from_a_number_and_ends_with_no_content(world):
+    world.send(*[encoded()] * 5)
+
+    def peek(first, count):
+        return world.ask("peek-message", {"from-sequence-number": first, "message-count": count})
+
+    assert numbers(peek(2, 2)) == [2, 3]
+    assert numbers(peek(4, 9)) == [4, 5]
+    assert peek(6, 9).status == 204
+    assert peek(2**47, 9).status == 204
+
+
+def test_peek_passes_over_what_has_expired(world):
+    world.send(encoded(ttl_ms=1000), encoded())
+    world.clock.advance(1)
+
+    assert numbers(world.ask("peek-message", PEEK | {"message-count": 9})) == [2]
+
+
+def test_peek_looks_behind_a_page_of_expired_messages(world):
+    world.send(*[encoded(ttl_ms=1000)] * 3, encoded())
+    world.clock.advance(1)
+
+    assert numbers(world.ask("peek-message", PEEK | {"message-count": 2})) == [4]
+
+
+def test_peek_stops_at_a_megabyte(world):
+    world.send(*[encoded(b"x" * 200_000)] * 8)
+
+    answer = world.ask("peek-message", PEEK | {"message-count": 9})
+
+    assert numbers(answer) == [1, 2, 3, 4, 5]
+
+
+def test_peek_of_a_session_sees_that_session_only(sessions):
+    sessions.send(encoded(session="a"), encoded(session="b"), encoded(session="a"))
+
+    answer = sessions.ask("peek-message", PEEK | {"message-count": 9, "session-id": "a"})
+
+    assert numbers(answer) == [1, 3]
+
+
+# -- locks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_a_renewed_lock_lasts_from_now(world):
+    world.send(encoded(), encoded())
+    first, second = world.receive(2)
+    world.clock.advance(59)
+
+    answer = world.ask("renew-lock", {"lock-tokens": Array([token(first)])})
+
+    assert answer.body["expirations"] == [world.now_ms + 60_000]
+    assert type(answer.body["expirations"][0]) is Timestamp
+    world.pass_time(2)
+    assert world.settle(first, Settlement.COMPLETE) is None
+    assert world.settle(second, Settlement.COMPLETE) == "lock lost"
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize("operation", ["renew-lock", "update-disposition"])
+def test_a_lost_lock_is_lost_for_every_operation(world, operation):
+    world.send(encoded(), encoded())
+    first, second = world.receive(2)
+    world.clock.advance(30)
+    world.ask("renew-lock", {"lock-tokens": [token(second)]})
+    world.clock.advance(30)
+
+    for tokens in ([token(first)], [uuid4()], [token(second), token(first)]):
+        body = {"lock-tokens": tokens, "disposition-status": "completed"}
+        assert refusal(world.ask(operation, body)) == (410, LOCK_LOST)
+
+    assert world.sequences() == [1, 2]
+    assert second.until_ms == world.now_ms + 30_000  # all or nothing
+
+
+DISPOSITIONS = {
+    "completed": ({}, {}),
+    "abandoned": ({1: (0, 1)}, {}),
+    "defered": ({1: (1, 0)}, {}),
+    "suspended": ({}, {1: (0, 0)}),
+}
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize(("status", "left"), DISPOSITIONS.items(), ids=DISPOSITIONS)
+def test_a_message_is_settled_by_its_token(world, status, left):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    answer = world.ask(
+        "update-disposition", {"disposition-status": status, "lock-tokens": [token(lock)]}
+    )
+
+    assert answer.status == 200
+    assert (world.rows(), world.rows(kind=DEAD)) == left
+    world.check_counters()
+    again = {"disposition-status": status, "lock-tokens": [token(lock)]}
+    assert refusal(world.ask("update-disposition", again)) == (410, LOCK_LOST)
+
+
+def test_a_dead_letters_reason_and_properties_travel_along(world):
+    world.send(encoded(message_id="m"))
+    lock = world.receive()[0]
+
+    world.ask(
+        "update-disposition",
+        {
+            "disposition-status": "suspended",
+            "lock-tokens": [token(lock)],
+            "deadletter-reason": "why",
+            "deadletter-description": "",
+            "properties-to-modify": {"mine": 1},
+        },
+    )
+
+    buried = world.receive(kind=DEAD)[0].message
+    assert application_properties(buried) == {"mine": 1, "DeadLetterReason": "why"}
+
+
+def test_several_messages_are_settled_with_one_answer(world):
+    world.send(*[encoded()] * 3)
+    locks = world.receive(3)
+    body = {"disposition-status": "completed", "lock-tokens": [token(lock) for lock in locks]}
+
+    answers = world.ask("update-disposition", body, wait=False)
+    assert answers == []
+    world.flush()
+
+    assert [answer.status for answer in answers] == [200]
+    assert world.sequences() == []
+
+
+def test_the_same_token_twice_settles_once(sessions, world):
+    for one, holder in ((world, None), (sessions, "s")):
+        one.send(encoded(session="s"), encoded(session="s"))
+        locks = one.accept("s", credit=1).locks if holder else one.receive()
+        body = {"disposition-status": "completed", "lock-tokens": [token(locks[0])] * 2}
+
+        answer = one.ask("update-disposition", body)
+
+        assert answer.status in (200, 410)
+        one.check_counters()
+
+
+@pytest.mark.req("B-12")
+def test_a_disk_that_refuses_is_answered_as_our_fault(world):
+    world.send(encoded(), encoded())
+    locks = world.receive(2)
+    body = {"disposition-status": "completed", "lock-tokens": [token(lock) for lock in locks]}
+
+    with world.broken_disk():
+        answer = world.ask("update-disposition", body)
+
+    assert refusal(answer) == (500, "amqp:internal-error")
+    assert world.sequences() == [1, 2]
+
+
+# -- deferred ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_a_deferred_message_is_received_by_its_number_under_a_lock(world):
+    world.send(encoded(), encoded())
+    defer(world)
+
+    answer = world.ask(
+        "receive-by-sequence-number", {"sequence-numbers": [1, 1], "receiver-settle-mode": 1}
+    )
+
+    assert numbers(answer) == [1]
+    (entry,) = answer.body["messages"]
+    settle = {"disposition-status": "completed", "lock-tokens": [entry["lock-token"]]}
+    notes = read_annotations(slice_message(entry["message"]).annotations)
+    assert notes["x-opt-locked-until"] == world.now_ms + 60_000
+    assert world.ask("update-disposition", settle).status == 200
+    assert world.sequences() == [2]
+    world.check_counters()
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize("way", ["abandon", "lapse"])
+def test_a_deferred_message_falls_back_to_deferred(world, way):
+    world.send(encoded())
+    defer(world)
+    body = {"sequence-numbers": [1], "receiver-settle-mode": 1}
+    first = world.ask("receive-by-sequence-number", body).body["messages"][0]["lock-token"]
+    assert refusal(world.ask("receive-by-sequence-number", body)) == (404, NOT_FOUND)
+
+    if way == "lapse":
+        world.pass_time(60)
+    else:
+        settle = {"disposition-status": "abandoned", "lock-tokens": [first]}
+        world.ask("update-disposition", settle)
+
+    assert world.rows() == {1: (State.DEFERRED, 1)}
+    assert world.receive(9) == []
+    assert world.ask("receive-by-sequence-number", body).status == 200
+    world.check_counters()
+
+
+def test_a_deferred_message_may_be_received_and_deleted(world):
+    world.send(encoded())
+    defer(world)
+
+    answer = world.ask(
+        "receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": 0}
+    )
+
+    assert numbers(answer) == [1]
+    assert "lock-token" not in answer.body["messages"][0]
+    assert world.sequences() == []
+    world.check_counters()
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize("mode", [0, 1])
+def test_all_numbers_must_be_deferred_messages(world, mode):
+    world.send(encoded(), encoded(), encoded(due_ms=world.now_ms + 1000))
+    defer(world)
+
+    for wanted in ([2], [3], [99], [1, 2], [0], [-1]):
+        body = {"sequence-numbers": wanted, "receiver-settle-mode": mode}
+        assert refusal(world.ask("receive-by-sequence-number", body)) == (404, NOT_FOUND)
+
+    assert world.sequences() == [1, 2, 3]
+    ok = {"sequence-numbers": [1], "receiver-settle-mode": mode}
+    assert world.ask("receive-by-sequence-number", ok).status == 200
+
+
+def test_numbers_do_not_reach_into_other_mailboxes(make_world):
+    world = make_world(QueueDescription(name="q"), QueueDescription(name="secret"))
+    for name in ("q", "secret"):
+        world.send(encoded(), encoded(due_ms=world.now_ms + 1000), to=name)
+    world.settle(world.receive(of="secret")[0], Settlement.DEAD_LETTER, of="secret")
+    defer_there = world.receive(of="secret", kind=DEAD)[0]
+    world.settle(defer_there, Settlement.DEFER, of="secret", kind=DEAD)
+    own = world.queue().main.counters.mailbox_id
+
+    for other in range(16):
+        for number in ((other ^ own) << 40 | 1, other << 40 | 1, other << 40 | 2):
+            if number >> 40:
+                body = {"sequence-numbers": [number], "receiver-settle-mode": 1}
+                assert world.ask("receive-by-sequence-number", body).status == 404
+                assert world.ask("cancel-scheduled-message", body).status == 404
+                peek = {"from-sequence-number": number, "message-count": 9}
+                assert world.ask("peek-message", peek).status == 204
+    world.check_counters()
+
+
+def test_a_deferred_message_of_a_session_belongs_to_its_holder(sessions):
+    sessions.send(encoded(session="a"), encoded(session="b"))
+    holder = sessions.accept("a", credit=1)
+    sessions.settle(holder.locks[0], Settlement.DEFER)
+    body = {"sequence-numbers": [1], "receiver-settle-mode": 1, "session-id": "a"}
+
+    assert refusal(sessions.ask("receive-by-sequence-number", body)) == (410, SESSION_LOST)
+    stranger = sessions.accept("b")
+    foreign = body | {"session-id": "b"}
+    found = sessions.ask("receive-by-sequence-number", foreign, holder=stranger)
+    assert refusal(found) == (404, NOT_FOUND)
+    answer = sessions.ask("receive-by-sequence-number", body, holder=holder)
+
+    assert numbers(answer) == [1]
+    sessions.pass_time(60)
+    assert sessions.rows()[1] == (State.DEFERRED, 1)
+    sessions.check_counters()
+
+
+# -- schedules --------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-05")
+def test_messages_are_scheduled_and_their_numbers_returned(world):
+    due = world.now_ms + 60_000
+    entries = [{"message-id": n, "message": encoded(n.encode(), due_ms=due)} for n in "ab"]
+
+    answer = world.ask("schedule-message", {"messages": entries})
+
+    assert answer.body["sequence-numbers"] == [1, 2]
+    assert type(answer.body["sequence-numbers"][0]) is Long
+    assert world.rows(columns="state, due_ms") == {1: (2, due), 2: (2, due)}
+
+
+def test_a_message_that_cannot_be_taken_is_not_scheduled(world):
+    good = {"message": encoded(due_ms=world.now_ms + 1000)}
+
+    too_large = world.ask(
+        "schedule-message", {"messages": [good, {"message": encoded(b"x" * 300_000)}]}
+    )
+    broken = world.ask("schedule-message", {"messages": [good, {"message": b"\x00\x53\x75"}]})
+
+    assert refusal(too_large) == (403, "amqp:link:message-size-exceeded")
+    assert refusal(broken) == (400, "amqp:decode-error")
+    assert world.sequences() == []
+
+
+def test_scheduling_on_a_disk_that_refuses_gives_no_numbers(world):
+    with world.broken_disk():
+        answer = world.ask("schedule-message", {"messages": [{"message": encoded()}]})
+
+    assert refusal(answer) == (500, "amqp:internal-error")
+    assert answer.body == {}
+
+
+@pytest.mark.req("B-05")
+def test_a_cancelled_message_never_appears(world):
+    world.send(*[encoded(due_ms=world.now_ms + 1000)] * 3)
+
+    assert world.ask("cancel-scheduled-message", {"sequence-numbers": [1, 3, 1]}).status == 200
+    world.pass_time(1)
+
+    assert len(world.receive(9)) == 1
+    world.check_counters()
+
+
+def test_only_scheduled_messages_can_be_cancelled_all_or_none(world):
+    world.send(encoded(due_ms=world.now_ms + 1000), encoded())
+
+    for wanted in ([2], [1, 2], [9]):
+        answer = world.ask("cancel-scheduled-message", {"sequence-numbers": wanted})
+        assert refusal(answer) == (404, NOT_FOUND)
+
+    assert world.sequences() == [1, 2]
+
+
+def test_a_message_is_cancelled_or_activated_and_never_both(world):
+    world.send(encoded(due_ms=world.now_ms + 1000))
+    world.clock.advance(1)
+    world.namespace.tick()
+
+    answer = world.ask("cancel-scheduled-message", {"sequence-numbers": [1]})
+
+    assert refusal(answer) == (404, NOT_FOUND)
+    assert len(world.receive(9)) == 1
+    world.check_counters()
+
+
+def test_a_partitioned_queues_numbers_are_understood(make_world):
+    world = make_world(QueueDescription(name="q", enable_partitioning=True))
+    due = world.now_ms + 1000
+    given = world.send(*(encoded(message_id=f"m{n}", due_ms=due) for n in range(5)))
+    assert max(given) > 2**48
+
+    assert world.ask("cancel-scheduled-message", {"sequence-numbers": given}).status == 200
+    assert world.sequences() == []
+
+
+# -- batch delete -----------------------------------------------------------------------------
+
+
+def test_messages_enqueued_before_a_time_are_deleted_oldest_first(world):
+    world.send(encoded(), encoded(), encoded())
+    world.clock.advance(1)
+    before = world.now_ms
+    world.send(encoded())
+
+    answer = world.ask("batch-delete-messages", {"message-count": 2, "enqueued-time-utc": before})
+
+    assert answer.body["message-count"] == 2
+    assert world.sequences() == [3, 4]
+    rest = {"message-count": 99, "enqueued-time-utc": before}
+    assert world.ask("batch-delete-messages", rest).body["message-count"] == 1
+    assert world.ask("batch-delete-messages", rest).status == 204
+    assert [lock.message.sequence for lock in world.receive(9)] == [4]
+    world.check_counters()
+
+
+def test_locked_and_deferred_messages_are_not_batch_deleted(world):
+    world.send(*[encoded()] * 3)
+    defer(world)
+    lock = world.receive()[0]
+    world.clock.advance(1)
+
+    answer = world.ask(
+        "batch-delete-messages", {"message-count": 9, "enqueued-time-utc": world.now_ms}
+    )
+
+    assert answer.body["message-count"] == 1
+    assert world.sequences() == [1, 2]
+    assert world.settle(lock, Settlement.COMPLETE) is None
+
+
+def test_messages_of_one_session_are_batch_deleted(sessions):
+    sessions.send(encoded(session="a"), encoded(session="b"), encoded(session="a"))
+    sessions.clock.advance(1)
+
+    sessions.ask(
+        "batch-delete-messages",
+        {"message-count": 9, "enqueued-time-utc": sessions.now_ms, "session-id": "a"},
+    )
+
+    assert sessions.sequences() == [2]
+    assert sessions.queue().main.sessions.with_messages() == ["b"]
+
+
+def test_what_is_batch_deleted_while_it_waits_in_memory_is_not_delivered(world):
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach(receiver)
+    world.send(*[encoded()] * 3)
+    world.clock.advance(1)
+
+    body = {"message-count": 2, "enqueued-time-utc": world.now_ms}
+    world.ask("batch-delete-messages", body, wait=False)
+    receiver.flow(9)
+    world.flush()
+
+    assert receiver.sequences == [3]
+    world.check_counters()
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+SESSION_OPERATIONS = ("renew-session-lock", "get-session-state", "set-session-state")
+
+
+@pytest.mark.req("B-06")
+@pytest.mark.parametrize("operation", SESSION_OPERATIONS)
+def test_a_session_obeys_only_its_holder_and_only_in_time(sessions, operation):
+    body = {"session-id": "s", "session-state": b"x"}
+    assert refusal(sessions.ask(operation, body)) == (410, SESSION_LOST)
+    holder = sessions.accept("s")
+
+    assert refusal(sessions.ask(operation, body)) == (410, SESSION_LOST)
+    assert sessions.ask(operation, body, holder=holder).status == 200
+    sessions.clock.advance(60)
+
+    assert refusal(sessions.ask(operation, body, holder=holder)) == (410, SESSION_LOST)
+
+
+@pytest.mark.parametrize("operation", [*SESSION_OPERATIONS, "get-message-sessions"])
+def test_a_queue_without_sessions_has_none(world, operation):
+    body = {"session-id": "s", "last-updated-time": 0, "skip": 0, "top": 1}
+
+    assert refusal(world.ask(operation, body)) == (400, "amqp:not-allowed")
+
+
+@pytest.mark.req("B-06")
+def test_a_renewed_session_says_until_when(sessions):
+    holder = sessions.accept("s")
+    sessions.clock.advance(30)
+
+    answer = sessions.ask("renew-session-lock", {"session-id": "s"}, holder=holder)
+
+    assert answer.body == {"expiration": sessions.now_ms + 60_000}
+    assert type(answer.body["expiration"]) is Timestamp
+    sessions.pass_time(59)
+    assert not holder.has_lost_session
+
+
+@pytest.mark.req("B-06", "B-12")
+def test_a_sessions_state_is_kept_apart_from_its_messages(sessions):
+    holder = sessions.accept("s")
+
+    def get():
+        answer = sessions.ask("get-session-state", {"session-id": "s"}, holder=holder)
+        return answer.body["session-state"]
+
+    def put(state):
+        body = {"session-id": "s", "session-state": state}
+        return sessions.ask("set-session-state", body, holder=holder).status
+
+    assert get() is None
+    assert put(b"state") == 200
+    assert get() == b"state"
+    sessions.crash()
+    holder = sessions.accept("s")
+    assert get() == b"state"
+    assert put(None) == 200
+
+    assert get() is None
+
+
+@pytest.mark.parametrize("state", ["text", 5, b"x" * (256 * 1024 + 1)], ids=["text", "int", "huge"])
+def test_a_state_that_is_no_binary_or_too_large_is_refused(sessions, state):
+    holder = sessions.accept("s")
+
+    answer = sessions.ask(
+        "set-session-state", {"session-id": "s", "session-state": state}, holder=holder
+    )
+
+    assert refusal(answer) == (400, WRONG)
+    assert len(answer.description) < 200
+
+
+def test_a_state_that_the_disk_refuses_is_not_acknowledged(sessions):
+    holder = sessions.accept("s")
+    body = {"session-id": "s", "session-state": b"x"}
+
+    with sessions.broken_disk():
+        answer = sessions.ask("set-session-state", body, holder=holder)
+
+    assert refusal(answer) == (500, "amqp:internal-error")
+
+
+@pytest.mark.req("B-06")
+def test_sessions_are_listed_with_messages_or_state_page_by_page(sessions):
+    sessions.send(encoded(session="m2"), encoded(session="m1"))
+    holder = sessions.accept("stateful")
+    body = {"session-id": "stateful", "session-state": b"x"}
+    sessions.ask("set-session-state", body, holder=holder)
+
+    def page(skip, top, since=ANY_SESSION):
+        body = {"last-updated-time": since, "skip": skip, "top": top}
+        answer = sessions.ask("get-message-sessions", body)
+        return None if answer.status == 204 else (*answer.body["sessions-ids"], answer.body["skip"])
+
+    assert page(0, 100) == ("m1", "m2", "stateful", 3)
+    assert page(0, 2) == ("m1", "m2", 2)
+    assert page(2, 2) == ("stateful", 3)
+    assert page(3, 2) is None
+    assert page(0, 9, since=sessions.now_ms - 1) == ("stateful", 1)
+    assert page(0, 9, since=sessions.now_ms) is None
+
+
+def test_settling_with_a_session_id_needs_that_session(sessions):
+    sessions.send(encoded(session="s"))
+    holder = sessions.accept("s", credit=1)
+    body = {
+        "disposition-status": "completed",
+        "lock-tokens": [token(holder.locks[0])],
+        "session-id": "s",
+    }
+
+    assert refusal(sessions.ask("update-disposition", body)) == (410, SESSION_LOST)
+    assert sessions.ask("update-disposition", body, holder=holder).status == 200

@@ -1,0 +1,160 @@
+"""Keeps a real queue and a plain one in step, and compares them after every step.
+
+The rules, what may happen to them, are in `test_queue_model.py`.
+"""
+
+import shutil
+from datetime import timedelta
+from itertools import count
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, milliseconds
+from pairbus.broker.messages import window as window_module
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from tests.broker.messages.plain_queue import PlainQueue
+from tests.broker.world import World, application_properties, encoded, scratch_folder
+
+LOCK_MS = 30_000
+DELIVERIES_MAX = 2
+KINDS = {"main": Kind.MAIN, "dead": Kind.DEAD_LETTER}
+
+
+class QueueDriver(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.folder = scratch_folder()
+        self.tags = count(1)
+        self.locks = []  # (box, lock) of all that was ever lent, the stale ones too
+        self.acknowledged = 0
+        self.world = None
+
+    @initialize(
+        ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
+        buries_expired=st.booleans(),
+        looks_for_duplicates=st.booleans(),
+        room=st.sampled_from([2, 6]),
+    )
+    def open(self, ttl, buries_expired, looks_for_duplicates, room):
+        # A window of a few messages has the same edges as one of a thousand.
+        self.patch.setattr(window_module, "COUNT_MAX", room)
+        self.patch.setattr(window_module, "READ_COUNT", room // 2)
+        description = QueueDescription(
+            name="q",
+            lock_duration=timedelta(milliseconds=LOCK_MS),
+            max_delivery_count=DELIVERIES_MAX,
+            default_message_time_to_live=ttl,
+            dead_lettering_on_message_expiration=buries_expired,
+            requires_duplicate_detection=looks_for_duplicates,
+            duplicate_detection_history_time_window=timedelta(seconds=60),
+        )
+        self.world = World(self.folder / "data", description)
+        self.model = PlainQueue(
+            lock_ms=LOCK_MS,
+            deliveries_max=DELIVERIES_MAX,
+            ttl_ms=milliseconds(ttl),
+            buries_expired=buries_expired,
+            window_ms=60_000 if looks_for_duplicates else None,
+        )
+        self.standing = None
+
+    def teardown(self):
+        if self.world is not None:
+            self.world.end()
+        shutil.rmtree(self.folder)
+        self.patch.undo()
+
+    # helpers
+
+    @property
+    def now_ms(self):
+        return self.world.now_ms
+
+    def draw_lock(self, data):
+        """Mostly one that counts; stale ones are many, and all alike."""
+        live = [(box, lock) for box, lock in self.locks if lock.token in self.model.lent]
+        return data.draw(st.sampled_from(live * 3 + self.locks[-len(live) - 1 :]))
+
+    def compose(self, specs):
+        """Bytes to send, and what the model is to be told of them."""
+        composed = []
+        for spec in specs:
+            tag = b"tag-%d" % next(self.tags)
+            facts = {
+                "ttl_ms": None if spec["ttl_s"] is None else spec["ttl_s"] * 1000,
+                "due_ms": None if spec["due_s"] is None else self.now_ms + spec["due_s"] * 1000,
+                "message_id": spec["message_id"],
+            }
+            composed.append((encoded(tag, **facts), tag, facts))
+        return composed
+
+    def told_of_send(self, composed):
+        return [self.model.send(tag, now_ms=self.now_ms, **facts) for _, tag, facts in composed]
+
+    def told_of_settlement(self, lock, settlement):
+        if settlement is Settlement.DEAD_LETTER:
+            return self.model.dead_letter(lock.token, "why")
+        getattr(self.model, settlement.name.lower())(lock.token)
+        return True
+
+    def check_delivered(self, box, locks, expected):
+        assert [lock.message.sequence for lock in locks] == expected
+        for lock, number in zip(locks, expected, strict=True):
+            message, known = lock.message, self.model.boxes[box][number]
+            assert message.bare.endswith(known.tag)
+            assert message.delivery_count == known.count
+            if box == "dead":
+                assert application_properties(message).get("DeadLetterReason") == known.reason
+            self.model.lend(box, number, lock.token, now_ms=self.now_ms)
+            self.locks.append((box, lock))
+
+    def serve_standing(self):
+        """Whoever stands there with credit has been given what there is, in order."""
+        self.world.namespace.run()
+        self.world.flush()
+        if self.standing is not None:
+            expected = self.model.take("main", self.standing_credit, now_ms=self.now_ms)
+            self.standing_credit -= len(expected)
+            locks, self.standing.locks = self.standing.locks, []
+            self.check_delivered("main", locks, expected)
+
+    def came_back(self):
+        """After a restart: locks and receivers are gone, numbers go on."""
+        self.model.restart()
+        self.standing = None
+        last = self.world.queue().main.counters.last_sequence
+        assert last >= self.acknowledged
+        self.model.last = last
+
+    # what must hold
+
+    @invariant()
+    def the_file_says_what_the_model_says(self):
+        if self.world is not None:
+            for box, kind in KINDS.items():
+                expected = {
+                    number: (message.state, message.count, message.expires_ms, message.due_ms)
+                    for number, message in sorted(self.model.boxes[box].items())
+                }
+                columns = "state, delivery_count, expires_ms, due_ms"
+                assert self.world.rows(kind=kind, columns=columns) == expected
+            self.world.check_counters()
+
+    @invariant()
+    def locks_and_memory_agree(self):
+        if self.world is not None:
+            lent = {}
+            for box, kind in KINDS.items():
+                mailbox = self.world.queue().mailboxes[kind]
+                for token, lock in mailbox.locks.items():
+                    lent[token] = (box, lock.message.sequence, lock.until_ms)
+                    assert mailbox.held[lock.message.sequence] is lock.message
+                assert mailbox.held.keys() <= self.model.boxes[box].keys()
+                assert not any(message.busy for message in mailbox.held.values())
+            assert lent == {
+                token: (one.box, one.sequence, one.until_ms)
+                for token, one in self.model.lent.items()
+            }

@@ -1,0 +1,332 @@
+"""A mailbox in memory: who is next, what is locked, and until when."""
+
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.mailbox import Mailbox, Tokens, guid
+from pairbus.broker.messages.message import Message, State
+from pairbus.broker.storage.store import Store
+
+
+def message(sequence, session_id=None):
+    return Message(
+        sequence, State.ACTIVE, 0, None, None, None, 0, session_id, None, None,
+        b"", 0, b"", 0, sequence, None, None, 10, b"",
+    )  # fmt: skip
+
+
+class Taker:
+    def __init__(self, credit=10, session=None):
+        self.credit = credit
+        self.session = session
+
+    def can_take(self):
+        return self.credit > 0
+
+    def deliver(self, message, *, now_ms):
+        raise AssertionError("a mailbox names the next delivery; it makes none")
+
+    session_lost = deliver
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "data.db", durable=False)
+    yield store
+    store.close()
+
+
+def make(store, *, has_sessions=False, sequences=()):
+    _, counters = store.create_entity("q", "queue", {}, 3, now_ms=0)
+    for entry in sequences:
+        sequence, session_id = entry if isinstance(entry, tuple) else (entry, None)
+        counters[0].add(State.ACTIVE, 10)
+        counters[0].last_sequence = sequence
+        store.insert(counters[0], message(sequence, session_id))
+    store.save()
+    return Mailbox(Kind.MAIN, counters[0], store, Tokens(), has_sessions=has_sessions)
+
+
+def lock_next(mailbox, consumer, *, until_ms=100):
+    found = mailbox.next_delivery()
+    assert found is not None
+    assert found[0] is consumer
+    return mailbox.lock(found[1], until_ms=until_ms, consumer=consumer, session=consumer.session)
+
+
+# -- tokens -----------------------------------------------------------------------------------
+
+
+def test_tokens_do_not_repeat():
+    tokens = Tokens()
+
+    given_out = {tokens.next() for _ in range(1000)}
+
+    assert len(given_out) == 1000
+    assert {len(token) for token in given_out} == {16}
+
+
+@given(st.uuids())
+def test_a_token_is_a_guid_in_the_order_of_dotnet(uuid):
+    assert guid(uuid.bytes_le) == uuid.bytes
+    assert guid(guid(uuid.bytes)) == uuid.bytes
+    assert UUID(bytes=guid(uuid.bytes_le)) == uuid
+
+
+# -- giving out -------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-01")
+def test_receivers_with_credit_take_turns(store):
+    mailbox = make(store, sequences=range(1, 5))
+    first, second = Taker(), Taker()
+    for taker in (first, second):
+        mailbox.attach(taker)
+        mailbox.hunger(taker)
+
+    order = [mailbox.next_delivery() for _ in range(4)]
+
+    assert [(found[0], found[1].sequence) for found in order] == [
+        (first, 1),
+        (second, 2),
+        (first, 3),
+        (second, 4),
+    ]
+    assert mailbox.next_delivery() is None
+
+
+def test_who_has_no_credit_is_passed_over_until_it_says_so_again(store):
+    mailbox = make(store, sequences=[1, 2])
+    poor, rich = Taker(credit=0), Taker()
+    mailbox.hunger(poor)
+    mailbox.hunger(rich)
+
+    assert mailbox.next_delivery()[0] is rich
+    poor.credit = 1
+    assert mailbox.next_delivery()[0] is rich
+    mailbox.give_back(message(1))
+    mailbox.hunger(poor)
+    rich.credit = 0
+
+    assert mailbox.next_delivery()[0] is poor
+
+
+def test_nobody_hungry_means_nothing_to_do(store):
+    assert make(store, sequences=[1]).next_delivery() is None
+
+
+def test_who_waits_is_served_when_a_message_arrives(store):
+    mailbox = make(store)
+    taker = Taker()
+    mailbox.attach(taker)
+    mailbox.hunger(taker)
+    assert mailbox.next_delivery() is None
+
+    mailbox.arrive(message(1))
+
+    assert mailbox.next_delivery()[0] is taker
+
+
+def test_who_has_left_gets_nothing(store):
+    mailbox = make(store, sequences=[1])
+    taker = Taker()
+    mailbox.attach(taker)
+    mailbox.hunger(taker)
+
+    mailbox.detach(taker)
+
+    assert mailbox.attached == 0
+    assert mailbox.next_delivery() is None
+
+
+def test_what_arrives_while_nobody_is_there_costs_no_memory(store):
+    mailbox = make(store, sequences=[1])
+
+    mailbox.arrive(message(1))
+
+    assert mailbox.held == {}
+
+
+def test_a_message_is_found_in_memory_or_on_the_disk(store):
+    mailbox = make(store, sequences=[1])
+
+    from_disk = mailbox.find(1)
+    locked = mailbox.lock(from_disk, until_ms=5, consumer=None, session=None)
+
+    assert from_disk.sequence == 1
+    assert mailbox.find(1) is locked.message
+    assert mailbox.find(2) is None
+
+
+def test_numbers_go_on_where_the_file_left_off(store):
+    mailbox = make(store, sequences=[1, 7])
+
+    assert mailbox.next_sequence() == 8
+    assert mailbox.next_sequence() == 9
+
+
+# -- locks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_a_lock_is_valid_until_its_time(store):
+    mailbox = make(store, sequences=[1])
+    taker = Taker()
+    mailbox.hunger(taker)
+
+    lock = lock_next(mailbox, taker, until_ms=100)
+
+    assert mailbox.valid_lock(lock.token, now_ms=99) is lock
+    assert mailbox.valid_lock(lock.token, now_ms=100) is None
+    assert mailbox.valid_lock(uuid4().bytes, now_ms=0) is None
+
+
+def test_a_lock_is_not_valid_while_its_message_is_being_changed(store):
+    mailbox = make(store, sequences=[1])
+    mailbox.hunger(taker := Taker())
+    lock = lock_next(mailbox, taker)
+
+    lock.message.busy = True
+
+    assert mailbox.valid_lock(lock.token, now_ms=0) is None
+    assert mailbox.lapsed_locks(now_ms=1000) == []
+    assert mailbox.next_lapse_ms is None
+
+
+@pytest.mark.req("B-03")
+def test_locks_lapse_in_order_and_renewal_puts_one_off(store):
+    mailbox = make(store, sequences=[1, 2])
+    mailbox.hunger(taker := Taker())
+    first = lock_next(mailbox, taker, until_ms=100)
+    second = lock_next(mailbox, taker, until_ms=110)
+    assert mailbox.next_lapse_ms == 100
+
+    mailbox.renew(first, until_ms=150)
+
+    assert mailbox.next_lapse_ms == 110
+    assert mailbox.lapsed_locks(now_ms=109) == []
+    assert mailbox.lapsed_locks(now_ms=110) == [second]
+    assert mailbox.lapsed_locks(now_ms=150) == [second, first]
+
+
+def test_unlocked_and_given_back_it_is_first_again(store):
+    mailbox = make(store, sequences=[1, 2])
+    mailbox.hunger(taker := Taker())
+    lock = lock_next(mailbox, taker)
+
+    mailbox.unlock(lock)
+    mailbox.give_back(lock.message)
+
+    assert lock.message.lock is None
+    assert mailbox.valid_lock(lock.token, now_ms=0) is None
+    assert mailbox.next_delivery()[1] is lock.message
+
+
+def test_what_is_forgotten_leaves_no_trace(store):
+    mailbox = make(store, sequences=[1])
+    mailbox.hunger(taker := Taker())
+    lock = lock_next(mailbox, taker)
+
+    mailbox.forget(lock.message, was_active=True)
+
+    assert mailbox.held == {}
+    assert not mailbox.locks
+    assert lock.message.lock is None
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-06")
+def test_a_session_is_given_only_to_its_holder_and_in_order(store):
+    mailbox = make(
+        store, has_sessions=True, sequences=[(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")]
+    )
+    taker = Taker()
+    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
+    mailbox.attach(taker)
+    mailbox.hunger(taker)
+
+    found = []
+    while (delivery := mailbox.next_delivery()) is not None:
+        mailbox.lock(delivery[1], until_ms=0, consumer=taker, session=taker.session)
+        found.append(delivery[1].sequence)
+
+    assert found == [1, 3, 5]
+
+
+def test_one_session_without_messages_does_not_stop_the_next(store):
+    mailbox = make(store, has_sessions=True, sequences=[(1, "b")])
+    idle, busy = Taker(), Taker()
+    idle.session = mailbox.sessions.hold("a", idle, until_ms=100)
+    busy.session = mailbox.sessions.hold("b", busy, until_ms=100)
+    for taker in (idle, busy):
+        mailbox.attach(taker)
+        mailbox.hunger(taker)
+
+    assert mailbox.next_delivery()[0] is busy
+    mailbox.arrive(message(2, "a"))
+
+    assert mailbox.next_delivery()[0] is idle
+
+
+def test_messages_of_a_session_that_nobody_holds_stay_on_the_disk(store):
+    mailbox = make(store, has_sessions=True)
+
+    mailbox.arrive(message(1, "a"))
+    mailbox.give_back(message(1, "a"))
+
+    assert mailbox.held == {}
+    assert mailbox.sessions.next_available() == "a"
+
+
+def test_a_message_given_back_goes_to_the_sessions_holder(store):
+    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
+    taker = Taker()
+    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
+    mailbox.hunger(taker)
+    lock = lock_next(mailbox, taker)
+    assert mailbox.next_delivery() is None
+
+    mailbox.unlock(lock)
+    mailbox.give_back(lock.message)
+
+    assert mailbox.next_delivery()[1] is lock.message
+
+
+@pytest.mark.req("B-06")
+def test_a_message_of_a_session_is_locked_as_long_as_its_session(store):
+    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
+    taker = Taker()
+    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
+    mailbox.hunger(taker)
+    lock = lock_next(mailbox, taker, until_ms=100)
+
+    mailbox.sessions.renew(taker.session, until_ms=300)
+
+    assert mailbox.valid_lock(lock.token, now_ms=299) is lock
+    assert mailbox.valid_lock(lock.token, now_ms=300) is None
+    assert mailbox.lapsed_locks(now_ms=1000) == []
+    assert mailbox.next_lapse_ms == 300
+
+
+def test_a_session_without_its_last_message_is_not_available(store):
+    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
+
+    mailbox.forget(message(1, "a"), was_active=True)
+
+    assert mailbox.sessions.next_available() is None
+
+
+def test_a_session_that_was_let_go_gives_nothing(store):
+    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
+    taker = Taker()
+    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
+
+    mailbox.sessions.let_go(taker.session)
+
+    assert mailbox.take(taker.session) is None

@@ -1,0 +1,574 @@
+"""A queue at work: settlement, time, a disk that refuses, and answers that come late."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from pairbus.amqp.codec.sections import message_id, slice_message
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.message import State
+from tests.broker.world import Receiver, application_properties, encoded
+
+MAIN, DEAD, TRANSFER = Kind
+COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
+LOCK_LOST = "lock lost"
+
+
+def queue(name="q", **settings):
+    return QueueDescription(name=name, **settings)
+
+
+def sequences(locks):
+    return [lock.message.sequence for lock in locks]
+
+
+# -- settling ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_a_completed_message_is_gone(world):
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+
+    assert world.settle(lock, COMPLETE) is None
+
+    assert world.sequences() == [2]
+    assert sequences(world.receive(9)) == [2]
+    world.check_counters()
+
+
+@pytest.mark.req("B-03")
+def test_an_abandoned_message_is_first_again_and_counted(world):
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+
+    assert world.settle(lock, ABANDON) is None
+
+    again = world.receive(9)
+    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again] == [
+        (1, 1),
+        (2, 0),
+    ]
+    assert world.rows()[1] == (State.ACTIVE, 1)
+
+
+@pytest.mark.req("B-03")
+def test_a_released_message_is_first_again_and_not_counted(world):
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+
+    assert world.settle(lock, RELEASE) is None
+
+    again = world.receive(9)
+    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again] == [
+        (1, 0),
+        (2, 0),
+    ]
+
+
+@pytest.mark.req("B-03")
+def test_a_deferred_message_is_only_reached_by_its_number(world):
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+
+    assert world.settle(lock, DEFER) is None
+
+    assert sequences(world.receive(9)) == [2]
+    assert world.rows()[1] == (State.DEFERRED, 0)
+    assert world.queue().main.held.keys() == {2}
+    world.check_counters()
+
+
+def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
+    world.send(encoded())
+    world.settle(world.receive()[0], DEFER)
+    body = {"sequence-numbers": [1], "receiver-settle-mode": 1}
+    world.ask("receive-by-sequence-number", body)
+    (lock,) = world.queue().main.locks.values()
+
+    assert world.settle(lock, RELEASE) is None
+
+    assert world.rows() == {1: (State.DEFERRED, 0)}
+    assert world.ask("receive-by-sequence-number", body).status == 200
+
+
+@pytest.mark.req("B-03")
+def test_a_dead_letter_keeps_its_number_and_says_why(world):
+    world.send(encoded(b"body", message_id="m", properties={"mine": 1}, ttl_ms=60_000))
+    lock = world.receive()[0]
+
+    assert world.settle(lock, DEAD_LETTER, reason="why", description="because") is None
+
+    assert world.sequences() == []
+    buried = world.receive(kind=DEAD)[0].message
+    assert buried.sequence == 1
+    assert application_properties(buried) == {
+        "mine": 1,
+        "DeadLetterReason": "why",
+        "DeadLetterErrorDescription": "because",
+    }
+    assert message_id(slice_message(buried.bare)) == "m"
+    world.pass_time(3600)
+    assert world.sequences(kind=DEAD) == [1]  # dead letters do not expire
+    world.check_counters()
+
+
+def test_a_dead_letter_without_a_reason_has_no_empty_words(world):
+    world.send(encoded(message_id="m"))
+
+    world.settle(world.receive()[0], DEAD_LETTER)
+
+    assert application_properties(world.receive(kind=DEAD)[0].message) == {}
+
+
+@pytest.mark.req("B-03")
+def test_dead_letters_can_be_settled_like_any_message_but_not_buried_again(world):
+    world.send(*[encoded()] * 4)
+    for lock in world.receive(4):
+        world.settle(lock, DEAD_LETTER)
+    first, second, third, fourth = world.receive(9, kind=DEAD)
+
+    assert world.settle(first, COMPLETE, kind=DEAD) is None
+    assert world.settle(second, ABANDON, kind=DEAD) is None
+    assert world.settle(third, DEFER, kind=DEAD) is None
+    refusal = world.settle(fourth, DEAD_LETTER, kind=DEAD)
+
+    assert refusal.condition == "amqp:not-allowed"
+    assert world.rows(kind=DEAD) == {2: (0, 1), 3: (1, 0), 4: (0, 0)}
+    assert world.settle(fourth, COMPLETE, kind=DEAD) is None  # its lock is as it was
+    world.check_counters()
+
+
+def test_dead_letters_are_given_out_by_number_whenever_they_were_buried(world):
+    world.send(*[encoded()] * 4)
+    locks = world.receive(4)
+    receiver = Receiver(world.queue(), DEAD)
+    receiver.mailbox.attach(receiver)
+    for index in (2, 0, 3):
+        world.settle(locks[index], DEAD_LETTER)
+
+    receiver.flow(9)
+
+    assert receiver.sequences == [1, 3, 4]
+
+
+@pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
+def test_a_message_is_settled_once(world, settlement):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    first = world.start_settling(lock, settlement)
+    assert world.settle(lock, COMPLETE) == LOCK_LOST
+
+    assert first == [None]
+    assert world.settle(lock, COMPLETE) == LOCK_LOST
+    world.check_counters()
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize("settlement", Settlement)
+def test_an_expired_lock_settles_nothing(world, settlement):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    world.clock.advance(60)
+
+    assert world.settle(lock, settlement) == LOCK_LOST
+    assert world.rows() == {1: (0, 0)}
+
+
+@pytest.mark.req("B-03")
+@pytest.mark.parametrize("settlement", [ABANDON, DEFER, DEAD_LETTER])
+def test_properties_may_be_changed_on_the_way(world, settlement):
+    world.send(encoded(message_id="m", properties={"a": 1, "b": 2}))
+
+    world.settle(world.receive()[0], settlement, properties={"b": 3, "c": "new"})
+    world.crash()
+
+    kind = DEAD if settlement is DEAD_LETTER else MAIN
+    mailbox_id = world.queue().mailboxes[kind].counters.mailbox_id
+    stored = world.namespace.store.read_one(mailbox_id, 1)
+    assert application_properties(stored) == {"a": 1, "b": 3, "c": "new"}
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
+def test_what_was_settled_stays_settled_after_a_crash(world, settlement):
+    world.send(encoded())
+    world.settle(world.receive()[0], settlement)
+    before = world.rows(), world.rows(kind=DEAD)
+
+    world.crash()
+
+    assert (world.rows(), world.rows(kind=DEAD)) == before
+    world.check_counters()
+
+
+def test_locks_do_not_outlive_the_broker_and_cost_no_delivery(world):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    world.crash()
+
+    assert world.settle(lock, COMPLETE) == LOCK_LOST
+    assert world.receive()[0].message.delivery_count == 0
+
+
+# -- receive and delete -----------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_receive_and_delete_deletes_before_it_gives(world):
+    world.send(encoded())
+    mailbox, told = world.queue().main, []
+    message = mailbox.take(None)
+
+    world.queue().remove(mailbox, message, told.append)
+    assert told == []
+    world.flush()
+
+    assert told == [None]
+    assert world.sequences() == []
+
+
+def test_what_could_not_be_given_comes_back_in_its_place(world):
+    world.send(encoded(), encoded())
+    mailbox, told = world.queue().main, []
+    message = mailbox.take(None)
+    world.queue().remove(mailbox, message, told.append)
+    world.flush()
+
+    world.queue().put_back(mailbox, message)
+    world.flush()
+
+    assert sequences(world.receive(9)) == [1, 2]
+    world.check_counters()
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-03")
+def test_a_lapsed_lock_brings_the_message_back_with_a_count(make_world):
+    world = make_world(queue(lock_duration=timedelta(seconds=5)))
+    world.send(encoded())
+    world.receive()
+
+    world.pass_time(4.999)
+    assert world.receive() == []
+    world.pass_time(0.001)
+
+    assert world.receive()[0].message.delivery_count == 1
+    world.check_counters()
+
+
+@pytest.mark.req("B-04")
+def test_the_last_failed_delivery_buries_the_message(make_world):
+    world = make_world(queue(max_delivery_count=2))
+    world.send(encoded(message_id="m"))
+    world.receive()
+    world.pass_time(60)
+    world.settle(world.receive()[0], ABANDON)
+
+    assert world.sequences() == []
+    buried = world.receive(kind=DEAD)[0].message
+    assert application_properties(buried)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert buried.delivery_count == 1
+
+
+@pytest.mark.req("B-04", "B-05")
+@pytest.mark.parametrize("kept", [True, False], ids=["dead-lettered", "gone"])
+@pytest.mark.parametrize("found_by", ["the sweep", "a receiver"])
+def test_an_expired_message_is_not_delivered(make_world, kept, found_by):
+    world = make_world(queue(dead_lettering_on_message_expiration=kept))
+    world.send(encoded(ttl_ms=1000), encoded(ttl_ms=2000))
+    world.clock.advance(1)
+
+    if found_by == "the sweep":
+        world.tick()
+
+    assert sequences(world.receive(9)) == [2]
+    assert world.sequences() == [2]
+    assert world.sequences(kind=DEAD) == ([1] if kept else [])
+    if kept:
+        buried = world.receive(kind=DEAD)[0].message
+        assert application_properties(buried)["DeadLetterReason"] == "TTLExpiredException"
+        assert buried.expires_ms is None
+    world.check_counters()
+
+
+@pytest.mark.req("B-05")
+def test_a_locked_message_may_be_completed_after_its_expiry_and_expires_when_it_returns(world):
+    world.send(encoded(ttl_ms=1000), encoded(ttl_ms=1000))
+    first, second = world.receive(2)
+
+    world.pass_time(2)
+    assert world.settle(first, COMPLETE) is None
+    assert world.settle(second, ABANDON) is None
+
+    assert world.receive(9) == []
+    assert world.sequences() == []
+    world.check_counters()
+
+
+def test_deferred_messages_expire_too(world):
+    world.send(encoded(ttl_ms=1000))
+    world.settle(world.receive()[0], DEFER)
+
+    world.pass_time(1)
+
+    assert world.sequences() == []
+    world.check_counters()
+
+
+def test_a_waiting_receiver_is_served_when_time_brings_something(world):
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach(receiver)
+    receiver.flow(5)
+    world.send(encoded(due_ms=world.now_ms + 1000))
+    assert receiver.sequences == []
+
+    world.pass_time(1)
+    assert receiver.sequences == [2]
+    world.pass_time(60)
+
+    assert receiver.sequences == [2, 2]
+    assert receiver.locks[1].message.delivery_count == 1
+
+
+# -- dead letters that are forwarded ----------------------------------------------------------
+
+
+def test_dead_letters_go_where_they_are_forwarded_and_say_from_where(make_world):
+    world = make_world(queue(forward_dead_lettered_messages_to="graves"), queue("graves"))
+    world.send(encoded(message_id="m", ttl_ms=60_000))
+
+    world.settle(world.receive()[0], DEAD_LETTER, reason="why")
+
+    buried = world.receive(of="graves")[0].message
+    assert buried.dead_letter_source == "q"
+    assert application_properties(buried) == {"DeadLetterReason": "why"}
+    assert (buried.sequence, buried.enqueued_sequence, buried.expires_ms) == (1, 1, None)
+    assert world.sequences() == world.sequences(kind=DEAD) == []
+    world.check_counters()
+
+
+def test_dead_letters_whose_target_is_missing_are_kept(make_world):
+    world = make_world(queue(forward_dead_lettered_messages_to="missing"))
+    world.send(encoded(message_id="m"))
+
+    world.settle(world.receive()[0], DEAD_LETTER, reason="why")
+
+    buried = world.receive(kind=TRANSFER)[0].message
+    assert application_properties(buried)["DeadLetterReason"] == "ForwardingFailed"
+    assert "'missing'" in application_properties(buried)["DeadLetterErrorDescription"]
+
+
+@pytest.mark.parametrize("bad", [encoded(session=5), encoded(message_id=5)], ids=["session", "id"])
+def test_an_unreadable_id_does_not_stop_time(make_world, bad):
+    world = make_world(
+        queue(forward_dead_lettered_messages_to="graves", max_delivery_count=1),
+        queue("graves"),
+        queue("other"),
+    )
+    world.send(bad)
+    world.send(encoded(), to="other")
+    world.receive()
+    world.receive(of="other")
+
+    world.pass_time(60)
+
+    assert world.rows(of="other") == {1: (0, 1)}
+    assert world.sequences() == []
+    world.check_counters()
+
+
+# -- a disk that refuses ----------------------------------------------------------------------
+
+
+@pytest.mark.req("B-12")
+def test_a_send_that_the_disk_refuses_is_refused_and_nowhere(make_world):
+    world = make_world(queue(requires_duplicate_detection=True))
+    with world.broken_disk():
+        answer = world.send(encoded(message_id="x"), encoded(message_id="y"))
+
+    assert answer.condition == "amqp:internal-error"
+    assert "disk is full" in answer.description
+    assert world.receive(9) == []
+    world.check_counters()
+    assert isinstance(world.send(encoded(message_id="x")), list)
+    assert len(world.receive(9)) == 1
+    world.check_counters()
+
+
+@pytest.mark.req("B-07", "B-12")
+def test_a_duplicate_of_a_send_that_failed_is_not_acknowledged(make_world):
+    world = make_world(queue(requires_duplicate_detection=True))
+    with world.broken_disk():
+        _, first = world.submit(encoded(message_id="x"))
+        world.loop.run_until_complete(asyncio.sleep(0))  # on its way to the disk
+        _, second = world.submit(encoded(message_id="x"))
+
+    assert [error.condition for error in first] == ["amqp:internal-error"]
+    stored = world.sequences()
+    assert (second == [None]) == bool(stored)
+    assert len(second) == 1
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
+def test_a_settlement_that_the_disk_refuses_changes_nothing(world, settlement):
+    world.send(encoded(message_id="m"), encoded())
+    lock = world.receive()[0]
+    bare = lock.message.bare
+
+    with world.broken_disk():
+        answer = world.settle(lock, settlement, properties={"new": 1})
+
+    assert answer.condition == "amqp:internal-error"
+    assert world.rows() == {1: (0, 0), 2: (0, 0)}
+    assert world.rows(kind=DEAD) == {}
+    assert (lock.message.delivery_count, lock.message.state) == (0, State.ACTIVE)
+    assert lock.message.bare == bare
+    world.check_counters()
+    assert world.settle(lock, COMPLETE) is None  # the lock is still good
+    assert sequences(world.receive(9)) == [2]
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+def test_a_lapse_that_the_disk_refuses_gives_the_message_back_uncounted(make_world):
+    world = make_world(queue(max_delivery_count=1))
+    world.send(encoded(), encoded())
+    world.receive()
+
+    with world.broken_disk():
+        world.pass_time(60)
+
+    assert sequences(world.receive(9)) == [1, 2]
+    assert world.rows() == {1: (0, 0), 2: (0, 0)}
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+def test_an_activation_that_the_disk_refuses_is_tried_again(world):
+    world.send(encoded(due_ms=world.now_ms + 1000))
+    with world.broken_disk():
+        world.pass_time(1)
+    assert world.rows(columns="state") == {1: State.SCHEDULED}
+    world.check_counters()
+
+    world.tick()
+
+    assert len(world.receive(9)) == 1
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_expiry_that_the_disk_refuses_is_tried_again(make_world, kept):
+    world = make_world(queue(dead_lettering_on_message_expiration=kept))
+    world.send(encoded(ttl_ms=1000))
+    with world.broken_disk():
+        world.pass_time(1)
+    assert world.sequences() == [1]
+    world.check_counters()
+
+    world.tick()
+
+    assert world.sequences() == []
+    assert len(world.sequences(kind=DEAD)) == kept
+    world.check_counters()
+
+
+def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
+    world.send(encoded(), encoded())
+    told = []
+    with world.broken_disk():
+        world.queue().remove(world.queue().main, world.queue().main.take(None), told.append)
+
+    assert told[0].condition == "amqp:internal-error"
+    assert sequences(world.receive(9)) == [1, 2]
+    world.check_counters()
+
+
+def test_what_can_neither_be_given_nor_put_back_is_not_counted(world):
+    """Its deletion is durable already; that is the risk of receive-and-delete."""
+    world.send(encoded(), encoded())
+    queue = world.queue()
+    message = queue.main.take(None)
+    queue.remove(queue.main, message, lambda error: None)
+    world.flush()
+
+    with world.broken_disk():
+        queue.put_back(queue.main, message)
+
+    assert sequences(world.receive(9)) == [2]
+    world.check_counters()
+
+
+# -- between the commit and the news of it ----------------------------------------------------
+
+
+def test_a_dead_letter_is_delivered_once_even_if_the_disk_has_it_before_we_know(world):
+    world.send(*[encoded()] * 3)
+    world.settle(world.receive(3)[2], DEAD_LETTER)
+    world.restart()
+    lock = world.receive()[0]
+    world.start_settling(lock, DEAD_LETTER)
+    world.commit_unheard()
+
+    receiver = Receiver(world.queue(), DEAD)
+    receiver.mailbox.attach(receiver)
+    receiver.flow(5)
+    world.flush()
+
+    assert sorted(receiver.sequences) == [1, 3]
+    for lock in receiver.locks:
+        assert world.settle(lock, COMPLETE, kind=DEAD) is None
+    world.check_counters()
+
+
+def test_a_message_is_delivered_or_batch_deleted_and_never_both(world):
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach(receiver)
+    world.submit(encoded())
+    world.commit_unheard()
+
+    body = {"message-count": 5, "enqueued-time-utc": world.now_ms + 1}
+    answers = world.ask("batch-delete-messages", body, wait=False)
+    receiver.flow(5)
+    world.flush()
+
+    deleted = int(answers[0].body["message-count"])
+    assert deleted + len(receiver.locks) == 1
+    for lock in receiver.locks:
+        assert world.settle(lock, COMPLETE) is None
+    world.check_counters()
+
+
+def test_a_message_is_not_expired_before_it_has_arrived(world):
+    world.submit(encoded(ttl_ms=1000))
+    world.commit_unheard()
+    world.clock.advance(2)
+
+    world.tick()
+    world.tick()
+
+    assert world.receive(9) == []
+    assert world.sequences() == []
+    world.check_counters()
+
+
+def test_properties_may_not_make_a_message_larger_than_the_queue_takes(make_world):
+    world = make_world(queue(max_message_size_in_kilobytes=1))
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    said = world.settle(lock, Settlement.ABANDON, properties={"note": "x" * 2000})
+
+    assert "takes at most 1024" in str(said)
+    assert world.settle(lock, Settlement.COMPLETE) is None

@@ -1,0 +1,331 @@
+"""A queue with sessions: whose they are, in which order, and what ends them."""
+
+from datetime import timedelta
+
+import pytest
+
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from tests.broker.world import Receiver, encoded
+
+COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
+LOCK_LOST = "lock lost"
+
+
+@pytest.fixture
+def world(make_world):
+    return make_world(
+        QueueDescription(
+            name="q",
+            requires_session=True,
+            lock_duration=timedelta(seconds=30),
+            max_delivery_count=3,
+        )
+    )
+
+
+def send(world, *sessions):
+    return world.send(*(encoded(session=session) for session in sessions))
+
+
+def wait_for_session(world, *, seconds=60):
+    seeker = Receiver(world.queue())
+    world.queue().waiting[seeker] = world.now_ms + int(seconds * 1000)
+    world.queue().serve_waiting(now_ms=world.now_ms)
+    return seeker
+
+
+@pytest.mark.req("B-06")
+def test_a_session_is_delivered_in_order_and_to_its_holder_only(world):
+    send(world, "a", "b", "a", "b", "a")
+
+    first, second = world.accept("a", credit=9), world.accept("b", credit=9)
+
+    assert first.sequences == [1, 3, 5]
+    assert second.sequences == [2, 4]
+    assert world.queue().main.sessions.is_held("a")
+
+
+@pytest.mark.req("B-06")
+def test_messages_that_come_later_go_to_the_holder(world):
+    receiver = world.accept("a", credit=9)
+
+    send(world, "a", "b", "a")
+
+    assert receiver.sequences == [1, 3]
+
+
+@pytest.mark.req("B-06")
+def test_a_closed_session_gives_its_messages_back_uncounted_and_in_order(world):
+    send(world, "a", "a", "a")
+    receiver = world.accept("a", credit=2)
+    world.settle(receiver.locks[0], COMPLETE)
+
+    receiver.close()
+    world.flush()
+
+    again = world.accept("a", credit=9)
+    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again.locks] == [
+        (2, 0),
+        (3, 0),
+    ]
+    assert world.settle(receiver.locks[1], COMPLETE) == LOCK_LOST
+    world.check_counters()
+
+
+@pytest.mark.req("B-06")
+def test_a_lapsed_session_is_lost_and_its_messages_are_counted(world):
+    send(world, "a", "a", "a")
+    receiver = world.accept("a", credit=2)
+
+    world.pass_time(29.999)
+    assert not receiver.has_lost_session
+    world.pass_time(0.001)
+
+    assert receiver.has_lost_session
+    assert world.settle(receiver.locks[0], COMPLETE) == LOCK_LOST
+    again = world.accept("a", credit=9)
+    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again.locks] == [
+        (1, 1),
+        (2, 1),
+        (3, 0),
+    ]
+    world.check_counters()
+
+
+@pytest.mark.req("B-06")
+def test_a_renewed_session_lasts_longer_and_its_messages_with_it(world):
+    send(world, "a")
+    receiver = world.accept("a", credit=1)
+    world.pass_time(20)
+
+    world.queue().main.sessions.renew(receiver.session, until_ms=world.now_ms + 30_000)
+    world.pass_time(29)
+
+    assert not receiver.has_lost_session
+    assert world.settle(receiver.locks[0], COMPLETE) is None
+
+
+@pytest.mark.req("B-06", "B-04")
+def test_too_many_lapses_bury_the_message_without_its_session(world):
+    send(world, "a")
+    for _ in range(3):
+        world.accept("a", credit=1)
+        world.pass_time(30)
+
+    assert world.sequences() == []
+    buried = world.receive(kind=Kind.DEAD_LETTER)[0].message
+    assert (buried.sequence, buried.session_id) == (1, None)
+    assert world.queue().main.sessions.next_available() is None
+    world.check_counters()
+
+
+@pytest.mark.req("B-06")
+def test_order_survives_a_lapse_however_slow_the_disk_is(world):
+    send(world, "a", "a", "a")
+    world.accept("a", credit=2)
+    seeker = wait_for_session(world)
+    seeker.credit = 1
+    world.clock.advance(30)
+
+    world.namespace.tick()  # the disk has not answered yet
+    if seeker.session is not None:
+        seeker.flow(0)
+    world.flush()
+    seeker.flow(5)
+
+    assert seeker.sequences == [1, 2, 3]
+
+
+@pytest.mark.req("B-06")
+def test_order_survives_a_lapse_after_an_abandoned_message(world):
+    send(world, "a", "a", "a")
+    first = world.accept("a", credit=2)
+    world.settle(first.locks[0], ABANDON)
+    seeker = wait_for_session(world)
+    world.clock.advance(30)
+
+    world.namespace.tick()
+    world.flush()
+    seeker.flow(5)
+
+    assert seeker.sequences == [1, 2, 3]
+
+
+def test_who_has_lost_a_session_gets_nothing_more_of_it(world):
+    """Not even credit that arrives while the loss is on its way to the disk."""
+    send(world, "a", "a")
+    loser = world.accept("a", credit=1)
+    world.clock.advance(30)
+
+    world.namespace.tick()
+    loser.flow(5)
+    world.flush()
+
+    assert loser.sequences == [1]
+    again = world.accept("a", credit=9)
+    assert again.sequences == [1, 2]
+    for lock in again.locks:
+        assert world.settle(lock, COMPLETE) is None
+    world.check_counters()
+
+
+def test_a_message_that_arrives_while_its_session_is_being_lost_is_not_lost_with_it(world):
+    send(world, "a")
+    loser = world.accept("a", credit=5)
+    world.submit(encoded(session="a"))
+    world.commit_unheard()
+    world.clock.advance(30)
+
+    world.namespace.tick()
+    world.flush()
+
+    assert loser.has_lost_session
+    again = world.accept("a", credit=9)
+    assert again.sequences == [1, 2]
+    world.check_counters()
+
+
+def test_a_settlement_on_its_way_when_the_session_is_closed_holds(world):
+    send(world, "a", "a")
+    receiver = world.accept("a", credit=2)
+
+    told = world.start_settling(receiver.locks[0], COMPLETE)
+    receiver.close()
+    world.flush()
+
+    assert told == [None]
+    assert world.accept("a", credit=9).sequences == [2]
+    world.check_counters()
+
+
+def test_a_settlement_on_its_way_that_fails_after_the_session_was_closed_loses_nothing(world):
+    send(world, "a", "a")
+    receiver = world.accept("a", credit=2)
+
+    with world.broken_disk():
+        told = world.start_settling(receiver.locks[0], COMPLETE)
+        receiver.close()
+
+    assert told[0].condition == "amqp:internal-error"
+    assert world.accept("a", credit=9).sequences == [1, 2]
+    world.check_counters()
+
+
+def test_an_abandon_on_its_way_when_the_session_is_closed_keeps_the_order(world):
+    send(world, "a", "a", "a")
+    receiver = world.accept("a", credit=2)
+    seeker = wait_for_session(world)
+    seeker.credit = 1
+
+    world.start_settling(receiver.locks[0], ABANDON)
+    receiver.close()
+    world.namespace.run()
+    if seeker.session is not None:
+        seeker.flow(0)
+    world.flush()
+    seeker.flow(5)
+
+    assert seeker.sequences == [1, 2, 3]
+
+
+# -- next available ---------------------------------------------------------------------------
+
+
+@pytest.mark.req("B-06")
+def test_the_next_available_session_is_the_one_that_waits_longest(world):
+    send(world, "b", "a", "b")
+
+    first, second = wait_for_session(world), wait_for_session(world)
+
+    assert first.session.session_id == "b"
+    assert second.session.session_id == "a"
+
+
+@pytest.mark.req("B-06")
+def test_who_waits_gets_the_first_session_that_comes(world):
+    first, second = wait_for_session(world), wait_for_session(world)
+
+    send(world, "a")
+
+    assert first.session.session_id == "a"
+    assert second.session is None
+    first.close()
+    world.namespace.run()
+    assert second.session.session_id == "a"
+
+
+@pytest.mark.req("B-06")
+def test_waiting_ends_with_its_time(world):
+    seeker = wait_for_session(world, seconds=10)
+
+    world.pass_time(9.999)
+    assert not seeker.has_lost_session
+    world.pass_time(0.001)
+    assert seeker.has_lost_session
+    send(world, "a")
+
+    assert seeker.session is None
+    assert not world.queue().waiting
+
+
+def test_a_session_with_only_deferred_messages_is_not_next(world):
+    send(world, "a")
+    receiver = world.accept("a", credit=1)
+    world.settle(receiver.locks[0], DEFER)
+    receiver.close()
+
+    assert wait_for_session(world).session is None
+    world.check_counters()
+
+
+def test_a_session_whose_messages_have_expired_is_not_next(world):
+    world.send(encoded(session="a", ttl_ms=1000))
+
+    world.pass_time(1)
+
+    assert wait_for_session(world).session is None
+
+
+@pytest.mark.req("B-06", "B-12")
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_sessions_are_there_again_after_a_restart_and_free(world, ending):
+    send(world, "a", "b", "a")
+    world.accept("a", credit=1)
+    world.queue().main.sessions.find("a")
+
+    getattr(world, ending)()
+
+    assert world.queue().main.sessions.next_available() == "a"
+    assert world.accept("a", credit=9).sequences == [1, 3]
+
+
+def test_an_empty_session_may_be_held_and_leaves_no_trace(world):
+    receiver = world.accept("nobody")
+    assert world.queue().main.sessions.is_held("nobody")
+
+    receiver.close()
+
+    assert len(world.queue().main.sessions) == 0
+
+
+def test_what_could_not_be_given_comes_back_to_its_session(world):
+    """Receive-and-delete from a session whose link closes in between."""
+    send(world, "a", "a")
+    receiver = world.accept("a")
+    queue, told = world.queue(), []
+    message = queue.main.take(receiver.session)
+    queue.remove(queue.main, message, told.append)
+    world.flush()
+    receiver.close()
+
+    queue.put_back(queue.main, message)
+    world.commit_unheard()
+    other = world.accept("a", credit=9)
+    world.flush()
+    other.flow(9)
+
+    assert sorted(other.sequences) == [1, 2]
+    for lock in other.locks:
+        assert world.settle(lock, COMPLETE) is None
+    world.check_counters()

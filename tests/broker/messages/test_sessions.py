@@ -1,0 +1,164 @@
+"""Who holds a session, and which is next."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.messages.sessions import Sessions
+from pairbus.broker.messages.window import Window
+
+A, B = object(), object()  # holders; Sessions only remembers them
+
+
+def sessions(*counts):
+    return Sessions(counts, lambda session_id: Window({}, lambda *_: [], last_committed=0))
+
+
+def test_sessions_of_the_data_file_are_available_in_the_order_of_their_oldest_message():
+    found = sessions(("late", 2), ("early", 1))
+
+    assert len(found) == 2
+    assert found.next_available() == "late"
+    assert found.with_messages() == ["late", "early"]
+
+
+@pytest.mark.req("B-06")
+def test_a_held_session_is_not_available_to_others():
+    found = sessions(("s", 1), ("t", 1))
+
+    held = found.hold("s", A, until_ms=100)
+
+    assert found.is_held("s")
+    assert held.holder is A
+    assert held.window is not None
+    assert found.next_available() == "t"
+
+
+@pytest.mark.req("B-06")
+def test_a_session_that_is_let_go_is_available_behind_those_that_wait():
+    found = sessions(("s", 1), ("t", 1))
+    held = found.hold("s", A, until_ms=100)
+
+    found.let_go(held)
+
+    assert not found.is_held("s")
+    assert (held.holder, held.window) == (None, None)
+    assert found.next_available() == "t"
+    found.hold("t", A, until_ms=100)
+    assert found.next_available() == "s"
+
+
+def test_a_session_without_messages_can_be_held_and_is_forgotten_when_let_go():
+    found = sessions()
+
+    held = found.hold("empty", A, until_ms=100)
+    assert found.find("empty") is held
+    assert found.with_messages() == []
+    found.let_go(held)
+
+    assert len(found) == 0
+    assert found.next_available() is None
+
+
+def test_a_session_becomes_available_with_its_first_message_and_ceases_with_its_last():
+    found = sessions()
+
+    found.count("s", +1)
+    found.count("s", +1)
+    assert found.next_available() == "s"
+    found.count("s", -1)
+    assert found.next_available() == "s"
+    found.count("s", -1)
+
+    assert found.next_available() is None
+    assert len(found) == 0
+
+
+def test_messages_that_come_while_it_is_held_are_counted_for_later():
+    found = sessions()
+    held = found.hold("s", A, until_ms=100)
+
+    assert found.count("s", +1) is held
+    assert found.next_available() is None
+    found.let_go(held)
+
+    assert found.next_available() == "s"
+
+
+def test_a_held_session_stays_when_its_last_message_goes():
+    found = sessions(("s", 1))
+    held = found.hold("s", A, until_ms=100)
+
+    found.count("s", -1)
+
+    assert found.find("s") is held
+    assert found.is_held("s")
+
+
+@pytest.mark.req("B-06")
+def test_locks_lapse_at_their_time_and_renewal_puts_it_off():
+    found = sessions()
+    first = found.hold("a", A, until_ms=100)
+    second = found.hold("b", B, until_ms=150)
+    assert found.next_lapse_ms == 100
+
+    assert found.lapsed(now_ms=99) == []
+    assert found.lapsed(now_ms=100) == [first]
+    found.renew(first, until_ms=200)
+
+    assert found.next_lapse_ms == 150
+    assert found.lapsed(now_ms=150) == [second]
+    assert found.lapsed(now_ms=200) == [first, second]
+
+
+def test_a_session_that_is_ending_lapses_only_once():
+    found = sessions()
+    held = found.hold("a", A, until_ms=100)
+
+    held.is_ending = True
+
+    assert found.lapsed(now_ms=100) == []
+    assert found.next_lapse_ms is None
+    assert found.is_held("a")
+
+
+def test_nobody_holds_anything_at_first():
+    found = sessions()
+
+    assert found.next_lapse_ms is None
+    assert found.find("s") is None
+    assert not found.is_held("s")
+
+
+NAMES = st.sampled_from("abc")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["come", "go", "hold", "let go", "next"]), NAMES), max_size=40
+)
+
+
+@pytest.mark.req("B-06")
+@given(STEPS)
+def test_a_session_is_available_just_while_it_has_messages_and_no_holder(steps):
+    found = sessions()
+    active, held, order = dict.fromkeys("abc", 0), {}, []
+    for step, name in steps:
+        if step == "come":
+            active[name] += 1
+            found.count(name, +1)
+        elif step == "go" and active[name]:
+            active[name] -= 1
+            found.count(name, -1)
+        elif step == "hold" and name not in held:
+            held[name] = found.hold(name, A, until_ms=1)
+        elif step == "let go" and name in held:
+            found.let_go(held.pop(name))
+        elif step == "next" and order:
+            name = order[0]
+            assert found.next_available() == name
+            held[name] = found.hold(name, A, until_ms=1)
+
+        free = [n for n in active if active[n] and n not in held]
+        order = [n for n in order if n in free] + [n for n in free if n not in order]
+        assert found.next_available() == next(iter(order), None)
+        assert all(found.is_held(n) == (n in held) for n in active)
+        assert len(found) == len({n for n in active if active[n]} | held.keys())

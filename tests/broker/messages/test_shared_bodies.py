@@ -1,0 +1,385 @@
+"""The bytes of a message lie in the file once, however many subscriptions have a copy (B-08).
+
+They go with the last copy, whatever way it goes, and not before.
+"""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.storage import reads as reading
+from pairbus.broker.storage import store as store_module
+from tests.broker.messages.topic_world import (
+    at,
+    bodies,
+    body_of,
+    check_bodies,
+    check_file,
+    delete,
+    rule,
+    shared_bodies,
+    sub,
+    topic,
+)
+from tests.broker.world import Receiver, encoded
+
+pytestmark = pytest.mark.req("B-08")
+
+BIG = bytes(range(256)) * 8
+DEAD = Kind.DEAD_LETTER
+
+
+class Deleter(Receiver):
+    """In receive-and-delete mode; it may be gone when its message comes."""
+
+    stays = True
+
+    def deliver(self, message, *, now_ms):
+        self.credit -= 1
+        self.queue.remove(self.mailbox, message, self._removed, message)
+
+    def _removed(self, error, message):
+        if error is None and not self.stays:
+            self.queue.put_back(self.mailbox, message)
+
+
+def take_for_good(world, path, *, stays=True):
+    receiver = Deleter(world.queue(path))
+    receiver.stays = stays
+    receiver.mailbox.attach(receiver)
+    receiver.flow(1)
+    world.flush()
+    receiver.mailbox.detach(receiver)
+
+
+def settle(world, path, settlement, **words):
+    [lock] = world.receive(of=path)
+    assert world.settle(lock, settlement, of=path, **words) is None
+    return lock.message
+
+
+def test_fifty_subscriptions_cost_one_body(make_world):
+    world = make_world(topic(), *(sub(f"s{n}") for n in range(50)))
+
+    world.send(encoded(BIG), encoded(BIG[::-1]), to="t")
+
+    assert list(shared_bodies(world).values()) == [50, 50]
+    [(rows, size)] = world.look("SELECT count(*), sum(length(bare)) FROM message")
+    assert rows == 100
+    assert size < 10 * rows  # numbers, not bytes
+    assert bodies(world, at("s49")) == [BIG, BIG[::-1]]
+    check_file(world)
+
+
+@pytest.mark.parametrize(
+    ("body", "subscriptions"),
+    [
+        pytest.param(b"small", 3, id="a small one is cheaper to copy"),
+        pytest.param(BIG, 1, id="the only copy is its own"),
+    ],
+)
+def test_what_is_not_worth_sharing_is_not_shared(make_world, body, subscriptions):
+    world = make_world(topic(), *(sub(f"s{n}") for n in range(subscriptions)))
+
+    world.send(encoded(body), to="t")
+
+    assert shared_bodies(world) == {}
+    assert bodies(world, at("s0")) == [body]
+
+
+def test_only_what_is_alike_is_shared(make_world):
+    minute = timedelta(minutes=1)
+    world = make_world(
+        topic(),
+        sub("a"),
+        sub("b"),
+        sub("marked", rule(action="SET seen = 1")),
+        sub("marked-too", rule(action="SET seen = 1")),
+        sub("other", rule(action="SET seen = 2")),
+        sub("short", default_message_time_to_live=minute),
+        sub("short-too", default_message_time_to_live=minute),
+    )  # fmt: skip
+
+    world.send(encoded(BIG), to="t")
+
+    # How long a copy lives is not part of its bytes.
+    assert sorted(shared_bodies(world).values()) == [2, 4]
+    assert all(bodies(world, path) == [BIG] for path in map(at, ("a", "marked", "other", "short")))
+    check_file(world)
+
+
+def test_copies_of_one_subscription_tell_by_which_rule_they_came_and_are_not_alike(make_world):
+    twice = (rule(action="SET n = 1", name="a"), rule(action="SET n = 1", name="b"))
+    world = make_world(topic(), sub("a", *twice), sub("b", *twice))
+
+    world.send(encoded(BIG), to="t")
+
+    assert list(shared_bodies(world).values()) == [2, 2]
+    assert bodies(world, at("a")) == bodies(world, at("b")) == [BIG, BIG]
+    check_file(world)
+
+
+# the ways that a copy goes
+
+
+def complete(world, path):
+    settle(world, path, Settlement.COMPLETE)
+
+
+def receive_and_delete(world, path):
+    take_for_good(world, path)
+
+
+def dead_letter(world, path):
+    settle(world, path, Settlement.DEAD_LETTER, reason="why")
+    assert bodies(world, path, DEAD) == [BIG]
+
+
+def abandon_with_properties(world, path):
+    message = settle(world, path, Settlement.ABANDON, properties={"tried": 1})
+    assert message.bare != BIG
+    assert bodies(world, path) == [BIG]
+
+
+def defer_with_properties(world, path):
+    settle(world, path, Settlement.DEFER, properties={"tried": 1})
+    assert bodies(world, path) == [BIG]
+
+
+def defer_and_take_by_number(world, path):
+    message = settle(world, path, Settlement.DEFER)
+    check_bodies(world)
+    body = {"sequence-numbers": [message.sequence], "receiver-settle-mode": 0}
+    assert world.ask("receive-by-sequence-number", body, of=path).status == 200
+
+
+def batch_delete(world, path):
+    world.pass_time(1)
+    body = {"message-count": 10, "enqueued-time-utc": world.now_ms}
+    assert world.ask("batch-delete-messages", body, of=path).body["message-count"] == 1
+
+
+def put_back(world, path):
+    """Its receiver has left before it came: it is stored again, whole."""
+    take_for_good(world, path, stays=False)
+    assert bodies(world, path) == [BIG]
+
+
+def fail_too_often(world, path):
+    for _ in range(10):
+        settle(world, path, Settlement.ABANDON)
+    assert bodies(world, path, DEAD) == [BIG]
+
+
+def delete_subscription(world, path):
+    delete(world, path)
+    clean_up(world)
+
+
+def clean_up(world):
+    for _ in range(10):
+        world.pass_time(6)
+    assert world.look("SELECT * FROM garbage") == []
+
+
+WAYS = [
+    complete,
+    receive_and_delete,
+    dead_letter,
+    abandon_with_properties,
+    defer_with_properties,
+    defer_and_take_by_number,
+    batch_delete,
+    put_back,
+    fail_too_often,
+    delete_subscription,
+]
+
+
+@pytest.mark.parametrize("go", WAYS, ids=lambda way: way.__name__.replace("_", " "))
+def test_the_body_goes_with_the_last_copy(make_world, go):
+    world = make_world(topic(), sub("a"), sub("b"), sub("c"))
+    world.send(encoded(BIG), to="t")
+
+    for left, name in [(2, "a"), (1, "b"), (0, "c")]:
+        go(world, at(name))
+        assert list(shared_bodies(world).values()) == ([left] if left else [])
+        check_file(world)
+        if name != "c":
+            assert bodies(world, at("c")) == [BIG]
+
+
+def test_the_body_goes_when_all_copies_expire(make_world):
+    world = make_world(topic(), sub("a"), sub("b", dead_lettering_on_message_expiration=True))
+    world.send(encoded(BIG, ttl_ms=1000), to="t")
+    assert list(shared_bodies(world).values()) == [2]
+
+    world.pass_time(1)
+
+    assert shared_bodies(world) == {}
+    assert bodies(world, at("b"), DEAD) == [BIG]
+    check_file(world)
+
+
+def test_a_dead_letter_that_is_forwarded_takes_its_bytes_along(make_world):
+    world = make_world(
+        topic(), QueueDescription(name="q"), sub("b"),
+        sub("a", forward_dead_lettered_messages_to="q"),
+    )  # fmt: skip
+    world.send(encoded(BIG), to="t")
+
+    settle(world, at("a"), Settlement.DEAD_LETTER)
+    complete(world, at("b"))
+
+    assert shared_bodies(world) == {}
+    assert bodies(world, "q") == [BIG]
+    check_file(world)
+
+
+def test_a_deleted_topic_leaves_nothing_behind(make_world, monkeypatch):
+    monkeypatch.setattr(store_module, "_GARBAGE_BITE", 3)
+    world = make_world(topic(), *(sub(f"s{n}") for n in range(3)))
+    for n in range(4):
+        world.send(encoded(BIG + b"%d" % n), to="t")
+    world.send(encoded(BIG, due_ms=world.now_ms + 100_000), to="t")
+    settle(world, at("s1"), Settlement.DEAD_LETTER)
+
+    delete(world, "t")
+    for _ in range(30):
+        world.pass_time(6)
+        check_bodies(world)
+
+    for table in ("message", "body", "garbage", "mailbox", "entity"):
+        assert (table, world.look(f"SELECT * FROM {table}")) == (table, [])
+
+
+def test_bites_of_a_deleted_subscription_leave_the_others_their_bodies(make_world, monkeypatch):
+    monkeypatch.setattr(store_module, "_GARBAGE_BITE", 2)
+    world = make_world(topic(), sub("a"), sub("b"))
+    for _ in range(7):
+        world.send(encoded(BIG), to="t")
+    delete(world, at("a"))
+    world.queues = ()
+
+    for step in ("pass_time", "restart", "crash") * 3:
+        getattr(world, step)(*([6] if step == "pass_time" else []))
+        check_bodies(world)
+        assert bodies(world, at("b")) == [BIG] * 7
+
+    clean_up(world)
+    assert list(shared_bodies(world).values()) == [1] * 7
+
+
+def test_a_bite_is_taken_once_however_slow_the_disk_is(make_world):
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(BIG), to="t")
+    delete(world, at("a"))
+
+    world.clock.advance(6)
+    world.namespace.tick()
+    world.clock.advance(6)
+    world.namespace.tick()
+    world.flush()
+
+    assert list(shared_bodies(world).values()) == [1]
+    assert [body_of(lock.message) for lock in world.receive(of=at("b"))] == [BIG]
+
+
+def test_a_fan_out_to_a_subscription_that_is_deleted_meanwhile(make_world):
+    world = make_world(topic(), sub("a"), sub("b"))
+
+    _, told = world.submit(encoded(BIG), to="t")
+    world.namespace.delete(world.queue(at("a")))
+    world.flush()
+    clean_up(world)
+
+    assert told == [None]
+    assert list(shared_bodies(world).values()) == [1]
+    assert bodies(world, at("b")) == [BIG]
+
+
+# restarts and disks
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_shared_bodies_are_read_after_a_restart(make_world, ending):
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(BIG), to="t")
+    complete(world, at("a"))
+
+    getattr(world, ending)()
+
+    assert list(shared_bodies(world).values()) == [1]
+    complete(world, at("b"))
+    assert shared_bodies(world) == {}
+    world.send(encoded(BIG), to="t")
+    assert bodies(world, at("a")) == bodies(world, at("b")) == [BIG]
+    check_file(world)
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("settlement", [s for s in Settlement if s is not Settlement.RELEASE])
+@pytest.mark.parametrize("properties", [None, {"tried": 1}], ids=["as it is", "changed"])
+def test_a_broken_disk_puts_the_reference_back(make_world, settlement, properties):
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(BIG), to="t")
+    [lock] = world.receive(of=at("a"))
+
+    with world.broken_disk():
+        told = world.start_settling(lock, settlement, of=at("a"), properties=properties)
+    assert told[0].condition == "amqp:internal-error"
+    assert list(shared_bodies(world).values()) == [2]
+    check_file(world)
+    assert world.settle(lock, settlement, of=at("a"), properties=properties) is None
+    check_file(world)
+    complete(world, at("b"))
+    world.pass_time(60)
+
+    assert len(shared_bodies(world)) == (
+        properties is None and settlement in (Settlement.ABANDON, Settlement.DEFER)
+    )
+    check_file(world)
+
+
+@pytest.mark.req("B-12")
+def test_a_broken_disk_keeps_the_bodies_of_a_bite(make_world):
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(BIG), to="t")
+    delete(world, at("a"))
+
+    with world.broken_disk():
+        world.clock.advance(6)
+        world.namespace.tick()
+    check_bodies(world)
+    clean_up(world)
+
+    assert list(shared_bodies(world).values()) == [1]
+
+
+def test_a_body_that_goes_while_its_message_is_read_harms_nobody(make_world, monkeypatch):
+    """The commit runs on another thread, between any two statements of a reader."""
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(BIG), to="t")
+    complete(world, at("b"))
+    [lock] = world.receive(of=at("a"))
+    world.start_settling(lock, Settlement.COMPLETE, of=at("a"))
+    store, read = world.namespace.store, reading.from_row
+    store.apply()
+
+    def commit_meanwhile(row):
+        if store._db.in_transaction:
+            thread = threading.Thread(target=store.commit)
+            thread.start()
+            thread.join()
+        return read(row)
+
+    monkeypatch.setattr(reading, "from_row", commit_meanwhile)
+    body = {"from-sequence-number": 0, "message-count": 10}
+    [answer] = world.ask("peek-message", body, of=at("a"), wait=False)
+
+    assert answer.status in (200, 204)
+    assert world.namespace.store.read_one(1, 1) is None

@@ -1,0 +1,530 @@
+"""Fan-out: which subscription gets a copy, and what the copy is like."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.topic_entities import RuleDescription
+from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter
+from pairbus.testing import ManualClock
+from tests.broker.messages.topic_world import (
+    at,
+    bodies,
+    body_of,
+    check_file,
+    create,
+    rule,
+    stored,
+    sub,
+    topic,
+)
+from tests.broker.world import application_properties, encoded, ping
+
+pytestmark = pytest.mark.req("B-08")
+
+DEAD = Kind.DEAD_LETTER
+DIVIDES = rule("10 / n > 1")
+
+
+def properties_of(world, name, kind=Kind.MAIN):
+    return [application_properties(message) for message in stored(world, at(name), kind)]
+
+
+def test_each_subscription_gets_a_copy_under_a_number_of_its_own(make_world):
+    world = make_world(topic(), sub("a"), sub("b", rule("n > 1")))
+
+    numbers = world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (1, 2, 3)), to="t")
+
+    assert numbers == [1, 2, 3]
+    assert bodies(world, at("a")) == [b"1", b"2", b"3"]
+    assert bodies(world, at("b")) == [b"2", b"3"]
+    found = [(m.sequence, m.enqueued_sequence) for m in stored(world, at("b"))]
+    assert found == [(1, 2), (2, 3)]
+
+
+def test_the_topic_itself_keeps_nothing_but_its_count(make_world):
+    world = make_world(topic(), sub("a"))
+    world.send(encoded(), to="t")
+
+    world.restart()
+
+    assert world.rows(of="t") == {}
+    assert world.send(encoded(), to="t") == [2]
+
+
+def test_a_topic_without_subscriptions_takes_messages_and_forgets_them(make_world):
+    world = make_world(topic())
+
+    assert world.send(encoded(), to="t") == [1]
+    create(world, sub("late"))
+
+    assert bodies(world, at("late")) == []
+    check_file(world)
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        pytest.param(TrueFilter(), [b"red", b"blue"], id="a true filter takes all"),
+        pytest.param(FalseFilter(), [], id="a false filter takes none"),
+        pytest.param("color = 'red'", [b"red"], id="a SQL filter takes what it is true of"),
+        pytest.param("size > 5", [], id="unknown is not true"),
+        pytest.param(
+            CorrelationFilter(properties={"color": "blue"}),
+            [b"blue"],
+            id="a correlation filter takes what is equal",
+        ),
+        pytest.param(
+            CorrelationFilter(session_id="s1", properties={"color": "red"}),
+            [b"red"],
+            id="a correlation filter wants all to be equal",
+        ),
+    ],
+)
+def test_a_rule_decides_what_a_subscription_takes(make_world, filter, expected):
+    world = make_world(topic(), sub("a", rule(filter)))
+
+    world.send(
+        encoded(b"red", properties={"color": "red"}, session="s1"),
+        encoded(b"blue", properties={"color": "blue"}, session="s1"),
+        to="t",
+    )
+
+    assert bodies(world, at("a")) == expected
+
+
+def test_several_rules_that_match_make_one_copy(make_world):
+    rules = [rule("n > 1", name="a"), rule("n > 2", name="b"), rule("n < 2", name="c")]
+    world = make_world(topic(), sub("a", *rules))
+
+    world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (1, 2, 3)), to="t")
+
+    assert bodies(world, at("a")) == [b"1", b"2", b"3"]
+
+
+def test_each_rule_with_an_action_makes_a_copy_of_its_own(make_world):
+    rules = [
+        rule("n > 0", "SET why = 'positive'", name="a"),
+        rule("n > 1", "SET why = 'many'; REMOVE n", name="b"),
+        rule("n > 9", "SET why = 'never'", name="c"),
+        rule("n = 2", name="plain"),
+    ]
+    world = make_world(topic(), sub("a", *rules), sub("b"))
+
+    world.send(encoded(b"body", properties={"n": 2}), to="t")
+
+    assert properties_of(world, "a") == [
+        {"n": 2},
+        {"n": 2, "why": "positive", "RuleName": "a"},
+        {"why": "many", "RuleName": "b"},
+    ]
+    assert bodies(world, at("a")) == [b"body"] * 3
+    assert properties_of(world, "b") == [{"n": 2}]
+    assert [m.sequence for m in stored(world, at("a"))] == [1, 2, 3]
+    assert {m.enqueued_sequence for m in stored(world, at("a"))} == {1}
+
+
+def test_a_subscription_without_rules_takes_nothing(make_world):
+    world = make_world(topic(), sub("a", rules=()))
+
+    world.send(encoded(), to="t")
+
+    assert bodies(world, at("a")) == []
+
+
+def test_a_change_of_rules_counts_from_the_next_message(make_world):
+    world = make_world(topic(), sub("a"))
+    world.send(encoded(b"before"), to="t")
+
+    world.namespace.update(world.queue(at("a")), sub("a", rule(FalseFilter())))
+    world.send(encoded(b"after"), to="t")
+
+    assert bodies(world, at("a")) == [b"before"]
+
+
+def test_a_batch_is_fanned_out_whole_or_not_at_all(make_world):
+    world = make_world(topic(max_message_size_in_kilobytes=1), sub("a"), sub("b"))
+
+    refused = world.send(encoded(b"small"), encoded(bytes(2000)), to="t")
+
+    assert refused.condition == "amqp:link:message-size-exceeded"
+    assert bodies(world, at("a")) == bodies(world, at("b")) == []
+
+
+@pytest.mark.req("B-11")
+def test_a_ping_reaches_no_subscription(make_world):
+    world = make_world(topic(), sub("a"), sub("s", requires_session=True))
+
+    world.send(ping(), ping(session="x"), to="t")
+
+    for name in "as":
+        assert bodies(world, at(name)) == bodies(world, at(name), DEAD) == []
+    check_file(world)
+
+
+# evaluation errors
+
+
+def test_what_a_filter_fails_on_goes_to_the_dead_letters_of_that_subscription(make_world):
+    world = make_world(topic(), sub("fails", DIVIDES), sub("all"))
+
+    world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (0, 2)), to="t")
+
+    assert bodies(world, at("fails")) == [b"2"]
+    assert bodies(world, at("all")) == [b"0", b"2"]
+    [dead] = stored(world, at("fails"), DEAD)
+    assert body_of(dead) == b"0"
+    told = application_properties(dead)
+    assert told["DeadLetterReason"] == "FilterEvaluationException"
+    assert "zero" in told["DeadLetterErrorDescription"]
+    check_file(world)
+
+
+def test_what_an_action_fails_on_is_a_dead_letter_too(make_world):
+    world = make_world(topic(), sub("a", rule("n = 0", "SET x = 10 / n")))
+
+    world.send(encoded(b"0", properties={"n": 0}), to="t")
+
+    assert bodies(world, at("a")) == []
+    assert bodies(world, at("a"), DEAD) == [b"0"]
+
+
+def test_where_that_is_off_it_is_just_not_taken(make_world):
+    quiet = sub("a", DIVIDES, dead_lettering_on_filter_evaluation_exceptions=False)
+    world = make_world(topic(), quiet)
+
+    world.send(encoded(b"0", properties={"n": 0}), to="t")
+
+    assert bodies(world, at("a")) == bodies(world, at("a"), DEAD) == []
+
+
+# time
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.parametrize(
+    ("message", "of_topic", "of_subscription"),
+    [(10, 20, 30), (30, 10, 20), (20, 30, 10), (None, 10, 20), (None, 20, 10), (10, None, None)],
+)
+def test_the_smallest_time_to_live_holds(make_world, message, of_topic, of_subscription):
+    def settings(seconds):
+        return {"default_message_time_to_live": timedelta(seconds=seconds)} if seconds else {}
+
+    world = make_world(
+        topic(**settings(of_topic)),
+        sub("a", dead_lettering_on_message_expiration=True, **settings(of_subscription)),
+    )
+    world.send(encoded(b"short", ttl_ms=None if message is None else message * 1000), to="t")
+
+    assert stored(world, at("a"))[0].ttl_ms == 10_000
+    world.pass_time(9.9)
+    assert bodies(world, at("a")) == [b"short"]
+    world.pass_time(0.1)
+    assert bodies(world, at("a")) == []
+    assert bodies(world, at("a"), DEAD) == [b"short"]
+
+
+@pytest.mark.req("B-04")
+def test_each_subscription_buries_expired_copies_or_not(make_world):
+    world = make_world(
+        topic(), sub("buries", dead_lettering_on_message_expiration=True), sub("not")
+    )
+    world.send(encoded(b"gone", ttl_ms=1000), to="t")
+
+    world.pass_time(1)
+
+    [dead] = stored(world, at("buries"), DEAD)
+    assert application_properties(dead)["DeadLetterReason"] == "TTLExpiredException"
+    assert bodies(world, at("not")) == bodies(world, at("not"), DEAD) == []
+
+
+@pytest.mark.req("B-05")
+def test_a_scheduled_message_waits_on_the_topic_and_is_fanned_out_when_it_is_due(make_world):
+    world = make_world(topic(), sub("a"), sub("red", rule("color = 'red'")))
+
+    [number] = world.send(
+        encoded(b"x", due_ms=world.now_ms + 60_000, ttl_ms=5000, properties={"color": "red"}),
+        to="t",
+    )
+    assert bodies(world, "t") == [b"x"]
+    create(world, sub("late"))
+    world.restart()
+    world.pass_time(59)
+    assert bodies(world, at("a")) == []
+    world.pass_time(1)
+
+    for name in ("a", "red", "late"):
+        [copy] = stored(world, at(name))
+        assert copy.enqueued_sequence == number
+        assert copy.enqueued_ms == world.now_ms
+        assert copy.expires_ms == world.now_ms + 5000
+    assert bodies(world, "t") == []
+    check_file(world)
+
+
+@pytest.mark.req("B-05")
+def test_a_scheduled_message_can_be_cancelled_on_the_topic(make_world):
+    world = make_world(topic(), sub("a"))
+    [number] = world.send(encoded(b"x", due_ms=world.now_ms + 60_000), to="t")
+
+    answer = world.ask("cancel-scheduled-message", {"sequence-numbers": [number]}, of="t")
+    world.pass_time(61)
+
+    assert answer.status == 200
+    assert bodies(world, "t") == bodies(world, at("a")) == []
+
+
+@pytest.mark.req("B-05")
+def test_a_scheduled_message_keeps_its_session(make_world):
+    world = make_world(topic(), sub("s", requires_session=True))
+    world.send(encoded(b"x", due_ms=world.now_ms + 1000, session="one"), to="t")
+
+    world.pass_time(1)
+
+    assert [m.session_id for m in stored(world, at("s"))] == ["one"]
+
+
+@pytest.mark.req("B-12")
+def test_a_scheduled_message_that_the_disk_refuses_to_fan_out_stays_scheduled(make_world):
+    world = make_world(topic(), sub("a"), sub("b"))
+    world.send(encoded(bytes(500), due_ms=world.now_ms + 1000), to="t")
+
+    with world.broken_disk():
+        world.clock.advance(1)
+        world.namespace.tick()
+    assert len(bodies(world, "t")) == 1
+    assert bodies(world, at("a")) == bodies(world, at("b")) == []
+    check_file(world)
+    world.tick()
+
+    assert bodies(world, "t") == []
+    assert bodies(world, at("a")) == bodies(world, at("b")) == [bytes(500)]
+    check_file(world)
+
+
+# duplicates
+
+
+@pytest.mark.req("B-07")
+def test_a_duplicate_on_the_topic_reaches_no_subscription(make_world):
+    seconds = timedelta(seconds=60)
+    world = make_world(
+        topic(requires_duplicate_detection=True, duplicate_detection_history_time_window=seconds),
+        sub("a"),
+        sub("b"),
+    )
+
+    world.send(encoded(b"1", message_id="m"), encoded(b"2", message_id="m"), to="t")
+    world.restart()
+    world.send(encoded(b"3", message_id="m"), to="t")
+    world.pass_time(60)
+    world.send(encoded(b"4", message_id="m"), to="t")
+
+    assert bodies(world, at("a")) == bodies(world, at("b")) == [b"1", b"4"]
+
+
+@pytest.mark.req("B-07")
+def test_copies_of_a_partitioned_topic_show_their_partition(make_world):
+    world = make_world(topic(enable_partitioning=True), sub("a"), sub("b"))
+
+    numbers = world.send(*(encoded(b"%d" % n, message_id=f"m{n}") for n in range(20)), to="t")
+
+    partitions = [number >> 48 for number in numbers]
+    assert len(set(partitions)) > 1
+    for name in "ab":
+        found = [message.wire_sequence >> 48 for message in stored(world, at(name))]
+        assert found == partitions
+
+
+# sessions
+
+
+@pytest.mark.req("B-06")
+def test_a_subscription_with_sessions_stands_beside_one_without(make_world):
+    world = make_world(topic(), sub("plain"), sub("s", requires_session=True))
+
+    world.send(*(encoded(b"%d" % n, session="ab"[n % 2]) for n in range(4)), to="t")
+
+    assert [m.session_id for m in stored(world, at("plain"))] == [None] * 4
+    receiver = world.accept("b", of=at("s"), credit=10)
+    assert [body_of(lock.message) for lock in receiver.locks] == [b"1", b"3"]
+    for lock in receiver.locks:
+        assert world.settle(lock, Settlement.COMPLETE, of=at("s")) is None
+    receiver.close()
+    assert bodies(world, at("s")) == [b"0", b"2"]
+    assert len(world.receive(10, of=at("plain"))) == 4
+    check_file(world)
+
+
+@pytest.mark.req("B-06")
+def test_without_a_session_id_a_copy_for_a_subscription_with_sessions_is_a_dead_letter(make_world):
+    world = make_world(topic(), sub("plain"), sub("s", requires_session=True))
+
+    world.send(encoded(b"x"), to="t")
+
+    assert bodies(world, at("plain")) == [b"x"]
+    assert bodies(world, at("s")) == []
+    [dead] = stored(world, at("s"), DEAD)
+    assert application_properties(dead)["DeadLetterReason"] == "Session ID is null."
+    check_file(world)
+
+
+@pytest.mark.req("B-06")
+def test_an_action_may_choose_the_session(make_world):
+    chooses = rule(action="SET sys.SessionId = 'chosen'")
+    world = make_world(topic(), sub("s", chooses, requires_session=True))
+
+    world.send(encoded(b"none"), encoded(b"other", session="other"), to="t")
+
+    assert [m.session_id for m in stored(world, at("s"))] == ["chosen", "chosen"]
+
+
+# status, quota
+
+
+@pytest.mark.parametrize(
+    ("status", "takes"),
+    [
+        (Status.ACTIVE, True),
+        (Status.RECEIVE_DISABLED, True),
+        (Status.SEND_DISABLED, False),
+        (Status.DISABLED, False),
+    ],
+)
+def test_a_disabled_topic_takes_nothing(make_world, status, takes):
+    world = make_world(topic(status=status), sub("a"))
+
+    answer = world.send(encoded(b"x"), to="t")
+
+    assert bodies(world, at("a")) == ([b"x"] if takes else [])
+    if not takes:
+        assert answer.condition == "com.microsoft:entity-disabled"
+
+
+@pytest.mark.parametrize(
+    ("status", "takes"),
+    [(Status.RECEIVE_DISABLED, True), (Status.SEND_DISABLED, False), (Status.DISABLED, False)],
+)
+def test_a_disabled_subscription_takes_no_copies_and_the_others_do(make_world, status, takes):
+    world = make_world(topic(), sub("a", status=status), sub("b"))
+
+    assert world.send(encoded(b"x"), to="t") == [1]
+
+    assert bodies(world, at("a")) == ([b"x"] if takes else [])
+    assert bodies(world, at("b")) == [b"x"]
+
+
+@pytest.mark.req("B-05")
+def test_what_waits_in_the_subscriptions_fills_the_topic(make_world):
+    world = make_world(topic(max_size_in_megabytes=1), sub("a"), sub("b"))
+    half = encoded(bytes(250_000))
+
+    assert world.send(half, to="t") == [1]
+    assert world.send(half, to="t") == [2]
+    refused = world.send(half, to="t")
+    assert refused.condition == "amqp:resource-limit-exceeded"
+    [lock] = world.receive(of=at("a"))
+    world.settle(lock, Settlement.COMPLETE, of=at("a"))
+
+    assert world.send(encoded(bytes(200_000)), to="t") == [3]
+
+
+# disk and restart
+
+
+@pytest.mark.req("B-12")
+def test_a_broken_disk_keeps_a_message_from_all_subscriptions(make_world):
+    world = make_world(
+        topic(requires_duplicate_detection=True),
+        sub("a"),
+        sub("b"),
+        sub("s", requires_session=True),
+        sub("fails", DIVIDES),
+        sub("forwards", forward_to="q"),
+        QueueDescription(name="q"),
+    )
+    message = encoded(bytes(500), message_id="m", properties={"n": 0})
+    names = [at(name) for name in ("a", "b", "s", "fails", "forwards")] + ["q"]
+
+    with world.broken_disk():
+        _, told = world.submit(message, to="t")
+
+    assert [error.condition for error in told] == ["amqp:internal-error"]
+    assert all(bodies(world, name) == bodies(world, name, DEAD) == [] for name in names)
+    check_file(world)
+
+    world.send(message, to="t")
+    assert [len(bodies(world, name)) for name in names] == [1, 1, 0, 0, 0, 1]
+    assert [len(bodies(world, name, DEAD)) for name in names] == [0, 0, 1, 1, 0, 0]
+    check_file(world)
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_all_is_there_after_a_restart(make_world, ending):
+    world = make_world(topic(), sub("a"), sub("red", rule("color = 'red'", "SET seen = 1")))
+    world.send(encoded(bytes(500), properties={"color": "red"}), to="t")
+    world.send(encoded(b"blue", properties={"color": "blue"}), to="t")
+    world.queues = ()  # only the file knows of them
+
+    getattr(world, ending)()
+
+    assert [t.name for t in world.namespace.topics] == ["t"]
+    assert list(world.queue("t").subscriptions) == ["a", "red"]
+    assert bodies(world, at("a")) == [bytes(500), b"blue"]
+    assert properties_of(world, "red") == [{"color": "red", "seen": 1, "RuleName": "rule"}]
+    world.send(encoded(b"again", properties={"color": "red"}), to="t")
+    assert bodies(world, at("red"))[1:] == [b"again"]
+    assert len(world.receive(10, of=at("a"))) == 3
+    check_file(world)
+
+
+@pytest.mark.req("B-12")
+def test_a_message_that_was_on_its_way_when_the_broker_died_is_on_all_or_on_none(make_world):
+    world = make_world(topic(), *(sub(f"s{n}") for n in range(5)))
+    for n, moment in enumerate(["before", "between", "after"]):
+        world.submit(encoded(b"%d" % n), to="t")
+        store = world.namespace.store
+        if moment == "between":
+            store.apply()
+        elif moment == "after":
+            store.save()
+        world.crash()
+
+    found = [bodies(world, at(f"s{n}")) for n in range(5)]
+    assert found == [[b"2"]] * 5
+    check_file(world)
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["sent", "scheduled"])
+def test_an_action_whose_result_fits_no_message_is_an_evaluation_error(make_world, scheduled):
+    world = make_world(
+        topic(), sub("a", rule(action="SET x = sys.TimeToLive + sys.TimeToLive")), sub("b")
+    )
+    due_ms = world.now_ms + 1000 if scheduled else None
+
+    world.send(encoded(due_ms=due_ms), to="t")
+    world.pass_time(2)
+
+    assert world.namespace.find("t/Subscriptions/b").main.counters.active == 1
+    buried = world.namespace.find("t/Subscriptions/a").mailboxes[Kind.DEAD_LETTER]
+    assert buried.counters.active == 1
+
+
+def test_an_action_may_put_its_copy_off(make_world):
+    when = datetime.fromtimestamp(ManualClock()() + 60, UTC)
+    action = SqlAction("SET sys.ScheduledEnqueueTimeUtc = @when", {"when": when})
+    world = make_world(
+        topic(), sub("now"), sub("later", RuleDescription(name="rule", action=action))
+    )
+
+    world.send(encoded(), to="t")
+    later = world.namespace.find("t/Subscriptions/later").main.counters
+    waiting = (later.scheduled, later.active)
+    world.pass_time(61)
+
+    assert world.namespace.find("t/Subscriptions/now").main.counters.active == 1
+    assert waiting == (1, 0)
+    assert (later.scheduled, later.active) == (0, 1)

@@ -1,0 +1,292 @@
+"""The window gives out what a sorted list of everything available would, whatever its size."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from pairbus.broker.messages import window as window_module
+from pairbus.broker.messages.message import Message, State
+from pairbus.broker.messages.window import Window
+
+
+def message(sequence, size=10):
+    return Message(
+        sequence, State.ACTIVE, 0, None, None, None, 0, None, None, None,
+        b"", 0, b"", 0, sequence, None, None, size, b"",
+    )  # fmt: skip
+
+
+class Disk:
+    """What is committed and available, as the store would read it: new objects at each reading."""
+
+    def __init__(self, *sequences):
+        self.sequences = set(sequences)
+        self.reads = []
+
+    def read(self, after, upto, count):
+        self.reads.append((after, upto, count))
+        found = sorted(n for n in self.sequences if after < n <= upto)
+        return [message(n) for n in found[:count]]
+
+
+def drain(window):
+    taken = []
+    while (found := window.take()) is not None:
+        found.lock = object()
+        taken.append(found.sequence)
+    return taken
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(window_module, "COUNT_MAX", 3)
+    monkeypatch.setattr(window_module, "READ_COUNT", 2)
+
+
+def test_what_the_disk_has_is_read_in_order_and_in_bites(small):
+    disk = Disk(1, 3, 4, 8, 9)
+    window = Window({}, disk.read, last_committed=9)
+
+    assert drain(window) == [1, 3, 4, 8, 9]
+    assert disk.reads == [(0, 9, 2), (3, 9, 2), (8, 9, 2)]
+
+
+def test_an_empty_window_asks_the_disk_once():
+    disk = Disk()
+    window = Window({}, disk.read, last_committed=7)
+
+    assert window.take() is None
+    assert window.take() is None
+    assert len(disk.reads) == 1
+
+
+def test_a_wanted_arrival_needs_no_disk():
+    disk = Disk()
+    window = Window({}, disk.read, last_committed=0)
+
+    for sequence in (1, 2):
+        window.arrive(message(sequence), wanted=True)
+
+    assert drain(window) == [1, 2]
+    assert disk.reads == []
+
+
+def test_what_nobody_wants_stays_on_the_disk():
+    held = {}
+    window = Window(held, Disk(1).read, last_committed=0)
+
+    window.arrive(message(1), wanted=False)
+
+    assert held == {}
+    assert drain(window) == [1]
+
+
+def test_a_full_window_leaves_the_rest_to_the_disk(small):
+    disk, held = Disk(), {}
+    window = Window(held, disk.read, last_committed=0)
+
+    for sequence in range(1, 8):
+        disk.sequences.add(sequence)
+        window.arrive(message(sequence), wanted=True)
+
+    assert sorted(held) == [1, 2, 3]
+    assert drain(window) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_bytes_fill_a_window_too(monkeypatch):
+    monkeypatch.setattr(window_module, "BYTES_MAX", 100)
+    disk, held = Disk(1, 2, 3), {}
+    window = Window(held, disk.read, last_committed=0)
+
+    for sequence in (1, 2, 3):
+        window.arrive(message(sequence, size=60), wanted=True)
+
+    assert sorted(held) == [1, 2]
+    assert drain(window) == [1, 2, 3]
+
+
+def test_a_latecomer_below_the_mark_takes_its_place():
+    window = Window({}, Disk().read, last_committed=0)
+    window.arrive(message(5), wanted=True)
+    window.arrive(message(9), wanted=True)
+
+    window.arrive(message(2), wanted=True)
+
+    assert drain(window) == [2, 5, 9]
+
+
+def test_a_latecomer_to_a_full_window_pushes_the_rest_back_to_the_disk(small):
+    disk, held = Disk(5, 6, 7), {}
+    window = Window(held, disk.read, last_committed=0)
+    for sequence in (5, 6, 7):
+        window.arrive(message(sequence), wanted=True)
+
+    disk.sequences.add(2)
+    window.arrive(message(2), wanted=True)
+
+    assert held == {}
+    assert drain(window) == [2, 5, 6, 7]
+
+
+def test_what_comes_back_is_first_again():
+    window = Window({}, Disk().read, last_committed=0)
+    for sequence in (1, 2):
+        window.arrive(message(sequence), wanted=True)
+    first = window.take()
+
+    window.give_back(first)
+
+    assert drain(window) == [1, 2]
+
+
+def test_what_comes_back_behind_messages_of_the_disk_waits_for_them(small):
+    """1 to 3 are pushed out while 9 is lent; when 9 returns, it must not overtake them."""
+    disk = Disk(9)
+    window = Window({}, disk.read, last_committed=0)
+    window.arrive(message(9), wanted=True)
+    lent = window.take()
+    lent.lock = object()
+    for sequence in (3, 4, 5, 2):
+        disk.sequences.add(sequence)
+        window.arrive(message(sequence), wanted=True)
+
+    lent.lock = None
+    window.give_back(lent)
+
+    assert drain(window) == [2, 3, 4, 5, 9]
+
+
+def test_locked_and_busy_messages_are_passed_over():
+    held = {}
+    window = Window(held, Disk().read, last_committed=0)
+    for sequence in (1, 2, 3):
+        window.arrive(message(sequence), wanted=True)
+    held[1].lock = object()
+    held[2].busy = True
+
+    assert drain(window) == [3]
+
+
+def test_what_was_removed_in_place_is_passed_over():
+    held = {}
+    window = Window(held, Disk().read, last_committed=0)
+    for sequence in (1, 2):
+        window.arrive(message(sequence), wanted=True)
+
+    del held[1]
+
+    assert drain(window) == [2]
+
+
+def test_a_cleared_window_begins_again_from_the_disk():
+    disk, held = Disk(1, 2, 3), {}
+    window = Window(held, disk.read, last_committed=3)
+    lent = window.take()
+    lent.lock = object()
+
+    window.clear()
+
+    assert list(held) == [1]
+    assert drain(window) == [2, 3]
+
+
+def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatch):
+    monkeypatch.setattr(window_module, "BYTES_MAX", 100)
+    disk, held = Disk(), {}
+    window = Window(held, disk.read, last_committed=0)
+    for sequence in range(1, 50):
+        window.arrive(message(sequence), wanted=True)
+        if sequence % 2:
+            held.pop(sequence, None)  # expired where it lay
+        else:
+            disk.sequences.add(sequence)
+            window.take().lock = object()
+            disk.sequences.discard(sequence)
+            held.pop(sequence)
+
+    window.arrive(message(51), wanted=True)
+
+    assert 51 in held
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Against a sorted list. The disk is written before the window hears of it, as in a queue."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(window_module, "COUNT_MAX", 4)
+        self.patch.setattr(window_module, "READ_COUNT", 2)
+        self.patch.setattr(window_module, "BYTES_MAX", 70)
+        self.disk = Disk()
+        self.held = {}
+        self.last = 0
+        self.lent = {}
+
+    def teardown(self):
+        self.patch.undo()
+
+    @initialize(there=st.sets(st.integers(1, 12)))
+    def start(self, there):
+        self.disk.sequences = set(there)
+        self.last = max(there, default=0)
+        self.window = Window(self.held, self.disk.read, last_committed=self.last)
+
+    @property
+    def available(self):
+        return sorted(self.disk.sequences - self.lent.keys())
+
+    @rule(gap=st.integers(1, 3), wanted=st.booleans(), size=st.sampled_from([10, 30]))
+    def a_new_one_arrives(self, gap, wanted, size):
+        self.last += gap
+        self.disk.sequences.add(self.last)
+        self.window.arrive(message(self.last, size), wanted=wanted)
+
+    @rule(data=st.data(), wanted=st.booleans())
+    def one_arrives_out_of_order(self, data, wanted):
+        gaps = sorted(set(range(1, self.last)) - self.disk.sequences)
+        if gaps:
+            number = data.draw(st.sampled_from(gaps))
+            self.disk.sequences.add(number)
+            self.window.arrive(message(number), wanted=wanted)
+
+    @rule()
+    def take(self):
+        expected = next(iter(self.available), None)
+
+        found = self.window.take()
+
+        assert (found and found.sequence) == expected
+        if found is not None:
+            found.lock = object()
+            self.lent[found.sequence] = found
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_back(self, data):
+        found = self.lent.pop(data.draw(st.sampled_from(sorted(self.lent))))
+        found.lock = None
+        self.window.give_back(found)
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def complete(self, data):
+        number = data.draw(st.sampled_from(sorted(self.lent)))
+        del self.lent[number], self.held[number]
+        self.disk.sequences.discard(number)
+
+    @precondition(lambda self: self.available)
+    @rule(data=st.data())
+    def one_expires_where_it_lies(self, data):
+        number = data.draw(st.sampled_from(self.available))
+        self.held.pop(number, None)
+        self.disk.sequences.discard(number)
+
+    @rule()
+    def clear(self):
+        self.window.clear()
+
+
+TestWindowAgainstASortedList = WindowMachine.TestCase
+TestWindowAgainstASortedList.settings = settings(stateful_step_count=40)

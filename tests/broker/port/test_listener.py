@@ -1,0 +1,672 @@
+"""A port with real sockets on loopback, and an echo where AMQP would be."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import uvloop
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.uri import parse_uri
+
+from pairbus.broker.entities.descriptions import Limits, NamespaceOptions
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.port.certificates import Certificates
+from pairbus.broker.port.connection_limit import Seat
+from pairbus.broker.port.listener import Listener
+from pairbus.broker.port.sockets import listen, look_up
+
+HELLO = b"AMQP\x00\x01\x00\x00"
+HEALTH = b"GET /$health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+GOODBYE = b"goodbye"
+
+
+class Echo(asyncio.Protocol):
+    """In the place of an AMQP connection."""
+
+    def __init__(self, seat: Seat, is_encrypted: bool) -> None:
+        self.seat = seat
+        self.is_encrypted = is_encrypted
+        self.transport: asyncio.Transport
+        self.received = 0
+        self.pauses = 0
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.seat.take(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.pauses += 1
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self.seat.leave()
+
+    def shutdown(self) -> None:
+        self.transport.write(GOODBYE)
+        self.transport.close()
+
+
+class Port:
+    """A running listener and what it made."""
+
+    def __init__(self, listener: Listener, port: int, certificates: Certificates) -> None:
+        self.listener = listener
+        self.port = port
+        self.certificates = certificates
+        self.made: list[Echo] = []
+
+    async def connect(self, *, tls: bool = False, host: str = "127.0.0.1") -> Peer:
+        context = None
+        if tls:
+            ca_file = self.certificates.ca_file(now=time.time())
+            context = ssl.create_default_context(cafile=str(ca_file))
+        name = "localhost" if tls else None
+        return Peer(
+            *await asyncio.open_connection(host, self.port, ssl=context, server_hostname=name)
+        )
+
+    async def emptied(self) -> None:
+        async with asyncio.timeout(10):
+            while len(self.listener.seats):
+                await asyncio.sleep(0.01)
+
+
+class Peer:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, data: bytes, size: int | None = None) -> bytes:
+        self.writer.write(data)
+        return await self.read(len(data) if size is None else size)
+
+    async def read(self, size: int = -1) -> bytes:
+        """So many bytes, or all until the other side ends the connection."""
+        async with asyncio.timeout(10):
+            if size >= 0:
+                return await self.reader.readexactly(size)
+            return await self.reader.read()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError, ssl.SSLError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    is_tls_only: bool = False,
+    host: str = "localhost",
+) -> AsyncIterator[Port]:
+    limits = limits or Limits()
+    sockets = listen(look_up(host), 0, namespace="n")
+    certificates = Certificates(folder / "certificates", ["localhost", "127.0.0.1"])
+    # Never opened: nobody gets as far as its entities.
+    namespace = Namespace(
+        NamespaceOptions(name="n"), loop=asyncio.get_running_loop(), clock=time.time
+    )
+
+    def open_amqp(seat: Seat, is_encrypted: bool) -> Echo:
+        port.made.append(Echo(seat, is_encrypted))
+        return port.made[-1]
+
+    listener = Listener(
+        sockets,
+        namespace=namespace,
+        open_amqp=open_amqp,
+        certificates=certificates,
+        limits=limits,
+        is_tls_only=is_tls_only,
+        clock=time.time,
+    )
+    port = Port(listener, sockets[0].getsockname()[1], certificates)
+    listener.start()
+    try:
+        yield port
+    finally:
+        await listener.stop(patience_seconds=2)
+        assert len(listener.seats) == 0
+
+
+def socket_count() -> int:
+    """How many sockets this process holds."""
+    targets = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            targets.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(target.startswith("socket:") for target in targets)
+
+
+Scenario = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture
+def run() -> Callable[[Scenario], None]:
+    """Runs a scenario as the broker runs: on uvloop, with nothing left at the end."""
+
+    def in_loop(scenario: Scenario) -> None:
+        before = socket_count()
+
+        async def bounded() -> None:
+            async with asyncio.timeout(30):
+                await scenario()
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not rest
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(bounded())
+        assert socket_count() == before
+
+    return in_loop
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_amqp_is_recognised_by_its_first_bytes(
+    run: Callable[[Scenario], None], tmp_path: Path, tls: bool, host: str
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await port.connect(tls=tls, host=host)
+            assert await peer.ask(HELLO) == HELLO
+            assert await peer.ask(b"x" * 300_000) == b"x" * 300_000
+            assert port.made[0].is_encrypted is tls
+            raw = port.made[0].transport.get_extra_info("socket")
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            await peer.close()
+            await port.emptied()
+            assert port.made[0].is_lost
+
+    if host == "::1" and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    run(scenario)
+
+
+def test_one_letter_at_a_time_is_still_amqp(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await port.connect()
+            for letter in HELLO:
+                assert await peer.ask(bytes([letter])) == bytes([letter])
+            await peer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_everything_else_is_http(
+    run: Callable[[Scenario], None], tmp_path: Path, tls: bool
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peers = [await port.connect(tls=tls) for _ in range(3)]
+            for peer in peers:
+                peer.writer.write(HEALTH)
+            for peer in peers:
+                head, _, body = (await peer.read()).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+                assert body == b'{"status":"ok","namespace":"n"}'
+                await peer.close()
+
+    run(scenario)
+
+
+def test_garbage_gets_an_http_error_and_no_more(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            for garbage in (b"\x00\x01\x02\x03", b"AMQQ....\r\n\r\n", os.urandom(4) + b"\xff" * 99):
+                if garbage[0] == 0x16:
+                    continue
+                peer = await port.connect()
+                peer.writer.write(garbage)
+                assert (await peer.read()).startswith(b"HTTP/1.1 400")
+                await peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(b"", id="silence"),
+        pytest.param(b"\x16", id="the first byte of TLS"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="a part of a hello"),
+        pytest.param(b"GET /$health HT", id="a part of a request"),
+        pytest.param(b"PUT /q HTTP/1.1\r\ncontent-length: 9\r\n\r\n1", id="a part of a body"),
+    ],
+)
+def test_a_peer_that_stalls_in_the_handshake_loses_its_socket(
+    run: Callable[[Scenario], None], tmp_path: Path, start: bytes
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, limits=Limits(handshake_seconds=0.2)) as port:
+            peers = [await port.connect() for _ in range(3)]
+            for peer in peers:
+                peer.writer.write(start)
+            for peer in peers:
+                try:
+                    left = await peer.read()
+                except ConnectionResetError:
+                    left = b""
+                # uvicorn answers before it has the whole body, and then waits for the rest of it
+                assert left == b"" or left.startswith(b"HTTP/1.1 401")
+                await peer.close()
+            await port.emptied()
+            assert not port.made
+
+    run(scenario)
+
+
+def test_silence_inside_tls_is_cut_off_too(run: Callable[[Scenario], None], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, limits=Limits(handshake_seconds=0.5)) as port:
+            peer = await port.connect(tls=True)
+            with suppress(ConnectionError, ssl.SSLError):
+                assert await peer.read() == b""
+            await peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+def test_a_request_whose_head_never_ends_is_refused(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await port.connect()
+            peer.writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
+            assert (await peer.read()).startswith(b"HTTP/1.1 400")
+            await peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+def test_one_connection_too_many_is_closed_and_the_others_go_on(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, limits=Limits(connections_max=2)) as port:
+            first, second = await port.connect(), await port.connect()
+            assert await first.ask(HELLO) == await second.ask(HELLO) == HELLO
+
+            third = await port.connect()
+            assert await third.read() == b""
+
+            assert await first.ask(b"still here") == b"still here"
+            await first.close()
+            async with asyncio.timeout(10):
+                while len(port.listener.seats) > 1:
+                    await asyncio.sleep(0.01)
+            fourth = await port.connect()
+            assert await fourth.ask(HELLO) == HELLO
+            for peer in (second, third, fourth):
+                await peer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [(HELLO, b"AMQP\x02\x01\x00\x00"), (HEALTH, b"HTTP/1.1 403 Forbidden\r\n")],
+    ids=["amqp", "http"],
+)
+def test_tls_only_means_tls_only(
+    run: Callable[[Scenario], None], tmp_path: Path, first: bytes, answer: bytes
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, is_tls_only=True) as port:
+            plain = await port.connect()
+            plain.writer.write(first)
+            said = await plain.read()
+            assert said.startswith(answer)
+            head, _, body = said.partition(b"\r\n\r\n")
+            assert not body or f"Content-Length: {len(body)}\r\n".encode() in head
+            await plain.close()
+            assert not port.made
+
+            encrypted = await port.connect(tls=True)
+            encrypted.writer.write(first)
+            assert await encrypted.read(4) == first[:4].replace(b"GET ", b"HTTP")
+            await encrypted.close()
+
+    run(scenario)
+
+
+def test_a_handshake_that_is_not_tls_after_all_harms_nobody(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            for _ in range(5):
+                peer = await port.connect()
+                peer.writer.write(b"\x16" + os.urandom(400))
+                await asyncio.wait({asyncio.ensure_future(peer.reader.read())})
+                await peer.close()
+            good = await port.connect(tls=True)
+            assert await good.ask(HELLO) == HELLO
+            await good.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_stopping_says_goodbye_to_everybody(
+    run: Callable[[Scenario], None], tmp_path: Path, tls: bool
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            silent, peer, web = [await port.connect() for _ in range(2)] + [
+                await port.connect(tls=tls)
+            ]
+            peer, web = web, peer
+            assert await peer.ask(HELLO) == HELLO
+            await web.ask(HEALTH.replace(b"close", b"keep-alive"), 1)
+
+            started = time.monotonic()
+            stopping = asyncio.create_task(port.listener.stop(patience_seconds=5))
+            assert await peer.read() == GOODBYE
+            for other in (peer, silent, web):
+                await other.close()
+            await stopping
+
+            assert time.monotonic() - started < 3
+            with pytest.raises(OSError, match=r"refused|Connect call failed"):
+                await port.connect()
+
+    run(scenario)
+
+
+def test_a_peer_that_does_not_read_is_cut_off_when_patience_ends(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await port.connect()
+            await peer.ask(HELLO)
+            port.made[0].transport.write(bytes(50_000_000))
+
+            started = time.monotonic()
+            await port.listener.stop(patience_seconds=0.2)
+
+            # uvloop counts in milliseconds, and may be one early
+            assert 0.199 <= time.monotonic() - started < 2
+            assert port.made[0].is_lost
+            await peer.close()
+
+    run(scenario)
+
+
+def test_when_files_run_out_it_waits_and_goes_on(
+    run: Callable[[Scenario], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Flaky:
+        """A listening socket for which the system has no descriptors at first."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+            self.failures = 2
+
+        def accept(self) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.real.accept()
+
+        def fileno(self) -> int:
+            return self.real.fileno()
+
+        def close(self) -> None:
+            self.real.close()
+
+    async def scenario() -> None:
+        async with opened(tmp_path, host="127.0.0.1") as port:
+            listener = port.listener
+            (real,) = listener._sockets
+            asyncio.get_running_loop().remove_reader(real)
+            listener._sockets[:] = [cast(socket.socket, Flaky(real))]
+            listener.start()
+
+            peer = await port.connect()
+
+            assert await peer.ask(HELLO) == HELLO
+            await peer.close()
+            assert caplog.text.count("Too many open files") == 2
+
+    run(scenario)
+
+
+# --- AMQP over WebSocket
+
+
+class WebSocketPeer:
+    """The sans-I/O client of `websockets` on a stream."""
+
+    def __init__(self, peer: Peer, path: str, subprotocol: str | None = "AMQPWSB10") -> None:
+        self.peer = peer
+        protocols: Any = [subprotocol] if subprotocol else None
+        self.wire = ClientProtocol(parse_uri(f"ws://localhost{path}"), subprotocols=protocols)
+        self.wire.send_request(self.wire.connect())
+
+    async def events(self) -> list[Any]:
+        while True:  # until there is an event, or the end
+            for chunk in self.wire.data_to_send():
+                if chunk:
+                    self.peer.writer.write(chunk)
+            if found := self.wire.events_received():
+                return found
+            async with asyncio.timeout(10):
+                data = await self.peer.reader.read(100_000)
+            if not data:
+                return []
+            self.wire.receive_data(data)
+
+    async def binary(self, size: int) -> bytes:
+        collected = b""
+        while len(collected) < size:
+            for frame in await self.events():
+                assert frame.opcode is Opcode.BINARY
+                collected += bytes(frame.data)
+        return collected
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
+@pytest.mark.parametrize(
+    "path", ["/$servicebus/websocket", "/$servicebus/websocket/", "/%24ServiceBus/websocket?x=1"]
+)
+def test_amqp_comes_through_a_websocket(
+    run: Callable[[Scenario], None], tmp_path: Path, tls: bool, path: str
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = WebSocketPeer(await port.connect(tls=tls), path)
+            (response,) = await peer.events()
+            assert response.status_code == 101
+            assert response.headers["Sec-WebSocket-Protocol"] == "AMQPWSB10"
+
+            peer.wire.send_binary(HELLO[:3], fin=False)
+            peer.wire.send_continuation(HELLO[3:], fin=True)
+            peer.wire.send_binary(b"y" * 500_000)
+            assert await peer.binary(500_008) == HELLO + b"y" * 500_000
+            assert port.made[0].is_encrypted is tls
+
+            peer.wire.send_ping(b"are you there")
+            (pong,) = await peer.events()
+            assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"are you there")
+
+            peer.wire.send_close(1000)
+            (close,) = await peer.events()
+            assert close.opcode is Opcode.CLOSE
+            await peer.peer.close()
+            await port.emptied()
+            assert port.made[0].is_lost
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "subprotocol", "status"),
+    [("/elsewhere", "AMQPWSB10", 404), ("/$servicebus/websocket", "mqtt", 400)],
+)
+def test_a_websocket_for_something_else_is_refused(
+    run: Callable[[Scenario], None], tmp_path: Path, path: str, subprotocol: str, status: int
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = WebSocketPeer(await port.connect(), path, subprotocol)
+            for chunk in peer.wire.data_to_send():
+                peer.peer.writer.write(chunk)
+            assert (await peer.peer.read()).startswith(f"HTTP/1.1 {status}".encode())
+            await peer.peer.close()
+            await port.emptied()
+            assert not port.made
+
+    run(scenario)
+
+
+async def upgraded(port: Port) -> WebSocketPeer:
+    peer = WebSocketPeer(await port.connect(), "/$servicebus/websocket")
+    (response,) = await peer.events()
+    assert response.status_code == 101
+    return peer
+
+
+def test_text_in_a_websocket_ends_it(run: Callable[[Scenario], None], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await upgraded(port)
+            peer.wire.send_text(b"hello")
+            (close,) = await peer.events()
+            assert close.opcode is Opcode.CLOSE
+            assert int.from_bytes(bytes(close.data[:2])) == 1003
+            await peer.peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+def test_garbage_in_a_websocket_ends_it(run: Callable[[Scenario], None], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            for garbage in (b"\xff" * 50, b"\x82\xff" + b"\x7f" * 12, b"\x82\x05hello"):
+                peer = await upgraded(port)
+                peer.peer.writer.write(garbage)
+                assert len(await peer.peer.read()) < 200
+                await peer.peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+def test_stopping_says_goodbye_through_the_websocket(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await upgraded(port)
+            stopping = asyncio.create_task(port.listener.stop(patience_seconds=5))
+            goodbye, close = await peer.events()
+            assert bytes(goodbye.data) == GOODBYE
+            assert close.opcode is Opcode.CLOSE
+            assert await peer.events() == []
+            await peer.peer.close()
+            await stopping
+            assert port.made[0].is_lost
+
+    run(scenario)
+
+
+def test_a_slow_reader_of_a_websocket_holds_up_its_own_connection_only(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            slow = await upgraded(port)
+            block = Frame(Opcode.BINARY, bytes(100_000)).serialize(mask=True)
+            sent = 0
+            while port.made[0].pauses == 0:
+                slow.peer.writer.write(block)
+                sent += 100_000
+                await asyncio.sleep(0)
+                assert sent < 200_000_000
+
+            held = port.made[0].transport.get_write_buffer_size()
+            assert held < 2_000_000
+            other = await port.connect()
+            assert await other.ask(HELLO) == HELLO
+            assert await slow.binary(sent) == bytes(sent)
+            for peer in (slow.peer, other):
+                await peer.close()
+
+    run(scenario)
+
+
+def test_pings_that_nobody_reads_the_answers_of_end_the_connection(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await upgraded(port)
+            port.made[0].pause_writing = lambda: None  # type: ignore[method-assign]
+            port.made[0].transport.write(bytes(50_000_000))
+            ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True)
+            with suppress(ConnectionError):
+                while not port.made[0].is_lost:
+                    peer.peer.writer.write(ping * 100)
+                    await peer.peer.writer.drain()
+            await peer.peer.close()
+            await port.emptied()
+
+    run(scenario)
+
+
+def test_the_key_of_a_websocket_is_answered_as_the_standard_says(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    key = base64.b64encode(b"the sample nonce").decode()
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as port:
+            peer = await port.connect()
+            head = (
+                "GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: WebSocket\r\n"
+                f"Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: other, AMQPWSB10\r\n\r\n"
+            )
+            peer.writer.write(head.encode())
+            answer = await peer.reader.readuntil(b"\r\n\r\n")
+            # RFC 6455, 1.3
+            assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in answer
+            await peer.close()
+
+    run(scenario)

@@ -1,0 +1,287 @@
+"""Group commit: who is told what, when, and on whose thread."""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+
+import pytest
+
+from pairbus.broker.storage.committer import Committer
+from pairbus.broker.storage.store import Store
+from tests.broker.world import StillLoop
+
+
+class Bench:
+    """A committer on a real store, whose disk can be held up and made to fail."""
+
+    def __init__(self, path):
+        self.loop = StillLoop()
+        self.store = Store(path, durable=False)
+        self.settled = []
+        self.committer = Committer(
+            self.store, self.loop, settled=lambda: self.settled.append(list(self.told))
+        )
+        self.told = []
+        self.commits = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failures = []
+        self._commit = self.store.commit
+        self._has_begun = threading.Event()
+        self.store.commit = self.commit
+
+    def commit(self):
+        self.commits.append(threading.current_thread().name)
+        self._has_begun.set()
+        assert self.gate.wait(timeout=10)
+        if self.failures:
+            raise self.failures.pop(0)
+        self._commit()
+
+    def change(self, name):
+        self.store.create_entity(name, "queue", {}, 0, now_ms=0)
+
+    def write(self, name):
+        """A change, and somebody who waits for it."""
+        self.change(name)
+        self.committer.when_durable(lambda error, who: self.told.append((who, error)), name)
+
+    def turn(self, turns=1):
+        for _ in range(turns):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def begin_commit(self):
+        """Let the disk begin, and stay busy."""
+        self.gate.clear()
+        self._has_begun.clear()
+        self.turn()
+        assert self._has_begun.wait(timeout=10)
+
+    def flush(self):
+        self.gate.set()
+        self.loop.run_until_complete(self.committer.flushed())
+
+    def names(self):
+        rows = self.store._reader.execute("SELECT name FROM entity ORDER BY id")
+        return [name for (name,) in rows]
+
+    def end(self):
+        self.gate.set()
+        self.loop.run_until_complete(self.committer.stop())
+        self.store.close()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path / "local.db")
+    yield bench
+    bench.end()
+
+
+@pytest.mark.req("B-12")
+def test_nobody_is_told_before_the_disk_has_it(bench):
+    bench.write("a")
+
+    bench.begin_commit()
+    bench.turn(3)
+    assert bench.told == []
+    assert bench.names() == []
+    bench.flush()
+
+    assert bench.told == [("a", None)]
+    assert bench.names() == ["a"]
+
+
+def test_those_who_wait_are_told_in_their_order_and_then_all_may_leave_at_once(bench):
+    for name in "abc":
+        bench.write(name)
+
+    bench.flush()
+
+    assert bench.told == [("a", None), ("b", None), ("c", None)]
+    assert bench.settled[-1] == bench.told
+    assert len(bench.commits) == 1
+
+
+def test_what_gathers_while_the_disk_is_busy_shares_the_next_commit(bench):
+    bench.write("first")
+    bench.begin_commit()
+
+    for number in range(50):
+        bench.write(f"later-{number}")
+    bench.flush()
+
+    assert len(bench.commits) == 2
+    assert len(bench.told) == 51
+    assert len(bench.settled) == 2
+
+
+def test_the_disk_is_waited_for_on_a_thread_of_its_own(bench):
+    bench.write("a")
+    bench.flush()
+
+    assert bench.commits == ["commit:local"]
+
+
+def test_without_a_change_nobody_troubles_the_disk(bench):
+    bench.committer.when_durable(bench.told.append)
+
+    bench.flush()
+
+    assert bench.told == [None]
+    assert bench.commits == []
+
+
+@pytest.mark.req("B-12")
+def test_who_changed_nothing_still_waits_for_what_came_before(bench):
+    bench.write("a")
+    bench.begin_commit()
+    bench.committer.when_durable(lambda error: bench.told.append(("b", error)))
+
+    bench.turn(3)
+    assert bench.told == []
+    bench.flush()
+
+    assert bench.told == [("a", None), ("b", None)]
+
+
+FAILURES = {
+    "the disk is full": sqlite3.OperationalError("database or disk is full"),
+    "something nobody thought of": MemoryError("no more"),
+}
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_a_failed_commit_is_told_to_all_who_wait_for_it_or_behind_it(bench, failure, caplog):
+    bench.failures = [failure]
+    bench.write("a")
+    bench.write("b")
+    bench.begin_commit()
+    bench.write("c")
+    with caplog.at_level(logging.ERROR):
+        bench.flush()
+    bench.write("d")
+    bench.flush()
+
+    # c may build on a and b, so it is refused with them, and taken back first; d is new.
+    assert bench.told == [("c", failure), ("b", failure), ("a", failure), ("d", None)]
+    assert bench.names() == ["d"]
+    assert "local.db cannot be written" in caplog.text
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_statements_that_fail_are_told_to_all_and_the_next_ones_work(bench, failure, monkeypatch):
+    real = bench.store.apply
+
+    def apply(group):
+        raise failure
+
+    monkeypatch.setattr(bench.store, "apply", apply)
+    bench.write("a")
+    bench.write("b")
+    bench.flush()
+    assert bench.told == [("b", failure), ("a", failure)]
+    monkeypatch.setattr(bench.store, "apply", real)
+    bench.write("c")
+
+    bench.flush()
+
+    assert bench.told[2:] == [("c", None)]
+    assert bench.names() == ["c"]
+
+
+def test_a_value_that_the_file_cannot_hold_fails_its_group_and_no_other(bench):
+    bench.store.create_entity("huge", "queue", {}, 0, now_ms=2**64)
+    bench.committer.when_durable(lambda error: bench.told.append(type(error)))
+    bench.flush()
+    assert bench.told == [OverflowError]
+
+    bench.write("a")
+    bench.flush()
+
+    assert bench.told[1:] == [("a", None)]
+
+
+def test_one_who_stumbles_over_the_news_does_not_keep_it_from_the_others(bench, caplog):
+    def stumble(error):
+        raise RuntimeError("over my own feet")
+
+    bench.change("a")
+    bench.committer.when_durable(stumble)
+    bench.write("b")
+
+    with caplog.at_level(logging.ERROR):
+        bench.flush()
+
+    assert bench.told == [("b", None)]
+    assert "over my own feet" in caplog.text
+
+
+def test_changes_made_when_the_news_arrives_go_with_the_next_commit(bench):
+    bench.change("a")
+    bench.committer.when_durable(lambda error: bench.write("b"))
+
+    bench.flush()
+
+    assert bench.told == [("b", None)]
+    assert len(bench.commits) == 2
+
+
+def test_trouble_at_the_end_of_a_turn_does_not_stop_the_committer(tmp_path, caplog):
+    bench = Bench(tmp_path / "local.db")
+
+    def trouble():
+        raise RuntimeError("cannot send")
+
+    bench.committer._settled = trouble
+    bench.change("a")
+    bench.committer.when_durable(lambda error: bench.write("b"))
+    with caplog.at_level(logging.ERROR):
+        bench.flush()
+
+    assert bench.told == [("b", None)]
+    bench.end()
+
+
+def test_changes_that_nobody_waits_for_are_stored_when_asked(bench):
+    bench.change("a")
+    bench.committer.request()
+    bench.committer.request()
+
+    bench.flush()
+
+    assert bench.names() == ["a"]
+    assert len(bench.commits) == 1
+
+
+def test_stopping_flushes_and_ends_the_thread(tmp_path):
+    bench = Bench(tmp_path / "local.db")
+    bench.write("a")
+    bench.change("b")
+
+    bench.loop.run_until_complete(bench.committer.stop())
+
+    assert bench.told == [("a", None)]
+    assert bench.names() == ["a", "b"]
+    assert not bench.committer._thread.is_alive()
+    bench.store.close()
+    bench.loop.run_until_complete(bench.loop.shutdown_default_executor())
+    bench.loop.close()
+
+
+def test_a_loop_that_is_gone_ends_the_thread(tmp_path):
+    bench = Bench(tmp_path / "local.db")
+    bench.write("a")
+    bench.begin_commit()
+
+    bench.loop.close()
+    bench.gate.set()
+    bench.committer._thread.join(timeout=10)
+
+    assert not bench.committer._thread.is_alive()
+    bench.store.close()

@@ -1,0 +1,268 @@
+"""`pairbus fault` against a running broker, over its port."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.broker import Broker, Policy, Right
+from pairbus.broker.faults import KINDS
+from tests.cli.conftest import Run
+
+
+@pytest.mark.req("B-13")
+def test_a_fault_is_started_listed_and_cleared(pairbus: Run, broker: Broker) -> None:
+    started = pairbus(
+        *("fault", "add", "throttle", "--entity", "orders"),
+        *("--rate", "0.2", "--on", "send", "--on", "receive"),
+    )
+    assert started == (
+        0,
+        "fault 1 is active: throttle of orders rate=0.2 on=send,receive, until it is cleared\n",
+        "",
+    )
+    [fault] = broker.faults.active()
+    assert (fault.fault.entity, fault.fault.rate) == ("orders", 0.2)
+
+    listed = pairbus("fault", "list")
+    assert [line.split() for line in listed.out.splitlines()] == [
+        ["Id", "Kind", "Entity", "State", "Until", "Settings", "Hits"],
+        ["1", "throttle", "orders", "active", "cleared", "rate=0.2", "on=send,receive", "0"],
+    ]
+
+    assert pairbus("fault", "clear", "1") == (0, "fault 1 cleared\n", "")
+    assert broker.faults.all() == []
+
+
+def test_a_fault_hits_applications_until_it_is_cleared(pairbus: Run, broker: Broker) -> None:
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        pairbus("fault", "add", "cannot-send", "--entity", "Orders")
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(ServiceBusMessage("refused"))
+
+        assert pairbus("fault", "clear").out == "all faults cleared\n"
+        sender.send_messages(ServiceBusMessage("taken"))
+
+
+def test_a_fault_may_end_by_itself(pairbus: Run, broker: Broker) -> None:
+    done = pairbus("fault", "add", "slow", "--latency-seconds", "0.01", "--seconds", "60", "--json")
+
+    fault = json.loads(done.out)
+    assert (fault["kind"], fault["state"], fault["seconds"]) == ("slow", "active", 60)
+    assert fault["ends_at"] is not None
+    assert json.loads(pairbus("fault", "list", "--json").out) == [fault]
+
+
+def test_several_faults_are_cleared_by_number(pairbus: Run, broker: Broker) -> None:
+    for _ in range(3):
+        pairbus("fault", "add", "hang", "--entity", "orders")
+
+    assert pairbus("fault", "clear", "1", "3").out == "fault 1 cleared\nfault 3 cleared\n"
+
+    assert [fault.id for fault in broker.faults.all()] == [2]
+
+
+def test_a_script_plans_faults(pairbus: Run, broker: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "outage.json"
+    faults = [
+        {"at": 0, "kind": "throttle", "rate": 0.5, "seconds": 600},
+        {"at": 3600, "kind": "restart"},
+    ]
+    file.write_text(json.dumps(faults))
+
+    done = pairbus("fault", "script", str(file), "--seed", "7", "--json")
+
+    assert [(fault["kind"], fault["state"]) for fault in json.loads(done.out)] == [
+        ("throttle", "active"),
+        ("restart", "planned"),
+    ]
+    assert "from 20" in pairbus("fault", "list").out
+    pairbus("fault", "clear")
+    file.write_text(json.dumps({"script": faults, "seed": 7}))
+    again = pairbus("fault", "script", str(file), "--json")
+    assert [fault["seed"] for fault in json.loads(again.out)] == [
+        fault["seed"] for fault in json.loads(done.out)
+    ]
+
+
+def test_the_kinds_are_those_that_the_broker_has(pairbus: Run) -> None:
+    text = pairbus("fault", "kinds").out
+
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [
+        name.replace("_", "-") for name in KINDS
+    ]
+    assert list(json.loads(pairbus("fault", "kinds", "--json").out)) == list(KINDS)
+
+
+def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
+    settings = {name for each in json.loads(pairbus("fault", "kinds", "--json").out).values()
+                for name in each}  # fmt: skip
+    text = pairbus("fault", "add", "--help").out
+
+    assert not [name for name in settings if f"--{name.replace('_', '-')} " not in text]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["add", "earthquake"], "'earthquake' is no fault; there are unreachable, hang, "),
+        (["add", "throttle", "--mode", "drop"], "throttle has no --mode; it has --entity, "),
+        (["add", "throttle", "--rate", "3"], "throttle: rate is 3.0, but must be a number from"),
+        (["add", "throttle", "--on", "x"], "on is ['x'], but must be one or more of send, "),
+        (["add", "slow"], "slow: give latency_seconds, bytes_per_second, or both"),
+        (["add", "disk-full", "--entity", "a"], "concerns the whole namespace"),
+        (["add", "unreachable"], "nobody could come in to clear it: say for how many seconds"),
+        (["add", "hang", "--seconds", "soon"], "valid number"),
+        (["script", "absent.json"], "absent.json: cannot be read: No such file or directory"),
+        (["clear", "x"], "valid integer"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    pairbus: Run, broker: Broker, words: list[str], complaint: str
+) -> None:
+    done = pairbus("fault", *words)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert complaint in done.err
+    assert broker.faults.all() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("{}", "a script is a JSON list of faults"),
+        ('[{"kind": "hang"}]', "entry 0 of the script needs 'at'"),
+        ('[{"at": 0, "kind": "unreachable"}]', "say for how many seconds"),
+    ],
+)
+def test_a_mistake_in_a_script_is_told_with_its_file(
+    pairbus: Run, broker: Broker, tmp_path: Path, text: str, complaint: str
+) -> None:
+    file = tmp_path / "outage.json"
+    file.write_text(text)
+
+    done = pairbus("fault", "script", str(file))
+
+    assert done.code == 2
+    assert done.err.startswith(f"pairbus: {file}: ")
+    assert complaint in done.err
+
+
+def test_what_the_broker_refuses_is_exit_code_1(pairbus: Run, broker: Broker) -> None:
+    absent = pairbus("fault", "clear", "99")
+    stranger = pairbus("fault", "list", "-c", broker.connection_string.replace("SAS_KEY", "KEY"))
+
+    assert (absent.code, stranger.code) == (1, 1)
+    assert f"localhost:{broker.port} says: there is no fault 99" in absent.err
+    assert "does not match the key of policy 'RootManageSharedAccessKey'" in stranger.err
+
+
+def test_it_takes_the_manage_claim(pairbus: Run) -> None:
+    policy = Policy(name="shop", key="k", rights=frozenset({Right.SEND, Right.LISTEN}))
+    with Broker(policies=[policy]) as running:
+        done = pairbus("fault", "list", "-c", running.connection_string)
+
+    assert done.code == 1
+    assert "policy 'shop' has no Manage claim" in done.err
+
+
+def test_a_broker_that_is_not_there_is_told(pairbus: Run) -> None:
+    with Broker() as gone:
+        text = gone.connection_string
+
+    done = pairbus("fault", "list", "-c", text)
+
+    assert done.code == 1
+    assert "cannot be reached: Connection refused" in done.err
+
+
+def test_a_tls_only_broker_is_asked_with_its_ca_file(pairbus: Run) -> None:
+    with Broker(tls_only=True) as running:
+        words = ("fault", "list", "-c", running.connection_string)
+
+        trusted = pairbus(*words, "--ca-file", str(running.ca_file))
+        stranger = pairbus(*words)
+
+    assert trusted.code == 0
+    assert stranger.code == 1
+    assert "its certificate is not trusted" in stranger.err
+
+
+@pytest.fixture
+def other_server() -> Iterator[int]:
+    """Something else on a port."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_what_is_no_broker_has_no_faults(pairbus: Run, other_server: int) -> None:
+    text = (
+        f"Endpoint=sb://127.0.0.1:{other_server};SharedAccessKeyName=a;SharedAccessKey=b;"
+        "UseDevelopmentEmulator=true"
+    )
+
+    done = pairbus("fault", "list", "-c", text)
+
+    assert done.code == 1
+    assert "has no faults on demand (it answers with 404): is it a pairbus broker?" in done.err
+
+
+def test_a_namespace_that_closed_its_port_opens_it_again(
+    pairbus: Run, broker: Broker, use: Callable[[Broker], Broker]
+) -> None:
+    assert pairbus("fault", "add", "unreachable", "--seconds", "600").code == 0
+
+    refused = pairbus("fault", "list")
+    broker.faults.clear()
+    back = pairbus("fault", "list")
+
+    assert (refused.code, back.code) == (1, 0)
+    assert "cannot be reached" in refused.err
+
+
+def test_in_a_process_of_its_own_it_loads_no_sdk(broker: Broker, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['pairbus', 'fault', 'list', '--json']\n"
+        "from pairbus.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as exit: print(exit.code, 'azure.servicebus' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+
+    assert (done.stdout, done.stderr) == ("[]\n0 False\n", "")
+
+
+def test_what_was_cleared_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
+    pairbus("fault", "add", "hang", "--entity", "orders")
+
+    assert json.loads(pairbus("fault", "clear", "1", "--json").out) == {"cleared": [1]}
+    assert json.loads(pairbus("fault", "clear", "--json").out) == {"cleared": "all"}

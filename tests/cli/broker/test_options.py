@@ -1,0 +1,200 @@
+"""Words of a command line in, namespaces out, or one clear complaint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.broker.entities.descriptions import NamespaceOptions, Policy, Right, default_policy
+from pairbus.cli.broker.options import gather_namespaces, parse_namespace, parse_policy
+from pairbus.errors import ConfigError
+
+CONFIG = {
+    "UserConfig": {
+        "Namespaces": [
+            {
+                "Name": "sbemulatorns",
+                "Queues": [{"Name": "orders", "Properties": {"MaxDeliveryCount": 3}}],
+            }
+        ],
+        "Logging": {"Type": "File"},
+    }
+}
+
+
+def gather(
+    *,
+    namespaces: tuple[str, ...] = (),
+    queues: tuple[str, ...] = (),
+    policies: tuple[str, ...] = (),
+    config: Path | None = None,
+    data: Path | None = None,
+    **more: Any,
+) -> list[NamespaceOptions]:
+    return gather_namespaces(
+        namespaces=namespaces, queues=queues, policies=policies, config=config, data=data, **more
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "Config.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+def test_without_any_word_there_is_one_namespace_with_the_well_known_key() -> None:
+    (options,) = gather()
+
+    assert (options.name, options.port, options.data) == ("local", 0, None)
+    assert options.policies == (default_policy(),)
+
+
+def test_queues_policies_and_data_are_those_of_every_namespace(tmp_path: Path) -> None:
+    gathered = gather(
+        namespaces=("east:5672", "west"),
+        queues=("a", "b", "a"),
+        policies=("p:k:Send",),
+        data=tmp_path,
+    )
+
+    assert [(o.name, o.port, o.data) for o in gathered] == [
+        ("east", 5672, tmp_path),
+        ("west", 0, tmp_path),
+    ]
+    for options in gathered:
+        assert [queue.name for queue in options.queues] == ["a", "b"]
+        assert [policy.name for policy in options.policies] == ["p"]
+
+
+def test_a_file_brings_namespaces_and_the_command_line_adds_to_them(config: Path) -> None:
+    gathered = gather(
+        config=config, namespaces=("SbEmulatorNs:5672", "extra"), queues=("Orders", "bills")
+    )
+
+    assert [(o.name, o.port) for o in gathered] == [("sbemulatorns", 5672), ("extra", 0)]
+    assert [(q.name, q.max_delivery_count) for q in gathered[0].queues] == [
+        ("orders", 3),
+        ("bills", 10),
+    ]
+
+
+def test_topics_and_subscriptions_are_those_of_every_namespace() -> None:
+    gathered = gather(
+        namespaces=("east", "west"),
+        topics=("news", "events"),
+        subscriptions=("events/audit", "web/shop/all", "events/Subscriptions/other"),
+        sku="Premium",
+    )
+
+    for options in gathered:
+        assert options.sku == "Premium"
+        assert [entity.name for entity in options.topics] == [
+            "news",
+            "events",
+            "web/shop",
+            "events/Subscriptions/audit",
+            "web/shop/Subscriptions/all",
+            "events/Subscriptions/other",
+        ]
+
+
+def test_what_the_file_says_of_a_topic_holds(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+    topic = {"Name": "events", "Properties": {"MaxSizeInMegabytes": 5}}
+    subscription = {"Name": "audit", "Properties": {"MaxDeliveryCount": 3}}
+    topics = [topic | {"Subscriptions": [subscription]}]
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Topics": topics}]}}))
+
+    (options,) = gather(config=path, topics=("Events",), subscriptions=("EVENTS/audit", "events/b"))
+
+    assert [entity.name for entity in options.topics] == [
+        "events",
+        "events/Subscriptions/audit",
+        "events/Subscriptions/b",
+    ]
+    assert options.topics[0].max_size_in_megabytes == 5
+    assert options.topics[1].max_delivery_count == 3
+
+
+def test_a_file_alone_is_enough(config: Path) -> None:
+    assert [options.name for options in gather(config=config)] == ["sbemulatorns"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a", ("a", 0)), ("a-1:0", ("a-1", 0)), ("b:65535", ("b", 65535))]
+)
+def test_a_namespace_is_a_name_and_maybe_a_port(text: str, expected: tuple[str, int]) -> None:
+    assert parse_namespace(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a:", "'' is not a port"),
+        ("a:x", "'x' is not a port between 0 and 65535"),
+        ("a:-1", "'-1' is not a port"),
+        ("a:٣", "is not a port"),
+        ("a:65536", "65536 is not between"),
+        ("a:1:2", "'1:2' is not a port"),
+        (":5672", "namespace name '' is not valid"),
+        ("1st", "namespace name '1st' is not valid"),
+    ],
+)
+def test_what_is_wrong_with_a_namespace_is_said(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_namespace(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("app:k=:Send", Policy(name="app", key="k=", rights=frozenset({Right.SEND}))),
+        ("a:k:manage, LISTEN", Policy(name="a", key="k", rights=frozenset({"Manage", "Listen"}))),
+        ("a:k:e:y:Send", Policy(name="a", key="k:e:y", rights=frozenset({Right.SEND}))),
+    ],
+)
+def test_a_policy_is_name_key_and_rights(text: str, expected: Policy) -> None:
+    assert parse_policy(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must be NAME:KEY:RIGHTS"),
+        ("app", "--policy app: must be NAME:KEY:RIGHTS"),
+        ("app:s3cret", "must be NAME:KEY:RIGHTS"),
+        ("app::Send", "must be NAME:KEY:RIGHTS"),
+        (":s3cret:Send", "must be NAME:KEY:RIGHTS"),
+        ("app:s3cret:", "must be NAME:KEY:RIGHTS"),
+        ("app:s3cret:Read", "'Read' is no right; use Manage, Send, Listen"),
+        ("app:s3cret:Send,", "'' is no right"),
+        ("app:s3cret;x:Send", "may not hold ';'"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as error:
+        parse_policy(text)
+    assert "s3cret" not in str(error.value).partition("such as")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"namespaces": ("a", "A:1")}, "--namespace A is given twice"),
+        ({"policies": ("a:k:Send", "a:l:Send")}, "--policy a is given twice"),
+        ({"topics": ("no good",)}, "topic name 'no good' is not valid"),
+        ({"subscriptions": ("events",)}, "--subscription 'events': must be TOPIC/NAME"),
+        ({"subscriptions": ("/audit",)}, "must be TOPIC/NAME"),
+        ({"subscriptions": ("events/no good",)}, "is not valid"),
+        ({"queues": ("a",), "topics": ("A",)}, "topic 'A' is defined twice"),
+        ({"queues": ("no good",)}, "queue name 'no good' is not valid"),
+        ({"config": Path("/nowhere/Config.json")}, "/nowhere/Config.json: cannot be read"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        gather(**words)  # type: ignore[arg-type]

@@ -1,0 +1,525 @@
+"""`pairbus entities` on a local broker, through the official administration client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.broker import Broker, Policy, Right
+from tests.cli.conftest import Run
+
+
+def lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+# -- list
+
+
+@pytest.mark.req("B-02")
+def test_the_list_is_a_table_of_all_with_counts(pairbus: Run, broker: Broker) -> None:
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
+
+    done = pairbus("entities", "list")
+
+    assert (done.code, done.err) == (0, "")
+    assert lines(done.out) == [
+        ["Kind", "Name", "Status", "Active", "Dead-lettered", "Scheduled"],
+        ["queue", "orders", "Active", "2", "0", "0"],
+        ["topic", "events", "Active", "-", "-", "0"],
+        ["subscription", "events/audit", "Active", "0", "0", "-"],
+    ]
+
+
+def test_the_list_is_json_for_programs(pairbus: Run, broker: Broker) -> None:
+    [queue, topic, subscription] = json.loads(pairbus("entities", "list", "--json").out)
+
+    assert (queue["Kind"], queue["Name"], queue["ActiveMessageCount"]) == ("queue", "orders", 0)
+    assert (topic["Kind"], topic["Name"], topic["SubscriptionCount"]) == ("topic", "events", 1)
+    assert (subscription["Topic"], subscription["Name"]) == ("events", "audit")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["queue"], ["orders"]),
+        (["QUEUES"], ["orders"]),
+        (["topics"], ["events"]),
+        (["subscriptions", "events"], ["audit"]),
+        (["rules", "events", "audit"], ["$Default"]),
+    ],
+)
+def test_the_list_may_be_of_one_kind(
+    pairbus: Run, broker: Broker, words: list[str], names: list[str]
+) -> None:
+    found = json.loads(pairbus("entities", "list", *words, "--json").out)
+
+    assert [one["Name"] for one in found] == names
+
+
+def test_the_list_of_a_long_name_is_not_cut_when_a_program_reads_it(
+    pairbus: Run, use: Callable[[Broker], Broker]
+) -> None:
+    name = "a/" * 100 + "b"
+    with Broker(queues=[name]) as running:
+        use(running)
+
+        assert name in pairbus("entities", "list").out
+
+
+def test_the_list_of_rules_says_what_they_take(pairbus: Run, broker: Broker) -> None:
+    create = ("entities", "create", "rule", "events", "audit")
+    assert pairbus(*create, "big", "--sql", "amount > 1000", "--action", "SET a = 1").code == 0
+    assert pairbus(*create, "eu", "--label", "order", "--property", "region=eu").code == 0
+
+    done = pairbus("entities", "list", "rules", "events", "audit")
+
+    assert done.out.splitlines() == [
+        "Name      Type         Filter                                 Action",
+        "$Default  Sql          1=1",
+        "big       Sql          amount > 1000                          SET a = 1",
+        "eu        Correlation  sys.Label = 'order' and region = 'eu'",
+    ]
+
+
+# -- create and show
+
+
+def test_a_queue_is_created_as_told_and_shown(pairbus: Run, broker: Broker) -> None:
+    done = pairbus(
+        *("entities", "create", "queue", "web/orders"),
+        *("--lock-duration", "PT30S", "--requires-session", "--no-enable-batched-operations"),
+        *("--requires-duplicate-detection", "--duplicate-detection-history-time-window", "PT1M"),
+        *("--default-message-time-to-live", "P14D", "--dead-lettering-on-message-expiration"),
+        *("--max-delivery-count", "3", "--max-size-in-megabytes", "2048"),
+        *("--forward-dead-lettered-messages-to", "orders", "--auto-delete-on-idle", "PT1H"),
+        *("--user-metadata", "of the [bold]web shop[/]"),
+    )
+    assert done == (0, "queue 'web/orders' created\n", "")
+
+    shown = json.loads(pairbus("entities", "show", "queue", "web/orders", "--json").out)
+
+    assert shown["Properties"] == {
+        "AutoDeleteOnIdle": "PT1H",
+        "DeadLetteringOnMessageExpiration": True,
+        "DefaultMessageTimeToLive": "P14D",
+        "DuplicateDetectionHistoryTimeWindow": "PT1M",
+        "EnableBatchedOperations": False,
+        "EnableExpress": False,
+        "EnablePartitioning": False,
+        "ForwardDeadLetteredMessagesTo": "orders",
+        "ForwardTo": None,
+        "LockDuration": "PT30S",
+        "MaxDeliveryCount": 3,
+        "MaxMessageSizeInKilobytes": 256,
+        "MaxSizeInMegabytes": 2048,
+        "RequiresDuplicateDetection": True,
+        "RequiresSession": True,
+        "Status": "Active",
+        "UserMetadata": "of the [bold]web shop[/]",
+    }
+    assert shown["Runtime"]["TotalMessageCount"] == 0
+    table = pairbus("entities", "show", "queue", "web/orders").out
+    assert ["LockDuration", "PT30S"] in lines(table)
+    assert "of the [bold]web shop[/]" in table
+
+
+def test_a_topic_and_a_subscription_are_created_as_told(pairbus: Run, broker: Broker) -> None:
+    assert pairbus(
+        *("entities", "create", "topic", "news"),
+        *("--max-size-in-megabytes", "2048", "--no-support-ordering", "--enable-express"),
+    ) == (0, "topic 'news' created\n", "")
+    assert pairbus(
+        *("entities", "create", "subscription", "news", "all"),
+        *("--max-delivery-count", "3", "--forward-to", "orders"),
+        "--no-dead-lettering-on-filter-evaluation-exceptions",
+    ) == (0, "subscription 'all' of topic 'news' created\n", "")
+
+    topic = json.loads(pairbus("entities", "show", "topic", "news", "--json").out)
+    subscription = json.loads(
+        pairbus("entities", "show", "subscription", "news", "all", "--json").out
+    )
+
+    assert topic["Properties"]["MaxSizeInMegabytes"] == 2048
+    assert topic["Properties"]["SupportOrdering"] is False
+    assert topic["Properties"]["EnableExpress"] is True
+    assert topic["Runtime"]["SubscriptionCount"] == 1
+    assert subscription["Topic"] == "news"
+    assert subscription["Properties"]["MaxDeliveryCount"] == 3
+    assert subscription["Properties"]["ForwardTo"] == "orders"
+    assert subscription["Properties"]["DeadLetteringOnFilterEvaluationExceptions"] is False
+    assert [rule["Name"] for rule in subscription["Rules"]] == ["$Default"]
+
+
+def test_a_rule_may_take_the_place_of_the_default(pairbus: Run, broker: Broker) -> None:
+    done = pairbus(
+        *("entities", "create", "rule", "events", "audit", "big"),
+        *("--sql", "amount > 1000", "--replace-default"),
+    )
+
+    assert done.out.splitlines() == [
+        "rule 'big' of subscription 'events/audit' created",
+        "rule '$Default' of subscription 'events/audit' deleted",
+    ]
+    rules = json.loads(pairbus("entities", "list", "rules", "events", "audit", "--json").out)
+    assert [rule["Name"] for rule in rules] == ["big"]
+
+
+def test_the_properties_of_a_rule_have_the_types_they_look_like(
+    pairbus: Run, broker: Broker
+) -> None:
+    words = ("a=eu", "b=5", "c=0.5", "d=true", "e='5'", "f=x=y")
+    options = [word for each in words for word in ("--property", each)]
+    assert pairbus("entities", "create", "rule", "events", "audit", "r", *options).code == 0
+
+    shown = json.loads(pairbus("entities", "show", "rule", "events", "audit", "r", "--json").out)
+
+    assert shown["Properties"]["CorrelationFilter"]["Properties"] == {
+        "a": "eu",
+        "b": 5,
+        "c": 0.5,
+        "d": True,
+        "e": "5",
+        "f": "x=y",
+    }
+
+
+def test_a_rule_without_conditions_takes_everything(pairbus: Run, broker: Broker) -> None:
+    assert pairbus("entities", "create", "rule", "events", "audit", "all").code == 0
+
+    shown = pairbus("entities", "show", "rule", "events", "audit", "all").out
+
+    assert ["SqlFilter", '{"SqlExpression":', '"1=1"}'] in lines(shown)
+
+
+# -- delete
+
+
+def test_named_entities_are_deleted_without_questions(pairbus: Run, broker: Broker) -> None:
+    pairbus("entities", "create", "queue", "bills")
+
+    assert pairbus("entities", "delete", "queue", "orders", "bills") == (0, "2 deleted\n", "")
+    done = pairbus("entities", "delete", "rule", "events", "audit", "$Default")
+    assert done.out == "rule '$Default' of subscription 'events/audit' deleted\n"
+    done = pairbus("entities", "delete", "subscription", "events", "audit")
+    assert done.out == "subscription 'audit' of topic 'events' deleted\n"
+
+    assert lines(pairbus("entities", "list").out)[1:] == [
+        ["topic", "events", "Active", "-", "-", "0"]
+    ]
+
+
+def test_all_of_a_kind_are_deleted(pairbus: Run, broker: Broker) -> None:
+    pairbus("entities", "create", "queue", "bills")
+
+    assert pairbus("entities", "delete", "queues", "--all", "--yes").out == "2 deleted\n"
+
+    assert json.loads(pairbus("entities", "list", "queues", "--json").out) == []
+    done = pairbus("entities", "delete", "subscriptions", "events", "--all", "--yes")
+    assert done.out == "subscription 'audit' of topic 'events' deleted\n"
+
+
+def test_all_are_deleted_and_nothing_is_left(pairbus: Run, broker: Broker) -> None:
+    assert pairbus("entities", "delete", "--all", "-y").out == "2 deleted\n"
+    assert json.loads(pairbus("entities", "list", "--json").out) == []
+    assert pairbus("entities", "delete", "--all", "-y").out == "0 deleted\n"
+
+
+def test_somebody_who_watches_sees_how_far_it_is(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take this for a terminal
+
+    done = pairbus("entities", "delete", "--all", "--yes")
+
+    assert "Deleting" in done.err
+    assert "100%" in done.err
+    assert done.out == "2 deleted\n"
+
+
+def test_nothing_is_deleted_when_nobody_can_be_asked(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    done = pairbus("entities", "delete", "--all")
+
+    assert (done.code, done.out) == (2, "")
+    assert "say --yes with --all" in done.err
+    assert len(json.loads(pairbus("entities", "list", "--json").out)) == 3
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 130, 3), ("", 130, 3)])
+def test_on_a_terminal_the_question_is_asked(
+    pairbus: Run,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    left: int,
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda _: answer)
+
+    done = pairbus("entities", "delete", "--all")
+
+    assert done.code == code
+    assert f"Delete 2 entities of localhost:{broker.port}" in done.err
+    assert len(json.loads(pairbus("entities", "list", "--json").out)) == left
+
+
+def test_a_deletion_that_stops_half_way_says_how_far_it_came(pairbus: Run, broker: Broker) -> None:
+    done = pairbus("entities", "delete", "queue", "orders", "absent", "events")
+
+    assert done.code == 1
+    assert done.err == (
+        f"pairbus: 1 of 3 deleted, then: queue 'absent' is not there, at localhost:{broker.port}\n"
+    )
+
+
+# -- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["show", "queue", "absent"], "queue 'absent' is not there, at localhost:"),
+        (["show", "subscription", "events", "x"], "subscription 'x' of topic 'events' is not"),
+        (["list", "subscriptions", "absent"], "topic 'absent' is not there"),
+        (["create", "queue", "Orders"], "queue 'Orders' exists already, at localhost:"),
+        (
+            ["create", "queue", "q", "--lock-duration", "PT10M"],
+            "LockDuration is PT10M, but must be between PT1S and PT5M",
+        ),
+        (
+            ["create", "rule", "events", "audit", "r", "--sql", "amount >"],
+            "the expression 'amount >' is not valid at line 1, column 9",
+        ),
+    ],
+)
+def test_what_the_namespace_refuses_is_one_line_and_exit_code_1(
+    pairbus: Run, broker: Broker, words: list[str], complaint: str
+) -> None:
+    done = pairbus("entities", *words)
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("pairbus: ")
+    assert done.err.count("\n") == 1
+    assert complaint in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["list", "kettles"], "'kettles' is not one of queue, topic, subscription, rule"),
+        (["list", "subscriptions"], "the form is: subscription TOPIC; given was: subscription"),
+        (["list", "queues", "x"], "the form is: queue; given was: queue x"),
+        (["show", "subscription", "a"], "the form is: subscription TOPIC NAME; given"),
+        (["show", "rule", "a", "b"], "the form is: rule TOPIC SUBSCRIPTION NAME"),
+        (["show", "queue", "a", "b"], "the form is: queue NAME; given was: queue a b"),
+        (["delete"], "say what to delete"),
+        (["delete", "queue"], "the form is: queue NAME...;"),
+        (["delete", "queue", "a", "--all"], "the form is: queue --all; given was: queue a"),
+        (["create", "queue", "q", "--lock-duration", "1 min"], "'1 min' is not an ISO 8601"),
+        (["create", "queue", "q", "--max-delivery-count", "x"], "valid integer"),
+        (
+            ["create", "rule", "t", "s", "r", "--sql", "1=1", "--label", "x"],
+            "--sql and values that must match exclude each other",
+        ),
+        (["create", "rule", "t", "s", "r", "--property", "x"], "must be NAME=VALUE"),
+        (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: there is no such file"),
+        (["export", "absent/Config.json"], "absent/Config.json cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    pairbus: Run, broker: Broker, words: list[str], complaint: str
+) -> None:
+    done = pairbus("entities", *words)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("pairbus: ")
+    assert done.err.count("\n") == 1
+    assert complaint in done.err
+
+
+def test_a_namespace_must_be_named(pairbus: Run) -> None:
+    done = pairbus("entities", "list")
+
+    assert done.code == 2
+    assert "which namespace? Give its connection string with -c, or in PAIRBUS_PRIMARY" in done.err
+
+
+def test_a_namespace_that_is_not_there_is_told_at_once(pairbus: Run) -> None:
+    with Broker() as gone:
+        text = gone.connection_string
+
+    done = pairbus("entities", "list", "-c", text)
+
+    assert done.code == 1
+    assert (
+        done.err == f"pairbus: localhost:{gone_port(text)} cannot be reached: Connection refused\n"
+    )
+
+
+def gone_port(connection_string: str) -> str:
+    return connection_string.partition("localhost:")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (("SAS_KEY_VALUE", "wrong"), "does not let policy 'RootManageSharedAccessKey' in"),
+        (("RootManage", "Nobody"), "does not let policy 'NobodySharedAccessKey' in"),
+    ],
+)
+def test_a_wrong_key_is_told_without_the_key(
+    pairbus: Run, broker: Broker, broken: tuple[str, str], complaint: str
+) -> None:
+    done = pairbus("entities", "list", "-c", broker.connection_string.replace(*broken))
+
+    assert done.code == 1
+    assert complaint in done.err
+    assert "wrong" not in done.err
+
+
+def test_a_policy_without_manage_is_told_so(pairbus: Run) -> None:
+    policy = Policy(name="shop", key="k", rights=frozenset({Right.SEND, Right.LISTEN}))
+    with Broker(policies=[policy]) as running:
+        done = pairbus("entities", "list", "-c", running.connection_string)
+
+    assert done.code == 1
+    assert "policy 'shop'" in done.err
+    assert "Manage" in done.err
+
+
+# -- TLS
+
+
+def test_a_ca_file_makes_a_tls_only_broker_trusted(pairbus: Run) -> None:
+    with Broker(queues=["orders"], tls_only=True) as running:
+        words = ("entities", "list", "queues", "-c", running.connection_string)
+
+        trusted = pairbus(*words, "--ca-file", str(running.ca_file))
+        stranger = pairbus(*words)
+
+    assert "orders" in trusted.out
+    assert (stranger.code, stranger.out) == (1, "")
+    assert "its certificate is not trusted" in stranger.err
+    assert "--ca-file" in stranger.err
+
+
+def test_the_environment_does_not_come_between_this_machine_and_its_broker(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://192.0.2.1:9")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/ca.pem")
+
+    assert pairbus("entities", "list", "queues").code == 0
+
+
+# -- a real process
+
+
+def test_help_has_an_example_for_each_command(pairbus: Run) -> None:
+    for command in ("list", "show", "delete", "export"):
+        assert f"  pairbus entities {command}" in pairbus("entities", command, "--help").out
+    for kind in ("queue", "topic", "subscription", "rule"):
+        text = pairbus("entities", "create", kind, "--help").out
+        assert f"  pairbus entities create {kind}" in text
+    assert "1 if the\n  namespace refused or did not" in pairbus("entities").out
+
+
+def test_in_a_process_of_its_own_it_prints_what_it_found_and_no_warning(
+    broker: Broker, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-m", "pairbus", "entities", "list", "queues"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines(done.stdout)[1][:3] == ["queue", "orders", "Active"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "entities", "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.stderr is not None
+    with process.stderr:
+        assert (process.stderr.read(), process.wait(60)) == ("", 1)
+
+
+def test_a_local_broker_that_fails_on_demand_is_asked_once(pairbus: Run, broker: Broker) -> None:
+    with broker.faults.cannot_manage() as fault:
+        done = pairbus("entities", "list", "queues")
+
+        assert done.code == 1
+        assert f"localhost:{broker.port} says: " in done.err
+        assert fault.hits == 1
+
+
+def test_the_broker_command_does_not_load_the_sdk(tmp_path: Path) -> None:
+    """It takes longer to load than the broker takes to start."""
+    code = (
+        "import sys; sys.argv = ['pairbus', 'broker', '--help']\n"
+        "from pairbus.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([n for n in ('azure.servicebus', 'rich.table', 'lark') if n in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_was_made_and_deleted_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
+    made = pairbus("entities", "create", "queue", "new", "--json")
+    assert json.loads(made.out) == {"created": {"Kind": "queue", "Name": "new"}}
+    rule = ("entities", "create", "rule", "events", "audit", "all")
+    told = json.loads(pairbus(*rule, "--replace-default", "--json").out)
+    assert told["created"] == {
+        "Kind": "rule",
+        "Topic": "events",
+        "Subscription": "audit",
+        "Name": "all",
+    }
+    assert told["deleted"]["Name"] == "$Default"
+
+    gone = pairbus("entities", "delete", "queue", "new", "orders", "--json")
+    assert [one["Name"] for one in json.loads(gone.out)["deleted"]] == ["new", "orders"]
+
+
+def test_a_name_of_another_kind_is_not_there(pairbus: Run, broker: Broker) -> None:
+    done = pairbus("entities", "show", "queue", "events")
+
+    assert done.code == 1
+    assert "queue 'events' is not there" in done.err
+    assert done.err.endswith(": something else has that name\n")

@@ -1,0 +1,339 @@
+"""`pairbus dead-letters` against a running broker: what it finds, sends again and removes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
+
+from pairbus.broker import Broker, Policy, QueueDescription, Right
+from pairbus.cli.messages import dead_letter_moves as dead_letter_walk
+from pairbus.cli.messages import dead_letters
+from pairbus.fast import Receiver, SettleFailed
+from tests.cli.conftest import Run
+
+Feed = Callable[[bytes], None]
+DEAD = ("--sub-queue", "dead-letter", "--json", "--count", "999")
+
+
+def forms(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def bury(pairbus: Run, stdin: Feed, place: tuple[str, ...], reason: str, numbers: range) -> None:
+    lines = [
+        {"body": f"body {n}", "messageId": f"m{n}", "subject": "odd" if n % 2 else "even",
+         "applicationProperties": {"n": n}, "timeToLive": 3_600_000} for n in numbers
+    ]  # fmt: skip
+    stdin("\n".join(map(json.dumps, lines)).encode())
+    assert pairbus("send", place[0], "--json-lines").code == 0
+    words = ("--dead-letter", "--reason", reason, "--count", str(len(numbers)), "--json")
+    assert len(forms(pairbus("receive", *place, *words).out)) == len(numbers)
+
+
+@pytest.fixture
+def buried(pairbus: Run, queue: str, stdin: Feed) -> str:
+    """Dead letters 1 to 4 for one reason, and 5 and 6 for another; n is one less."""
+    bury(pairbus, stdin, (queue,), "bad", range(4))
+    bury(pairbus, stdin, (queue,), "worse", range(4, 6))
+    return queue
+
+
+def dead(pairbus: Run, queue: str) -> list[int]:
+    return [form["sequenceNumber"] for form in forms(pairbus("peek", queue, *DEAD).out)]
+
+
+def bodies(pairbus: Run, queue: str) -> list[str]:
+    return [form["body"] for form in forms(pairbus("peek", queue, "--json").out)]
+
+
+# -- finding them -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ([], [1, 2, 3, 4, 5, 6]),
+        (["--reason", "WORSE"], [5, 6]),
+        (["--subject", "odd"], [2, 4, 6]),
+        (["--property", "n=3"], [4]),
+        (["--property", "n:int=3"], [4]),
+        (["--property", "n:string=3"], [4]),
+        (["--property", "n:long=3"], []),
+        (["--property", "absent="], []),
+        (["--sequence", "1,3-4"], [1, 3, 4]),
+        (["--sequence", "6", "--sequence", "2"], [2, 6]),
+        (["--older-than", "1h"], []),
+        (["--newer-than", "1h"], [1, 2, 3, 4, 5, 6]),
+        (["--where", "n > 1 AND DeadLetterReason = 'bad'"], [3, 4]),
+        (["--where", "sys.EnqueuedTimeUtc IS NOT NULL AND sys.Size > 10"], [1, 2, 3, 4, 5, 6]),
+        (["--where", "n > 'text'"], []),
+        (["--subject", "odd", "--reason", "bad", "--where", "n > 1"], [4]),
+    ],
+)
+def test_a_filter_finds_what_all_of_it_is_true_of(
+    pairbus: Run, standing: str, words: list[str], numbers: list[int]
+) -> None:
+    done = pairbus("dead-letters", "list", standing, *words, "--json")
+
+    assert (done.code, done.err) == (0, "")
+    assert [form["sequenceNumber"] for form in forms(done.out)] == numbers
+
+
+@pytest.fixture(scope="module")
+def standing_name() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def standing(
+    pairbus: Run, standing_name: list[str], request: pytest.FixtureRequest, namespace: Broker,
+    use: Callable[[Broker], Broker],
+) -> str:  # fmt: skip
+    """As `buried`, made once for all that only look."""
+    use(namespace)
+    if not standing_name:
+        standing_name.append(request.getfixturevalue("buried"))
+    return standing_name[0]
+
+
+def test_a_list_is_a_table_and_tells_when_there_is_more(pairbus: Run, standing: str) -> None:
+    done = pairbus("dead-letters", "list", standing, "--count", "2")
+
+    head, first, *_ = [line.split() for line in done.out.splitlines()]
+    assert head == ["Sequence", "Enqueued", "Message", "id", "Subject", "Reason", "Body"]
+    assert (first[0], first[2:]) == ("1", ["m0", "even", "bad", "body", "0"])
+    assert done.err == "there are more than these 2: see --count\n"
+
+
+def test_all_of_one_is_shown(pairbus: Run, standing: str) -> None:
+    text = pairbus("dead-letters", "show", standing, "--sequence", "5").out
+
+    assert "deadLetterReason: worse\n" in text
+    assert text.endswith("\n\nbody 4\n\n")
+    none = pairbus("dead-letters", "show", standing, "--sequence", "99")
+    assert (none.code, none.out) == (1, "")
+    assert "has none of these" in none.err
+
+
+# -- resubmit -----------------------------------------------------------------------------------
+
+
+def test_a_dry_run_changes_nothing(pairbus: Run, standing: str) -> None:
+    done = pairbus("dead-letters", "resubmit", standing, "--reason", "worse", "--dry-run")
+    assert done.out.endswith(f"\n2 would be resubmitted to {standing!r}; nothing was changed\n")
+
+    as_json = pairbus("dead-letters", "purge", standing, "--dry-run", "--json")
+    assert json.loads(as_json.out)["sequenceNumbers"] == [1, 2, 3, 4, 5, 6]
+
+    assert dead(pairbus, standing) == [1, 2, 3, 4, 5, 6]
+    assert bodies(pairbus, standing) == []
+
+
+def test_those_that_are_meant_are_sent_again_and_the_others_stay(pairbus: Run, buried: str) -> None:
+    done = pairbus("dead-letters", "resubmit", buried, "--where", "n IN (1, 5)")
+
+    assert done == (0, f"2 resubmitted to {buried!r}\n", "")
+    assert bodies(pairbus, buried) == ["body 1", "body 5"]
+    assert dead(pairbus, buried) == [1, 3, 4, 5]
+    # They are not locked either.
+    again = pairbus("dead-letters", "resubmit", buried, "--json")
+    assert json.loads(again.out) == {"resubmitted": 4, "left": 0, "to": buried}
+    assert dead(pairbus, buried) == []
+
+
+def test_the_copy_is_what_was_sent(pairbus: Run, queue: str, stdin: Feed) -> None:
+    first = {
+        "messageId": "m",
+        "sessionId": "s",
+        "subject": "t",
+        "timeToLive": 3_600_000,
+        "partitionKey": "s",
+        "body": "/w==",
+        "bodyEncoding": "base64",
+        "applicationProperties": {
+            "when": {"type": "timestamp", "value": "2030-01-01T00:00:00.000Z"},
+            "raw": {"type": "binary", "value": "dGV4dA=="},
+            "long": {"type": "long", "value": "5"},
+        },
+        "annotations": {"x-own": "a"},
+    }
+    stdin(json.dumps(first).encode())
+    pairbus("send", queue, "--json-lines")
+    words = ("--dead-letter", "--reason", "r", "--description", "d")
+    assert pairbus("receive", queue, *words).code == 0
+
+    assert pairbus("dead-letters", "resubmit", queue).code == 0
+
+    [form] = forms(pairbus("peek", queue, "--json").out)
+    told = {"enqueuedTime", "sequenceNumber", "enqueuedSequenceNumber", "state", "deliveryCount"}
+    assert {name: value for name, value in form.items() if name not in told} == first
+    assert form["deliveryCount"] == 0
+
+
+def test_a_subscription_sends_to_its_topic_or_where_it_is_told(
+    pairbus: Run, queue: str, stdin: Feed
+) -> None:
+    bury(pairbus, stdin, ("events", "audit"), "bad", range(2))
+
+    done = pairbus("dead-letters", "resubmit", "events", "audit", "--count", "1")
+    assert done.out == "1 resubmitted to 'events'\n"
+    assert "to all of its subscriptions whose rules match" in done.err
+    assert "body 0" in pairbus("receive", "events", "audit").out
+
+    done = pairbus("dead-letters", "resubmit", "events", "audit", "--to", queue)
+    assert done == (0, f"1 resubmitted to {queue!r}\n", "")
+    assert bodies(pairbus, queue) == ["body 1"]
+
+
+def test_nothing_is_removed_that_was_not_taken(pairbus: Run, buried: str) -> None:
+    done = pairbus("dead-letters", "resubmit", buried, "--to", "absent", "--keep-ids")
+
+    assert done.code == 1
+    assert "0 were resubmitted, then: 'absent' is not there" in done.err
+    assert pairbus("dead-letters", "purge", buried, "--yes").out == "6 purged\n"
+
+
+def test_who_dies_before_it_is_removed_has_it_twice_and_not_never(
+    pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Receiver, "complete", die)
+        assert pairbus("dead-letters", "resubmit", buried, "--sequence", "2").code == 130
+
+    assert bodies(pairbus, buried) == ["body 1"]
+    assert dead(pairbus, buried) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_lock_that_was_lost_is_told(
+    pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from azure.servicebus.exceptions import MessageLockLostError
+
+    def lose(self: Receiver, received: list[Any]) -> None:
+        raise SettleFailed("path", [(received[0], MessageLockLostError(message="lost"))])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Receiver, "complete", lose)
+        done = pairbus("dead-letters", "resubmit", buried, "--sequence", "3")
+
+    assert done.code == 1
+    assert "1 were sent again, and are dead letters still (sequence numbers 3)" in done.err
+
+
+def test_what_somebody_else_has_locked_is_told_and_left(
+    pairbus: Run, namespace: Broker, buried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter_walk, "_STALLED_SECONDS_MAX", 0.3)
+    with (
+        ServiceBusClient.from_connection_string(namespace.connection_string) as client,
+        client.get_queue_receiver(buried, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
+    ):
+        [held] = receiver.receive_messages(max_message_count=1)
+        done = pairbus("dead-letters", "purge", buried, "--yes")
+        receiver.abandon_message(held)
+
+    assert (done.code, done.out) == (1, "5 purged\n")
+    assert "1 more could not be had: somebody else has them" in done.err
+    assert dead(pairbus, buried) == [1]
+
+
+def test_more_than_a_chunk_is_walked_through(pairbus: Run, queue: str, stdin: Feed) -> None:
+    bury(pairbus, stdin, (queue,), "bad", range(350))
+
+    assert pairbus("dead-letters", "resubmit", queue, "--where", "n >= 340").code == 0
+
+    assert len(bodies(pairbus, queue)) == 10
+    assert len(dead(pairbus, queue)) == 340
+    assert pairbus("dead-letters", "purge", queue, "--yes").out == "340 purged\n"
+
+
+# -- duplicate detection ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def remembering() -> Iterator[Broker]:
+    policies = [
+        Policy(name="all", key="k", rights=frozenset(Right)),
+        Policy(name="few", key="k", rights=frozenset({Right.SEND, Right.LISTEN})),
+    ]
+    queue = QueueDescription(name="once", requires_duplicate_detection=True)
+    with Broker(queues=[queue, "plain"], policies=policies) as broker:
+        yield broker
+
+
+def test_an_id_that_would_be_dropped_as_a_duplicate_is_not_sent_again(
+    pairbus: Run, stdin: Feed, use: Callable[[Broker], Broker], remembering: Broker
+) -> None:
+    use(remembering)
+    bury(pairbus, stdin, ("once",), "bad", range(2))
+
+    done = pairbus("dead-letters", "resubmit", "once")
+
+    assert (done.code, done.out) == (2, "")
+    assert "2 of them were enqueued within the 10m for which 'once' remembers" in done.err
+    assert dead(pairbus, "once") == [1, 2]
+    assert pairbus("dead-letters", "resubmit", "once", "--new-ids").code == 0
+    assert bodies(pairbus, "once") == ["body 0", "body 1"]
+
+
+def test_who_may_not_see_whether_ids_are_dropped_has_to_say(
+    pairbus: Run, stdin: Feed, monkeypatch: pytest.MonkeyPatch, remembering: Broker
+) -> None:
+    text = remembering.connection_string.replace(
+        "SharedAccessKeyName=all", "SharedAccessKeyName=few"
+    )
+    monkeypatch.setenv("PAIRBUS_PRIMARY", text)
+    bury(pairbus, stdin, ("plain",), "bad", range(1))
+
+    done = pairbus("dead-letters", "resubmit", "plain")
+
+    assert done.code == 2
+    assert "that takes Manage. Say --new-ids, or --keep-ids" in done.err
+    assert pairbus("dead-letters", "resubmit", "plain", "--keep-ids").code == 0
+    assert bodies(pairbus, "plain") == ["body 0"]
+
+
+# -- purge and mistakes -------------------------------------------------------------------------
+
+
+def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(dead_letters, "_ask", asked.append)
+
+    assert pairbus("dead-letters", "purge", buried, "--reason", "worse").out == "2 purged\n"
+
+    assert asked == [f"Delete 2 messages of the dead-letter queue of {buried!r} for good?"]
+    assert dead(pairbus, buried) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["purge", "q"], "nobody is there to be asked: say --yes"),
+        (["list", "q", "--sequence", "x"], "--sequence 'x' is no list of numbers: 5,7,10-20"),
+        (["list", "q", "--older-than", "old"], "--older-than 'old' is no duration"),
+        (["list", "q", "--property", "x"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
+        (["list", "q", "--where", "n >"], "the expression 'n >' is not valid"),
+        (["resubmit", "q", "--to", "a/$DeadLetterQueue"], "takes no messages: name a queue"),
+        (["resubmit", "q", "--new-ids", "--keep-ids"], "--new-ids and --keep-ids exclude"),
+        (["list"], "Missing argument 'ENTITY'"),
+        (["bury", "q"], "No such command 'bury'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    pairbus: Run, standing: str, stdin: Feed, words: list[str], complaint: str
+) -> None:
+    stdin(b"")
+
+    done = pairbus("dead-letters", *(standing if word == "q" else word for word in words))
+
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
+    assert done.err.count("\n") == 1

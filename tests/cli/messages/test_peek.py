@@ -1,0 +1,102 @@
+"""`pairbus peek` against a running broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from azure.servicebus import ServiceBusClient
+
+from pairbus.broker import Broker
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def filled(pairbus: Run, queue: str, stdin: Callable[[bytes], None]) -> str:
+    lines = [
+        json.dumps({"body": f"body {n}", "subject": "odd" if n % 2 else "even",
+                    "applicationProperties": {"n": n}}) for n in range(300)
+    ]  # fmt: skip
+    stdin("\n".join(lines).encode())
+    assert pairbus("send", queue, "--json-lines").code == 0
+    return queue
+
+
+def numbers(text: str) -> list[int]:
+    return [json.loads(line)["sequenceNumber"] for line in text.splitlines()]
+
+
+def test_messages_are_shown_in_a_table_and_stay(pairbus: Run, filled: str) -> None:
+    done = pairbus("peek", filled)
+
+    head, first, *rest = [line.split() for line in done.out.splitlines()]
+    assert head == ["Sequence", "Enqueued", "Message", "id", "Subject", "Session", "Body"]
+    assert (first[0], first[3:]) == ("1", ["even", "-", "body", "0"])
+    assert len(rest) == 9
+    assert pairbus("peek", filled).out == done.out
+
+
+def test_it_begins_and_ends_where_it_is_told(pairbus: Run, filled: str) -> None:
+    assert numbers(pairbus("peek", filled, "--from", "299", "--json").out) == [299, 300]
+    all_of_them = numbers(pairbus("peek", filled, "--count", "9999", "--json").out)
+    assert all_of_them == list(range(1, 301))
+
+
+def test_a_condition_chooses_among_all(pairbus: Run, filled: str) -> None:
+    where = "n >= 10 AND sys.Subject = 'odd'"
+    assert numbers(pairbus("peek", filled, "--where", where, "--count", "2", "--json").out) == [
+        12,
+        14,
+    ]
+    late = "sys.SequenceNumber = 300"
+    assert numbers(pairbus("peek", filled, "--where", late, "--json").out) == [300]
+    assert pairbus("peek", filled, "--where", "absent = 1", "--json") == (0, "", "")
+
+
+def test_a_message_may_be_shown_whole(pairbus: Run, filled: str) -> None:
+    text = pairbus("peek", filled, "--count", "1", "--whole").out
+
+    assert "subject: even\n" in text
+    assert "applicationProperties.n: 0\n" in text
+    assert text.endswith("\n\nbody 0\n\n")
+
+
+def test_what_is_locked_is_seen(pairbus: Run, namespace: Broker, filled: str) -> None:
+    with (
+        ServiceBusClient.from_connection_string(namespace.connection_string) as client,
+        client.get_queue_receiver(filled) as receiver,
+    ):
+        [message] = receiver.receive_messages(max_message_count=1)
+        assert numbers(pairbus("peek", filled, "--count", "1", "--json").out) == [1]
+        receiver.abandon_message(message)
+
+
+def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: str) -> None:
+    pairbus("send", queue, "two\nlines " + "x" * 100)
+    assert pairbus("peek", queue).out.splitlines()[1].endswith(" two lines " + "x" * 50 + "...")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--where", "a >"], "at line 1, column 4: the expression ends, expected a value"),
+        (["--where", " "], "--where is empty"),
+        (["--from", "-1"], "greater than or equal to 0"),
+        (["--sub-queue", "dead"], "'dead' is not one of"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    pairbus: Run, queue: str, words: list[str], complaint: str
+) -> None:
+    done = pairbus("peek", queue, *words)
+
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert complaint in done.err
+
+
+def test_an_absent_subscription_is_told(pairbus: Run, queue: str) -> None:
+    done = pairbus("peek", "events", "absent")
+
+    assert done.code == 1
+    assert "subscription 'absent' of topic 'events' is not there, at " in done.err

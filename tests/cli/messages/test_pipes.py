@@ -1,0 +1,118 @@
+"""Commands in a shell's pipes, with a broker in a process of its own that may be killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+SECONDS = 60
+COUNT = 2000
+
+
+class Process:
+    """A broker that keeps its messages, its port and its policy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.text = ""
+        self.start()
+
+    def start(self) -> None:
+        words = ["--namespace", f"n:{self.port}", "--queue", "a", "--queue", "b"]
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "pairbus", "broker", *words, "--log-level", "error"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.popen.stdout is not None
+        self.text = self.popen.stdout.readline().partition(" ready: ")[2].strip()
+        self.port = int(re.findall(r":(\d+);", self.text)[0])
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("broker"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture(autouse=True)
+def used(broker: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_PRIMARY", broker.text)
+
+
+def shell(broker: Process, line: str) -> subprocess.CompletedProcess[str]:
+    pairbus = f"{sys.executable} -m pairbus"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", re.sub(r"\bpairbus\b", pairbus, line)],
+        cwd=broker.folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def bodies(pairbus: Run, *words: str) -> list[str]:
+    done = pairbus("peek", *words, "--json", "--count", "99999")
+    assert (done.code, done.err) == (0, "")
+    return [json.loads(line)["body"] for line in done.out.splitlines()]
+
+
+def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
+    done = shell(
+        broker,
+        "seq 250 | pairbus send a --lines && "
+        "pairbus receive a --all --wait 0.3s --json | pairbus send b --json-lines && "
+        "(set +o pipefail; pairbus peek b --json --count 250 | head -n 1 | wc -l) && "
+        "pairbus receive b --count 250 --json > all.jsonl",
+    )
+
+    told = ["250 sent to 'a'", "250 sent to 'b'", "1"]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, told, "")
+    lines = (broker.folder / "all.jsonl").read_text().splitlines()
+    assert [json.loads(line)["body"] for line in lines] == [str(n) for n in range(1, 251)]
+    assert bodies(pairbus, "b") == []
+
+
+def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
+    broker: Process, pairbus: Run, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(b"".join(b"%d\n" % number for number in range(COUNT)))
+    assert pairbus("send", "a", "--lines").code == 0
+    pairbus("receive", "a", "--count", str(COUNT), "--dead-letter", "--json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "dead-letters", "resubmit", "a", "--keep-ids"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + SECONDS
+    while not bodies(pairbus, "a") and time.monotonic() < until:
+        pass  # some are under way when the first has come
+
+    broker.kill()
+    _, err = process.communicate(timeout=SECONDS)
+    broker.start()
+
+    assert "Traceback" not in err
+    everything = {str(number) for number in range(COUNT)}
+    alive, dead = bodies(pairbus, "a"), bodies(pairbus, "a/$DeadLetterQueue")
+    assert {*alive, *dead} == everything
+    again = pairbus("dead-letters", "resubmit", "a", "--keep-ids", "--json")
+    assert json.loads(again.out)["left"] == 0
+    assert set(bodies(pairbus, "a")) == everything

@@ -1,0 +1,339 @@
+"""`pairbus receive` against a running broker: what is written, and what is left there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.broker import Broker, QueueDescription
+from pairbus.cli.messages import receive_work
+from tests.cli.conftest import Run
+
+SECONDS = 30
+
+
+def sent(pairbus: Run, queue: str, count: int, *more: str) -> None:
+    for number in range(count):
+        assert pairbus("send", queue, f"body {number}", *more).code == 0
+
+
+def forms(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def left(pairbus: Run, queue: str, *more: str) -> list[str]:
+    return [form["body"] for form in forms(pairbus("peek", queue, "--json", *more).out)]
+
+
+def test_one_message_is_printed_and_completed(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 2, "--subject", "s", "-p", "amount:int=5", "--message-id", "m")
+
+    done = pairbus("receive", queue)
+
+    assert (done.code, done.err) == (0, f"1 received of {queue!r}\n")
+    head, _, body = done.out.partition("\n\n")
+    assert body == "body 0\n\n"
+    assert head.splitlines()[:3] == ["sequenceNumber: 1", "messageId: m", "subject: s"]
+    assert "applicationProperties.amount: 5" in head
+    assert left(pairbus, queue) == ["body 1"]
+
+
+def test_json_has_a_line_for_each_message(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 3)
+
+    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--json")
+
+    assert done.err == ""
+    assert [form["body"] for form in forms(done.out)] == ["body 0", "body 1", "body 2"]
+    assert left(pairbus, queue) == []
+
+
+def test_no_more_are_taken_than_asked_for_and_none_stays_locked(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 5)
+
+    assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
+    assert len(forms(pairbus("receive", queue, "--count", "9", "--json", "--wait", "0.1").out)) == 3
+
+
+def test_what_is_received_can_be_sent_again_as_it_was(
+    pairbus: Run, queue: str, unused: Iterator[str], tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "some.jsonl", next(unused)
+    first = {
+        "messageId": "m",
+        "subject": "s",
+        "contentType": "a/b",
+        "timeToLive": 3_600_000,
+        "body": "/w==",
+        "bodyEncoding": "base64",
+        "applicationProperties": {
+            "text": "t",
+            "int": 5,
+            "large": 5_000_000_000,
+            "long": {"type": "long", "value": "5"},
+            "half": 0.5,
+            "yes": True,
+            "nothing": None,
+            "moment": {"type": "timestamp", "value": "2030-01-01T00:00:00.000Z"},
+            "binary": {"type": "binary", "value": "dGV4dA=="},
+            "short": {"type": "short", "value": "-7"},
+        },
+    }
+    file.write_text(json.dumps(first) + "\n")
+    pairbus("send", queue, "--json-lines", "--file", str(file))
+
+    [form] = forms(pairbus("receive", queue, "--json").out)
+    assert {name: form[name] for name in first} == first
+
+    file.write_text(json.dumps(form) + "\n")
+    pairbus("send", copy, "--json-lines", "--file", str(file))
+    [again] = forms(pairbus("receive", copy, "--json").out)
+    assert {name: again[name] for name in first} == first
+
+
+def test_messages_may_be_given_back(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 3)
+
+    done = pairbus("receive", queue, "--all", "--abandon", "--json", "--wait", "0.1s")
+
+    assert len(forms(done.out)) == 3
+    counts = [form["deliveryCount"] for form in forms(pairbus("peek", queue, "--json").out)]
+    assert counts == [1, 1, 1]
+
+
+def test_messages_may_be_put_aside(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 1)
+
+    pairbus("receive", queue, "--dead-letter", "--reason", "bad", "--description", "very")
+
+    [form] = forms(pairbus("peek", queue, "--sub-queue", "dead-letter", "--json").out)
+    assert (form["deadLetterReason"], form["deadLetterErrorDescription"]) == ("bad", "very")
+    assert left(pairbus, queue) == []
+
+    assert "body 0" in pairbus("receive", queue, "--sub-queue", "dead-letter").out
+    assert left(pairbus, f"{queue}/$DeadLetterQueue") == []
+
+
+def test_messages_may_be_deleted_as_they_come(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 2, "-p", "n:int=5")
+
+    [form] = forms(pairbus("receive", queue, "--delete", "--json").out)
+
+    assert (form["body"], form["applicationProperties"]) == ("body 0", {"n": 5})
+    assert left(pairbus, queue) == ["body 1"]
+
+
+def test_a_subscription_is_received_from(pairbus: Run, queue: str) -> None:
+    sent(pairbus, "events", 2)
+
+    assert "body 0" in pairbus("receive", "events", "audit").out
+    assert "body 1" in pairbus("receive", "events/Subscriptions/audit").out
+
+
+def test_a_session_is_received_from(pairbus: Run, queue: str) -> None:
+    sent(pairbus, "sorted", 2, "--session", "s1")
+    sent(pairbus, "sorted", 1, "--session", "s2")
+
+    by_name = pairbus("receive", "sorted", "--session", "s2", "--json")
+    assert [form["sessionId"] for form in forms(by_name.out)] == ["s2"]
+    whichever = pairbus("receive", "sorted", "--next-session", "--count", "2", "--json")
+    assert [form["sessionId"] for form in forms(whichever.out)] == ["s1", "s1"]
+    none = pairbus("receive", "sorted", "--next-session", "--wait", "0.2")
+    assert none == (0, "", "0 received of 'sorted'\n")
+    unsaid = pairbus("receive", "sorted")
+    assert unsaid.code == 1
+    assert "requires sessions (--session or --next-session says which)" in unsaid.err
+
+
+def test_each_message_may_go_to_a_file_and_none_is_overwritten(
+    pairbus: Run, queue: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "2.json").write_text("mine")
+    sent(pairbus, queue, 2)
+
+    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--to", str(folder))
+
+    assert done == (0, f"2 of {queue!r} written to {folder}\n", "")
+    assert sorted(file.name for file in folder.iterdir()) == ["1.json", "2.2.json", "2.json"]
+    assert json.loads((folder / "2.2.json").read_text())["body"] == "body 1"
+    assert (folder / "2.json").read_text() == "mine"
+    more = pairbus("receive", queue, "--wait", "0", "--to", str(folder), "--json")
+    assert json.loads(more.out) == {"entity": queue, "received": 0, "folder": str(folder)}
+
+
+def test_what_cannot_be_written_is_not_completed(
+    pairbus: Run, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(pairbus, queue, 2)
+    folder = tmp_path / "gone"
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(receive_work, "_write_file", fail)
+        done = pairbus("receive", queue, "--count", "2", "--to", str(folder))
+
+    assert done == (
+        1,
+        "",
+        f"pairbus: --to {folder} cannot be written: No space left on device\n",
+    )
+    assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
+
+
+@contextmanager
+def started(of: Broker | str, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    text = of if isinstance(of, str) else of.connection_string
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "receive", *words, "-c", text],
+        stderr=subprocess.PIPE,
+        **more,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_reader_that_goes_away_loses_nothing(pairbus: Run, namespace: Broker, queue: str) -> None:
+    sent(pairbus, queue, 2)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    with started(namespace, queue, "--all", "--json", stdout=writing) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (1, b"")
+    assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_nothing_locked(
+    pairbus: Run, namespace: Broker, queue: str, number: signal.Signals
+) -> None:
+    sent(pairbus, queue, 1)
+    words = (queue, "--all", "--abandon", "--json", "--wait", "1h")
+
+    with started(namespace, *words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it holds this one, and waits for more
+        before = time.monotonic()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (128 + number, b"")
+    assert time.monotonic() - before < 5
+    assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5").out)) == 1
+
+
+def test_a_namespace_that_does_not_answer_can_be_left_at_once() -> None:
+    with socket.create_server(("localhost", 0)) as silent:
+        text = f"Endpoint=sb://localhost:{silent.getsockname()[1]};SharedAccessKeyName=p"
+        text += ";SharedAccessKey=k;UseDevelopmentEmulator=true"
+        with started(text, "orders", stdout=subprocess.PIPE) as process:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)  # it has asked, and waits
+                before = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (130, b"")
+    assert time.monotonic() - before < 5
+
+
+def test_who_is_killed_between_writing_and_completing_loses_nothing(
+    pairbus: Run, namespace: Broker, queue: str
+) -> None:
+    """The output is a pipe that nobody reads on: it blocks with half of a message written."""
+    sent(pairbus, queue, 3, "-p", f"large={'x' * 200_000}")
+
+    words = (queue, "--all", "--json")
+    with started(namespace, *words, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.kill()
+
+    assert len(left(pairbus, queue)) == 3
+
+
+def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broker) -> None:
+    with Broker(queues=[QueueDescription(name="s", requires_session=True)]) as broker:
+        words = ("-c", broker.connection_string)
+        pairbus("send", "s", "x", "--session", "a", *words)
+        more = ("--next-session", "--all", "--abandon", "--json", "--wait", "1h")
+        with started(broker, "s", *more, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(SECONDS) == 130
+
+        with (
+            ServiceBusClient.from_connection_string(broker.connection_string) as client,
+            client.get_queue_receiver("s", session_id="a") as receiver,
+        ):
+            assert len(receiver.receive_messages(max_wait_time=5)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--abandon", "--delete"], "--abandon, --dead-letter and --delete exclude each other"),
+        (["--reason", "r"], "--reason and --description go with --dead-letter"),
+        (["--session", "s", "--next-session"], "--session and --next-session exclude each other"),
+        (["--wait", "long"], "--wait 'long' is no duration"),
+        (["--session", "s", "--sub-queue", "dead-letter"], "has no sessions"),
+        (["--count", "0"], "greater than or equal to 1"),
+        (["--sub-queue", "other"], "'other' is not one of"),
+        (["--to", "/dev/null/x"], "cannot be made: Not a directory"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    pairbus: Run, queue: str, words: list[str], complaint: str
+) -> None:
+    done = pairbus("receive", queue, *words)
+
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) -> None:
+    assert pairbus("receive", "absent").err.startswith("pairbus: 'absent' is not there, at ")
+    topic = pairbus("receive", "events")
+    assert (topic.code, topic.err.count("\n")) == (1, 1)
+    other = os.environ["PAIRBUS_PRIMARY"] + ";EntityPath=other"
+    wrong = pairbus("receive", queue, "--delete", "-c", other)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+
+
+def test_bodies_that_are_no_data_are_told(pairbus: Run, namespace: Broker, queue: str) -> None:
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+    with (
+        ServiceBusClient.from_connection_string(namespace.connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        sender.send_messages(AmqpAnnotatedMessage(value_body={"a": 1}))
+        sender.send_messages(ServiceBusMessage(b"\xff"))
+
+    value, binary = forms(pairbus("receive", queue, "--count", "2", "--json").out)
+    assert (value["bodyType"], value["bodyEncoding"]) == ("value", "base64")
+    assert (binary["body"], binary["bodyEncoding"]) == ("/w==", "base64")

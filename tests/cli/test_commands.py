@@ -1,0 +1,139 @@
+"""What all commands have in common; and that the documentation has them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from pairbus.broker import Broker
+from pairbus.cli import main as cli
+from tests.cli.conftest import Done, Run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text("utf-8")
+# These print nothing that a program would read, or what they print is JSON already.
+WITHOUT_JSON = {"broker", "entities export", "package-for-spark"}
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    group = typer.main.get_group(cli.app) if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands())
+
+
+def options(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.req("X-09")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_help_with_an_example_of_itself(name: str) -> None:
+    text = COMMANDS[name].help or ""
+
+    assert re.search(r"^Examples?:$", text, re.MULTILINE)
+    assert re.search(rf"^  (?:.*\| )?pairbus {name}\b", text, re.MULTILINE)
+
+
+@pytest.mark.req("X-09")
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_JSON))
+def test_a_command_speaks_to_programs(name: str) -> None:
+    assert "--json" in options(COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in COMMANDS}))
+def test_only_the_command_that_is_asked_for_is_made(name: str) -> None:
+    one = typer.main.get_group(cli._narrowed(cli.app, [name]))
+
+    assert list(one.commands) == [name]
+    assert options(one) == options(typer.main.get_group(cli.app))
+
+
+@pytest.mark.parametrize("first", [[], ["--help"], ["nonsense"]])
+def test_else_all_of_them_are(first: list[str]) -> None:
+    assert cli._narrowed(cli.app, first) is cli.app
+
+
+def test_the_page_has_every_command() -> None:
+    first = {name.split()[0] for name in COMMANDS}
+
+    assert first == set(re.findall(r"^\| `pairbus ([a-z-]+)` \|", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_the_help_have_options_that_are_there(name: str) -> None:
+    command = COMMANDS[name]
+    for line in re.findall(rf"^  (?:.*\| )?pairbus {name}\b(.*)$", command.help, re.MULTILINE):
+        words = re.findall(r"(?<!\S)--?[a-z-]+", re.split(r" [|>] ", line)[0])
+        assert set(words) <= options(command), line
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(queues=["orders", "bills"], topics=["events/Subscriptions/audit"]) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("pairbus st", ["status"]),
+        ("pairbus send o", ["orders"]),
+        ("pairbus peek events a", ["audit"]),
+        ("pairbus receive orders --sub-queue d", ["dead-letter"]),
+        ("pairbus dead-letters resubmit orders --to e", ["events"]),
+        ("pairbus send nothing-of-that-name", []),
+    ],
+)
+def test_the_shell_completes(
+    pairbus: Run, monkeypatch: pytest.MonkeyPatch, broker: Broker, words: str, found: list[str]
+) -> None:
+    done = completed(pairbus, monkeypatch, words, broker.connection_string)
+
+    assert (done.code, done.out.split(), done.err) == (0, found, "")
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "Endpoint=sb://localhost:1;SharedAccessKey=x"])
+def test_the_shell_hears_no_complaints(
+    pairbus: Run, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    done = completed(pairbus, monkeypatch, "pairbus send o", text)
+
+    assert (done.code, done.out.strip(), done.err) == (0, "", "")
+
+
+def completed(pairbus: Run, monkeypatch: pytest.MonkeyPatch, words: str, text: str) -> Done:
+    """What bash would ask, and hear."""
+    monkeypatch.setenv("PAIRBUS_PRIMARY", text)
+    monkeypatch.setenv("_PAIRBUS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    return pairbus()
+
+
+def test_completion_can_be_looked_at(pairbus: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else it is for the shell that runs the tests, whichever that is.
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    done = pairbus("--show-completion")
+
+    assert done.code == 0
+    assert "complete -o default -F _pairbus_completion pairbus" in done.out
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_program(pairbus: Run, broker: Broker) -> None:
+    text = ("-c", broker.connection_string)
+
+    assert pairbus("send", "orders", "x", *text).code == 0
+    assert pairbus("send", "absent", "x", *text).code == 1
+    assert pairbus("send", "orders", "x", "--ttl", "?", *text).code == 2
+    codes = re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)
+    assert codes == ["0", "1", "2", "130"]

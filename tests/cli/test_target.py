@@ -1,0 +1,117 @@
+"""Connection strings, taken apart or refused without their keys."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.target import parse_target, split_targets
+from pairbus.errors import ConfigError
+
+KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
+LOCAL = f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;"
+AZURE = f"Endpoint=sb://shop.servicebus.windows.net/;{KEY}"
+
+
+def test_a_local_broker_is_known_by_host_and_word() -> None:
+    target = parse_target(LOCAL)
+
+    assert (target.host, target.port, target.address) == ("localhost", 5672, "localhost:5672")
+    assert (target.policy_name, target.key) == ("p", "s3cret=")
+    assert (target.is_emulator, target.is_local, target.verify) == (True, True, False)
+
+
+def test_azure_must_prove_who_it_is() -> None:
+    target = parse_target(f"  {AZURE};EntityPath=orders ")
+
+    assert (target.address, target.port) == ("shop.servicebus.windows.net", None)
+    assert (target.is_emulator, target.is_local, target.verify) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "verify"),
+    [
+        (LOCAL.replace("localhost", "127.0.0.1"), False),
+        (LOCAL.replace("localhost", "[::1]"), False),
+        (LOCAL.replace("localhost", "192.0.2.7"), True),
+        (LOCAL.replace("localhost", "localhost.example.com"), True),
+        (LOCAL.replace("true", "false"), True),
+        (LOCAL.replace("UseDevelopmentEmulator=true;", ""), True),
+    ],
+)
+def test_only_a_broker_of_this_machine_is_trusted_unseen(text: str, verify: bool) -> None:
+    assert parse_target(text).verify is verify
+
+
+def test_a_ca_file_is_used_wherever_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("")
+
+    assert parse_target(LOCAL, file).verify == str(file)
+    assert parse_target(AZURE, file).verify == str(file)
+
+
+def test_the_names_may_be_in_any_case_and_a_signature_is_enough() -> None:
+    target = parse_target("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
+
+    assert target.signature == "SharedAccessSignature sr=a&sig=b"
+
+
+def test_several_are_told_apart() -> None:
+    signed = "Endpoint=sb://h;SharedAccessSignature=SharedAccessSignature sr=a&sig=b"
+
+    assert split_targets(f" {LOCAL}  {signed}\n{AZURE} ") == [LOCAL, signed, AZURE]
+    assert split_targets("  ") == []
+
+
+def test_keys_do_not_show_in_a_traceback() -> None:
+    assert "s3cret" not in repr(parse_target(LOCAL))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "which namespace?"),
+        ("  ", "which namespace?"),
+        ("s3cret", "a part without '='"),
+        (KEY, "has no Endpoint"),
+        (f"Endpoint=sb://;{KEY}", "names no host"),
+        (f"Endpoint=sb://h:x;{KEY}", "is not a URL"),
+        ("Endpoint=sb://h;SharedAccessKeyName=p", "neither SharedAccessKeyName"),
+        ("Endpoint=sb://h;SharedAccessKey=s3cret", "neither SharedAccessKeyName"),
+        (f"{LOCAL} {AZURE}", "here are 2 connection strings: give the one that is meant"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_key(text: str | None, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        parse_target(text)
+    assert "s3cret" not in str(caught.value)
+
+
+def layered(below: BaseException) -> BaseException:
+    try:
+        try:
+            raise below
+        except BaseException as error:
+            raise RuntimeError("a library's own words") from error
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (layered(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+        (layered(ssl.SSLCertVerificationError(1, "unknown CA")), "its certificate is not trusted"),
+        (layered(socket.gaierror(-2, "unknown")), "there is no host of that name"),
+        (layered(TimeoutError("timed out")), "it does not answer"),
+        (RuntimeError("two\nlines"), "two lines"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_the_lowest_layer_says_why(error: BaseException, words: str) -> None:
+    assert why_unreachable(error).startswith(words)

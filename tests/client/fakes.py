@@ -1,0 +1,119 @@
+"""What the paired client's parts are tested with where no connection is needed: real clients of the
+SDK that never connect, a clock that is set by hand, and stand-ins for senders of the SDK."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import azure.servicebus.aio
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncAdministrationClient,
+)
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.client.pairing import Pair
+from pairbus.client.sdk import backlog_queues
+from pairbus.client.sdk.backlog_queues import Found
+from pairbus.events import Event
+from pairbus.options import SendAvailabilityPairedNamespaceOptions
+
+KEY = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=c2VjcmV0"
+AT_ONCE = timedelta(0)
+
+
+def connection_string(host: str, *more: str) -> str:
+    return ";".join([f"Endpoint=sb://{host}/", KEY, *more])
+
+
+PRIMARY = connection_string("contoso.servicebus.windows.net")
+SECONDARY = connection_string("backup.servicebus.windows.net")
+
+
+class Clock:
+    """Monotonic seconds, moved by hand."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def plain_client(text: str = PRIMARY, **settings: Any) -> ServiceBusClient:
+    """The SDK's. It connects when it is used, and here it never is."""
+    return ServiceBusClient.from_connection_string(text, **settings)
+
+
+def options(
+    secondary: str = SECONDARY, *, manager: str | None = None, **settings: Any
+) -> SendAvailabilityPairedNamespaceOptions:
+    """Blocking, with backlog queues on `backup`."""
+    return SendAvailabilityPairedNamespaceOptions(
+        ServiceBusAdministrationClient.from_connection_string(manager or secondary),
+        settings.pop("factory", None) or plain_client(secondary),
+        **settings,
+    )
+
+
+def asyncio_options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
+    """To be made, and closed, in a loop."""
+    return SendAvailabilityPairedNamespaceOptions(
+        AsyncAdministrationClient.from_connection_string(SECONDARY),
+        azure.servicebus.aio.ServiceBusClient.from_connection_string(SECONDARY),
+        **settings,
+    )
+
+
+def found(count: int) -> Found:
+    return Found(queues=backlog_queues.names("contoso", count), made=())
+
+
+def pair_of(
+    clock: Callable[[], float], *, queues: int = 3, retry_total: int = 3, **settings: Any
+) -> tuple[Pair, list[Event]]:
+    """What both shells' pairings have in common, and what it tells."""
+    told: list[Event] = []
+    settings = {"failover_interval": AT_ONCE, "observers": [told.append], **settings}
+    client = plain_client(PRIMARY, retry_total=retry_total)
+    return Pair(client, options(**settings), found(queues), clock=clock), told
+
+
+def outage() -> ServiceBusConnectionError:
+    return ServiceBusConnectionError(message="the connection is gone")
+
+
+def busy() -> ServiceBusServerBusyError:
+    return ServiceBusServerBusyError(message="the server is busy")
+
+
+class StandIn:
+    """In place of a sender of the SDK, where nothing is sent."""
+
+    fully_qualified_namespace = "backup.servicebus.windows.net"
+
+    def __init__(self, queue: str = "q") -> None:
+        self.entity_name = queue
+        self.is_closed = False
+        self._running = False
+        self._handler: Any = None
+        self._shutdown = threading.Event()
+        self._max_message_size_on_link = 0
+        self._max_batch_size_on_link = 0
+
+    def open(self, limits: tuple[int, int] = (1000, 2000)) -> None:
+        """As if its link had attached."""
+        self._running, self._handler = True, object()
+        self._max_message_size_on_link, self._max_batch_size_on_link = limits
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._running, self._handler = False, None
+        self._shutdown.set()

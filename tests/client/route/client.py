@@ -1,0 +1,98 @@
+"""A router in the hands of a test: a clock that is moved by hand, dice that are known."""
+
+from pairbus.client.route.router import Nowhere, Router, ToBacklog, ToPrimary
+
+QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(3))
+DOWN = ConnectionError("the primary does not answer")
+FULL = OSError("the backlog queue is full")
+
+
+def first(queues):
+    return queues[0]
+
+
+class Client:
+    def __init__(self, *, queues=QUEUES, failover=10.0, ping=60.0, rest=30.0, choose=first):
+        self.router = Router(
+            "contoso",
+            queues,
+            failover_seconds=failover,
+            ping_seconds=ping,
+            choose=choose,
+            rest_seconds=rest,
+        )
+        self.now = 0.0
+
+    def at(self, now):
+        """The same client at another time."""
+        assert now >= self.now
+        self.now = float(now)
+        return self
+
+    # sending
+
+    def plan(self, path="orders"):
+        return self.router.plan(path, now=self.now)
+
+    def ok(self, path="orders", plan=None, *, count=1, seconds=0.0):
+        plan = plan or self.plan(path)
+        self.router.sent(path, plan, count=count, now=self.now, seconds=seconds)
+        return plan
+
+    def fail(self, path="orders", plan=None, error=DOWN):
+        return self.router.failed(path, plan or self.plan(path), error, now=self.now)
+
+    def send(self, path="orders", *, primary=None, backlog=None):
+        """As a shell does it. `primary` and `backlog` (by queue) are errors, or None: it works."""
+        for _ in range(len(QUEUES) + 3):
+            plan = self.plan(path)
+            match plan:
+                case ToPrimary():
+                    error = primary
+                case ToBacklog(queue):
+                    error = (backlog or {}).get(queue)
+                case Nowhere():
+                    self.router.undeliverable(path, plan, now=self.now)
+                    return plan
+            if error is None:
+                return self.ok(path, plan)
+            if not self.fail(path, plan, error):
+                return error
+        raise AssertionError("a send that never ends")
+
+    def fail_over(self, *paths):
+        for path in paths or ["orders"]:
+            self.fail(path)
+        self.at(self.now + self.router._failover_seconds)
+        for path in paths or ["orders"]:
+            assert isinstance(self.plan(path), ToBacklog)
+        self.told()
+
+    # the background
+
+    def due(self):
+        return self.router.due(now=self.now)
+
+    def next_due(self):
+        return self.router.next_due(now=self.now)
+
+    def answer(self, ping):
+        return self.router.ping_answered(ping, now=self.now)
+
+    def refuse(self, ping, error=DOWN):
+        self.router.ping_failed(ping, error, now=self.now)
+
+    def mark(self, path="orders"):
+        return self.router.mark_healthy(path, now=self.now)
+
+    # watching
+
+    def told(self):
+        return self.router.take_events()
+
+    def entity(self, path="orders"):
+        (found,) = [e for e in self.router.status().entities if e.path.lower() == path.lower()]
+        return found
+
+    def state(self, path="orders"):
+        return self.entity(path).state.value

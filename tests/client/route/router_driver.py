@@ -1,0 +1,302 @@
+"""A router and a plain one, led through the same life, and all that must hold between them.
+
+`test_router_model.py` says what happens to them. Sends and chores end when that test likes, so
+there may be many under way.
+"""
+
+import random
+from itertools import count
+
+import pytest
+
+from pairbus import events
+from pairbus.client.route.router import Nowhere, Ping, Probe, Router, ToBacklog, ToPrimary
+from tests.client.route.plain_router import FAILED_OVER, HEALTHY, SUSPECT, PlainRouter
+
+
+class RouterDriver:
+    def __init__(self, queues, *, failover, ping, rest, seed):
+        self.router = Router(
+            "contoso",
+            queues,
+            failover_seconds=failover,
+            ping_seconds=ping,
+            choose=random.Random(seed).choice,
+            rest_seconds=rest,
+        )
+        self.model = PlainRouter(queues, failover=failover, ping=ping, rest=rest)
+        self.sends, self.chores = [], []
+        self.errors = map(OSError, count())
+        self.story = {}  # path -> what the events made of it
+        self.told = {}  # path -> how often, by kind of event
+        self.spelled = {}  # lower case -> as first used
+
+    @property
+    def now(self):
+        return self.model.now
+
+    def meet(self, path):
+        self.spelled.setdefault(path.lower(), path)
+        return self.model.entity(path)
+
+    # sends
+
+    def begin(self, path):
+        entity = self.meet(path)
+        at_once = self.router.direct(path), self.router.detour(path)
+        plan = self.router.plan(path, now=self.now)
+        self.check_shortcuts(*at_once, plan)
+        assert self.router.direct(path) in (None, plan)
+        assert self.router.detour(path) is (plan if isinstance(plan, ToBacklog) else None)
+        if entity.state != FAILED_OVER:
+            assert plan == ToPrimary(entity.ways_back)
+        elif not self.model.in_rotation:
+            assert isinstance(plan, Nowhere)
+            assert plan.primary_error is not None
+            assert plan.backlog_error is not None
+            self.router.undeliverable(path, plan, now=self.now)
+            entity.counts["refused"] += 1
+            self.check_queue(entity, None)
+            self.listen()
+            return
+        else:
+            assert isinstance(plan, ToBacklog)
+            assert plan.turn == self.model.turns[plan.queue]
+            self.check_queue(entity, plan.queue)
+        self.sends.append((path, plan))
+        self.listen()
+
+    def check_shortcuts(self, direct, detour, plan):
+        """What is said without looking at the time is right, or nothing."""
+        assert direct in (None, plan)
+        assert detour in (None, plan)
+        assert detour is None or detour.turn == plan.turn
+
+    def begin_rest(self, path):
+        """The rest of a call of which a part is in the backlog."""
+        entity = self.meet(path)
+        plan = self.router.plan_backlog(path, now=self.now)
+        if self.model.in_rotation:
+            self.check_queue(entity, plan.queue)
+            self.sends.append((path, plan))
+        else:
+            assert isinstance(plan, Nowhere)
+            self.check_queue(entity, None)
+        self.listen()
+
+    def succeed(self, index, number):
+        path, plan = self.sends.pop(index)
+        counts = self.model.entity(path).counts
+        self.router.sent(path, plan, count=number, now=self.now)
+        if isinstance(plan, ToBacklog):
+            counts["diverted"] += number
+        else:
+            counts["sent"] += number
+            self.model.sent_to_primary(path)
+        self.listen()
+
+    def fail(self, index):
+        """And begin anew where the router says so."""
+        path, plan = self.sends.pop(index)
+        again = self.router.failed(path, plan, next(self.errors), now=self.now)
+        if isinstance(plan, ToBacklog):
+            assert again is True
+            self.model.backlog_failed(plan.queue, plan.turn)
+        else:
+            self.model.entity(path).counts["failures"] += 1
+            assert again is self.model.primary_failed(path, plan.epoch)
+        self.listen()
+        if again:
+            self.begin(path)
+
+    def throttle(self, index):
+        """It stays under way: it is sent again."""
+        path, plan = self.sends[index]
+        self.router.throttled(path, plan, wait_seconds=10.0, now=self.now)
+        self.model.entity(path).counts["throttled"] += 1
+        self.listen()
+
+    def register(self, path):
+        entity = self.meet(path)
+        self.check_queue(entity, self.router.register(path, now=self.now))
+
+    def mark_healthy(self, path):
+        if path.lower() not in self.model.entities:
+            with pytest.raises(KeyError):
+                self.router.mark_healthy(path, now=self.now)
+            return
+        entity = self.model.entity(path)
+        assert self.router.mark_healthy(path, now=self.now) is (entity.state != HEALTHY)
+        entity.back()
+        self.listen()
+
+    # time and chores
+
+    def wait(self, seconds):
+        self.model.wait(seconds)
+
+    def wait_until_due(self):
+        moment = self.router.next_due(now=self.now)
+        if moment is not None and moment > self.now:
+            self.wait(moment - self.now)
+
+    def look(self):
+        moment = self.router.next_due(now=self.now)
+        chores = self.router.due(now=self.now)
+        failovers = self.listen()
+
+        pings = [chore for chore in chores if isinstance(chore, Ping)]
+        probes = [chore for chore in chores if isinstance(chore, Probe)]
+        paths, queues = self.model.take_due()
+        assert len(chores) == len(paths) + len(queues)
+        assert {ping.path.lower() for ping in pings} == paths
+        assert {probe.queue for probe in probes} == queues
+        for ping in pings:
+            assert ping.epoch == self.model.entity(ping.path).ways_back
+        self.chores += chores
+        assert bool(chores or failovers) is (moment is not None and moment <= self.now)
+        assert self.router.next_due(now=self.now) == self.model.next_due()
+
+    def end_chore(self, index, *, answered):
+        chore = self.chores.pop(index)
+        error = next(self.errors)
+        if isinstance(chore, Probe):
+            self.model.probe_ended(chore.queue, answered=answered)
+            if answered:
+                self.router.probe_answered(chore.queue, now=self.now)
+            else:
+                self.router.probe_failed(chore.queue, error, now=self.now)
+            self.listen()
+            return
+        counts = self.model.entity(chore.path).counts
+        counts["pings_sent"] += 1
+        counts["pings_answered"] += answered
+        is_back = self.model.ping_ended(chore.path, chore.epoch, answered=answered)
+        if answered:
+            assert self.router.ping_answered(chore, now=self.now) is is_back
+        else:
+            self.router.ping_failed(chore, error, now=self.now)
+        self.listen()
+
+    def drop_unwanted_pings(self):
+        """Those that are out but have not left yet, and need not any more."""
+        for ping in [chore for chore in self.chores if isinstance(chore, Ping)]:
+            entity = self.model.entity(ping.path)
+            is_wanted = ping.epoch == entity.ways_back and not self.model.is_closed
+            assert self.router.is_wanted(ping) is is_wanted
+            if not is_wanted:
+                self.chores.remove(ping)
+                entity.is_ping_out = False
+
+    def close(self):
+        self.router.close(now=self.now)
+        self.model.is_closed = True
+        self.listen()
+
+    # what must hold
+
+    def check_queue(self, entity, queue):
+        """One that is in the rotation, and the same as before where nothing took that away.
+
+        Who asks when none is left forgets the one it had, and takes what is back next time.
+        """
+        if not self.model.in_rotation:
+            assert queue is None
+            entity.queue = None
+            return
+        assert queue in self.model.in_rotation
+        if entity.queue in self.model.in_rotation:
+            assert queue == entity.queue
+        entity.queue = queue
+
+    def listen(self):
+        heard = self.router.take_events()
+        for event in heard:
+            self.hear(event)
+        return heard
+
+    def look_at_everything(self):
+        self.the_events_tell_what_the_status_says()
+        self.every_entity_is_as_the_model_says()
+        self.the_rotation_is_as_the_model_says()
+        self.never_are_two_pings_or_two_probes_out_for_one()
+
+    def the_events_tell_what_the_status_says(self):
+        status = self.router.status()
+        assert status.is_closed is self.model.is_closed
+        for entity in status.entities:
+            assert self.story.get(entity.path, HEALTHY) == entity.state.value
+            told = self.told.get(entity.path, {})
+            assert told.get(events.Diverted, 0) == entity.diverted
+            assert told.get(events.Throttled, 0) == entity.throttled
+            assert told.get(events.PingSent, 0) == entity.pings_sent
+            assert told.get(events.SendFailed, 0) == entity.refused
+
+    def hear(self, event):
+        assert event.namespace == "contoso"
+        match event:
+            case events.PrimaryFailed(path=path, since_seconds=since, failover_in_seconds=left):
+                assert self.story.get(path, HEALTHY) in (HEALTHY, SUSPECT)
+                assert since + left == self.model.failover
+                assert left > 0
+                self.story[path] = SUSPECT
+            case events.Recovered(path=path):
+                assert self.story[path] == SUSPECT
+                self.story[path] = HEALTHY
+            case events.FailedOver(path=path, after_seconds=seconds, error=error):
+                before = self.story.get(path, HEALTHY)
+                assert before == SUSPECT or (before == HEALTHY and self.model.failover == 0)
+                assert seconds >= self.model.failover
+                assert error is not None
+                self.story[path] = FAILED_OVER
+                self.check_queue(self.model.entity(path), event.backlog_queue)
+            case events.FailedBack(path=path, reason=reason, after_seconds=seconds):
+                assert self.story[path] == FAILED_OVER
+                assert reason in ("ping", "by hand")
+                assert seconds >= 0
+                self.story[path] = HEALTHY
+                self.model.entity(path).queue = None
+            case events.BacklogWithdrawn() | events.BacklogReadmitted():
+                assert event.left == len(self.model.in_rotation)
+            case events.Closed():
+                assert self.model.is_closed
+        if (path := getattr(event, "path", None)) is not None:
+            told = self.told.setdefault(path, {})
+            told[type(event)] = told.get(type(event), 0) + getattr(event, "count", 1)
+
+    def every_entity_is_as_the_model_says(self):
+        status = self.router.status()
+        assert [entity.path for entity in status.entities] == [*self.spelled.values()]
+        for entity in status.entities:
+            plain = self.model.entity(entity.path)
+            state = entity.state.value
+            if state == SUSPECT and plain.state == FAILED_OVER:
+                # Nobody has looked since the interval is over; whoever does will see it.
+                assert self.now >= entity.first_failure + self.model.failover
+            else:
+                assert state == plain.state
+            assert entity.first_failure == plain.first_failure
+            assert {name: getattr(entity, name) for name in plain.counts} == plain.counts
+            if state == FAILED_OVER:
+                assert entity.since == plain.failed_over_at
+                next_slot = plain.last_ping_slot + 1
+                assert entity.next_ping == entity.since + next_slot * self.model.ping
+            else:
+                assert entity.next_ping is None
+            self.check_queue(plain, entity.backlog_queue)
+
+    def the_rotation_is_as_the_model_says(self):
+        rotation = self.router.status().rotation
+        assert rotation.in_rotation == self.model.in_rotation
+        assert {withdrawn.queue for withdrawn in rotation.withdrawn} == set(self.model.resting)
+        wanted = {entity.queue for entity in self.model.entities.values()}
+        if self.model.in_rotation:
+            assert set(self.router.wanted_queues()) == wanted
+        else:
+            assert self.router.wanted_queues() == ()
+
+    def never_are_two_pings_or_two_probes_out_for_one(self):
+        out = [c.path if isinstance(c, Ping) else c.queue for c in self.chores]
+        assert len(out) == len(set(out))
+        pings = [c for c in self.chores if isinstance(c, Ping)]
+        assert self.router.status().pings_out == len(pings)

@@ -1,0 +1,435 @@
+"""Which namespace gets a message: the failover interval, the way back, and who learns of it."""
+
+import pytest
+
+from pairbus import events
+from pairbus.client.route.router import Nowhere, Ping, ToBacklog, ToPrimary
+from tests.client.route.client import DOWN, FULL, QUEUES, Client
+
+SENT, FAILS, LOOK, BY_HAND, BUSY = "is sent", "fails", "look", "by hand", "busy"
+PING_OK, PING_FAILS = "ping is answered", "ping fails"
+PRIMARY, BACKLOG = ToPrimary, ToBacklog
+
+# With a failover interval of 10 and pings every 60 seconds: what happens when, then the time at
+# which one more message is planned, and where it goes.
+HISTORIES = {
+    "a client starts on the primary": ([], 0, PRIMARY),
+    "one failure is the caller's, the next message goes to the primary": (
+        [(0, FAILS)],
+        1,
+        PRIMARY,
+    ),
+    "so does one a moment before the interval is over": ([(0, FAILS), (9, FAILS)], 9.999, PRIMARY),
+    "when it is over, messages are diverted": ([(0, FAILS), (9, FAILS)], 10, BACKLOG),
+    "without any further send": ([(0, FAILS)], 10, BACKLOG),
+    "a success within it clears the timer": ([(0, FAILS), (9, SENT)], 10, PRIMARY),
+    "and the next failure starts it anew": (
+        [(0, FAILS), (9, SENT), (12, FAILS)],
+        21.999,
+        PRIMARY,
+    ),
+    "for a whole interval": ([(0, FAILS), (9, SENT), (12, FAILS)], 22, BACKLOG),
+    "while the service is busy, the entity stays on the primary": (
+        [(0, BUSY), (10, BUSY), (3600, BUSY)],
+        3600,
+        PRIMARY,
+    ),
+    "busy is no success either: the timer runs on": ([(0, FAILS), (5, BUSY)], 10, BACKLOG),
+    "a ping that fails changes nothing": ([(0, FAILS), (70, LOOK), (71, PING_FAILS)], 72, BACKLOG),
+    "a ping that is answered ends it": ([(0, FAILS), (70, LOOK), (71, PING_OK)], 71, PRIMARY),
+    "and the next failure is a first failure again": (
+        [(0, FAILS), (70, LOOK), (71, PING_OK), (72, FAILS)],
+        81.999,
+        PRIMARY,
+    ),
+    "followed by a whole interval, again": (
+        [(0, FAILS), (70, LOOK), (71, PING_OK), (72, FAILS)],
+        82,
+        BACKLOG,
+    ),
+    "a word by hand ends it, too": ([(0, FAILS), (10, LOOK), (11, BY_HAND)], 11, PRIMARY),
+    "and clears a timer": ([(0, FAILS), (9, BY_HAND)], 10, PRIMARY),
+    "a ping that is answered after that is no news": (
+        [(0, FAILS), (70, LOOK), (71, BY_HAND), (72, FAILS), (82, LOOK), (83, PING_OK)],
+        83,
+        BACKLOG,
+    ),
+}
+
+
+def live(client, history):
+    pings = []
+    for now, what in history:
+        client.at(now)
+        match what:
+            case "is sent":
+                client.ok()
+            case "fails":
+                client.fail()
+            case "busy":
+                client.router.throttled("orders", client.plan(), wait_seconds=10.0, now=now)
+            case "look":
+                pings += [chore for chore in client.due() if isinstance(chore, Ping)]
+            case "by hand":
+                client.mark()
+            case "ping is answered":
+                client.answer(pings.pop(0))
+            case "ping fails":
+                client.refuse(pings.pop(0))
+
+
+@pytest.mark.req("A-05", "F-02", "F-03", "F-04", "F-08", "A-11")
+@pytest.mark.parametrize(("history", "at", "expected"), HISTORIES.values(), ids=HISTORIES)
+def test_where_the_next_message_goes(history, at, expected):
+    client = Client()
+
+    live(client, history)
+
+    assert type(client.at(at).plan()) is expected
+
+
+# until the interval is over
+
+
+@pytest.mark.req("A-05")
+def test_until_the_interval_is_over_the_caller_gets_the_exception():
+    client = Client()
+
+    assert client.send(primary=DOWN) is DOWN
+    assert client.at(9.999).send(primary=DOWN) is DOWN
+    assert client.at(10).send(primary=DOWN) == ToBacklog(QUEUES[0])
+    assert client.entity().failures == 2  # the third cost no attempt on the primary
+
+
+@pytest.mark.req("A-05")
+def test_the_send_that_fails_as_the_interval_ends_is_redirected():
+    client = Client()
+    client.fail()
+    slow = client.at(9).plan()
+
+    assert client.at(10).fail(plan=slow) is True
+    assert client.plan() == ToBacklog(QUEUES[0])
+
+
+@pytest.mark.req("A-05")
+def test_with_no_interval_the_first_failure_redirects_that_very_send():
+    client = Client(failover=0)
+
+    assert client.send(primary=DOWN) == ToBacklog(QUEUES[0])
+    assert [type(event) for event in client.told()] == [events.FailedOver, events.Diverted]
+    assert client.state() == "failed over"
+
+
+@pytest.mark.req("F-03")
+def test_while_failed_over_no_send_costs_an_attempt_on_the_primary():
+    client = Client()
+    client.fail_over()
+
+    for now in range(10, 7000, 7):
+        assert client.at(now).send(primary=AssertionError("tried")) == ToBacklog(QUEUES[0])
+
+
+@pytest.mark.req("A-10")
+def test_while_healthy_a_plan_is_the_same_object_each_time():
+    client = Client()
+    plan = client.plan()
+
+    assert plan == ToPrimary(0)
+    assert all(client.at(now).plan() is plan for now in range(100))
+
+
+# one entity at a time, one client at a time
+
+
+@pytest.mark.req("F-04")
+def test_the_failure_of_one_entity_says_nothing_of_another():
+    client = Client()
+    client.ok("invoices")
+    client.fail_over("orders")
+
+    assert client.plan("invoices") == ToPrimary(0)
+    assert client.state("invoices") == "healthy"
+
+    client.at(15).fail("invoices")
+    client.at(24).ok("orders")
+
+    assert client.at(24.999).plan("invoices") == ToPrimary(0)
+    assert client.at(25).plan("invoices") == ToBacklog(QUEUES[0])
+
+
+@pytest.mark.req("F-04")
+def test_the_failback_of_one_entity_says_nothing_of_another():
+    client = Client()
+    client.fail_over("orders", "invoices")
+    _, orders = client.at(70).due()
+
+    assert client.answer(orders) is True
+    assert client.plan("orders") == ToPrimary(1)
+    assert isinstance(client.plan("invoices"), ToBacklog)
+
+
+@pytest.mark.req("F-05")
+def test_every_sender_of_an_entity_sees_the_failover_at_once():
+    client = Client()
+    ours, theirs = client.plan(), client.plan()
+    client.fail(plan=ours)
+
+    assert client.at(10).fail(plan=theirs) is True
+    assert client.fail(plan=ours) is True
+    assert [client.plan() for _ in range(3)] == [ToBacklog(QUEUES[0])] * 3
+    assert [type(event) for event in client.told()] == [events.PrimaryFailed, events.FailedOver]
+
+
+@pytest.mark.req("F-05")
+def test_the_spelling_of_a_path_makes_no_difference():
+    client = Client(failover=0)
+    client.router.register("Orders/EU", now=0.0)
+    client.fail("orders/eu")
+
+    assert client.plan("ORDERS/eu") == client.plan("Orders/EU") == ToBacklog(QUEUES[0])
+    assert [entity.path for entity in client.router.status().entities] == ["Orders/EU"]
+    assert [event.path for event in client.told()] == ["Orders/EU"]
+    assert client.mark("oRDERS/eu") is True
+
+
+def test_what_was_planned_under_one_spelling_may_be_told_under_another():
+    client = Client()
+    plan = client.plan("orders")
+    client.ok("Orders", plan)
+    client.router.throttled("oRders", plan, wait_seconds=10.0, now=0.0)
+    client.router.undeliverable("orDers", Nowhere(None, None), now=0.0)
+
+    entity = client.entity()
+    assert (entity.sent, entity.throttled, entity.refused) == (1, 1, 1)
+
+
+@pytest.mark.req("F-05")
+def test_the_state_is_one_clients_own():
+    ours, theirs = Client(), Client()
+    ours.fail_over()
+
+    assert theirs.at(10).plan() == ToPrimary(0)
+
+
+# what was under way
+
+
+@pytest.mark.req("F-08")
+def test_a_failure_that_began_before_the_way_back_counts_for_nothing():
+    client = Client(failover=0)
+    stuck = client.plan()
+    client.fail()
+    client.at(60)
+    client.answer(*client.due())
+    client.told()
+
+    assert client.at(61).fail(plan=stuck) is True
+    assert client.plan() == ToPrimary(1)
+    assert client.state() == "healthy"
+    assert client.told() == []
+
+
+def test_a_success_that_began_before_the_failover_is_no_failback():
+    client = Client()
+    slow = client.plan()
+    client.fail_over()
+    client.at(11).ok(plan=slow)
+
+    assert isinstance(client.plan(), ToBacklog)
+    assert client.entity().sent == 1
+    assert client.told() == []
+
+
+def test_a_success_that_comes_as_the_interval_ends_is_too_late():
+    client = Client()
+    slow = client.plan()
+    client.fail()
+    client.at(10).ok(plan=slow)
+
+    assert client.state() == "failed over"
+    assert [type(event) for event in client.told()] == [events.PrimaryFailed, events.FailedOver]
+
+
+@pytest.mark.req("F-04")
+def test_a_success_clears_the_timer_whenever_it_began():
+    client = Client()
+    slow = client.plan()
+    client.fail_over()
+    client.mark()
+    client.at(20).fail()
+    client.at(21).ok(plan=slow)
+
+    assert client.state() == "healthy"
+
+
+@pytest.mark.req("F-09")
+def test_the_primary_takes_new_messages_whatever_still_waits_in_the_backlog():
+    client = Client()
+    client.fail_over()
+    for _ in range(1000):
+        client.ok()
+    client.at(70)
+    client.answer(*client.due())
+
+    assert client.ok() == ToPrimary(1)
+    assert (client.entity().diverted, client.entity().sent) == (1000, 1)
+
+
+# by hand
+
+
+@pytest.mark.req("A-11")
+def test_a_path_that_is_marked_healthy_goes_to_the_primary_at_once():
+    client = Client()
+    client.fail_over()
+    client.at(30)
+
+    assert client.mark() is True
+    assert client.plan() == ToPrimary(1)
+    assert client.told() == [
+        events.FailedBack(namespace="contoso", path="orders", reason="by hand", after_seconds=20.0)
+    ]
+    assert client.mark() is False
+
+
+@pytest.mark.req("A-11")
+def test_an_unknown_path_cannot_be_marked():
+    with pytest.raises(KeyError, match="no sender of this client has used 'orders'"):
+        Client().mark()
+
+
+def test_marking_after_the_interval_is_over_ends_the_failover_that_nobody_noticed():
+    client = Client()
+    client.fail()
+    stuck = client.plan()
+    client.at(100)
+
+    assert client.mark() is True
+    assert [type(event) for event in client.told()] == [
+        events.PrimaryFailed,
+        events.FailedOver,
+        events.FailedBack,
+    ]
+    assert client.fail(plan=stuck) is True
+    assert client.state() == "healthy"
+
+
+# the backlog is out of order, too
+
+
+@pytest.mark.req("F-07")
+def test_with_no_backlog_queue_left_the_sender_learns_both_causes():
+    client = Client(failover=0)
+
+    nowhere = client.send(primary=DOWN, backlog=dict.fromkeys(QUEUES, FULL))
+
+    assert nowhere == Nowhere(DOWN, FULL)
+    assert client.told()[-1] == events.SendFailed(
+        namespace="contoso", path="orders", primary_error=DOWN, backlog_error=FULL
+    )
+    assert client.entity().refused == 1
+    assert client.entity().backlog_queue is None
+
+
+@pytest.mark.req("A-04")
+def test_with_a_single_backlog_queue_there_is_none_to_turn_to():
+    client = Client(failover=0, queues=QUEUES[:1])
+
+    assert client.send(primary=DOWN, backlog={QUEUES[0]: FULL}) == Nowhere(DOWN, FULL)
+    assert client.send() == Nowhere(DOWN, FULL)
+
+
+def test_a_failover_with_no_backlog_queue_left_says_so():
+    client = Client(failover=0, queues=[])
+    client.fail()
+
+    assert client.told()[-1].backlog_queue is None
+    assert client.plan() == Nowhere(DOWN, None)
+
+
+# events
+
+
+def test_the_story_of_an_outage_is_told_in_order():
+    client = Client(choose=lambda queues: queues[-1])
+    client.fail()
+    client.at(4).fail()
+    client.at(5).ok()
+    client.at(6).fail()
+    client.at(16).ok(count=3, seconds=0.25)
+    client.at(76)
+    client.answer(*client.due())
+
+    common = {"namespace": "contoso", "path": "orders"}
+    assert client.told() == [
+        events.PrimaryFailed(**common, error=DOWN, since_seconds=0.0, failover_in_seconds=10.0),
+        events.PrimaryFailed(**common, error=DOWN, since_seconds=4.0, failover_in_seconds=6.0),
+        events.Recovered(**common),
+        events.PrimaryFailed(**common, error=DOWN, since_seconds=0.0, failover_in_seconds=10.0),
+        events.FailedOver(**common, backlog_queue=QUEUES[2], error=DOWN, after_seconds=10.0),
+        events.Diverted(**common, backlog_queue=QUEUES[2], count=3, seconds=0.25),
+        events.PingSent(**common, answered=True, error=None),
+        events.FailedBack(**common, reason="ping", after_seconds=60.0),
+    ]
+    assert client.told() == []
+
+
+def test_who_asks_first_need_not_take_events_that_are_not_there():
+    client = Client()
+    client.ok()
+    assert not client.router.has_events
+
+    client.fail()
+    assert client.router.has_events
+
+    client.told()
+    assert not client.router.has_events
+
+
+def test_the_error_of_a_failover_is_the_latest():
+    client = Client()
+    slow = client.plan()
+    client.fail()
+    latest = TimeoutError()
+    client.at(12).fail(plan=slow, error=latest)
+
+    failed_over = client.told()[-1]
+    assert (failed_over.error, failed_over.after_seconds) == (latest, 12.0)
+
+
+@pytest.mark.req("R-03", "F-02")
+def test_a_throttled_send_is_told_and_changes_nothing():
+    client = Client(failover=0)
+    plan = client.plan()
+    client.router.throttled("orders", plan, wait_seconds=10.0, now=0.0)
+
+    assert client.plan() is plan
+    assert client.told() == [
+        events.Throttled(namespace="contoso", path="orders", wait_seconds=10.0, backlog_queue=None)
+    ]
+    assert client.entity().throttled == 1
+    assert client.entity().failures == 0
+
+
+@pytest.mark.req("R-03")
+def test_a_busy_backlog_queue_stays_in_the_rotation():
+    client = Client(failover=0)
+    client.fail()
+    client.router.throttled("orders", client.plan(), wait_seconds=10.0, now=0.0)
+
+    assert client.told()[-1].backlog_queue == QUEUES[0]
+    assert client.plan() == ToBacklog(QUEUES[0])
+
+
+def test_threads_that_took_the_time_before_the_lock_make_no_negative_times():
+    client = Client()
+    early, late = 99.0, 100.0
+    client.router.failed("orders", client.plan(), DOWN, now=late)
+    client.router.failed("orders", client.plan(), DOWN, now=early)
+    client.at(110).plan()
+    client.router.mark_healthy("orders", now=109.0)
+
+    first, second, _, back = client.told()
+    assert (first.since_seconds, first.failover_in_seconds) == (0.0, 10.0)
+    assert (second.since_seconds, second.failover_in_seconds) == (0.0, 10.0)
+    assert back.after_seconds == 0.0

@@ -1,0 +1,340 @@
+"""Pings: for whom, when, never two at once, and no more after the way back or the end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus import events
+from pairbus.client.route.router import Ping, Probe, ToBacklog, ToPrimary
+from tests.client.route.client import DOWN, FULL, QUEUES, Client
+
+NOT_YET = TimeoutError("the ping was not answered")
+
+
+def pings_between(client, start, end, *, answer_after=0.0):
+    """Look as often as there is something to do; every ping fails. When each was handed out."""
+    moments = []
+    client.at(start)
+    for _ in range(10_000):
+        moment = client.next_due()
+        if moment is None or moment > end:
+            return moments
+        client.at(max(moment, client.now))
+        for ping in client.due():
+            moments.append(client.now)
+            client.at(client.now + answer_after).refuse(ping)
+    raise AssertionError("a ping that never ends")
+
+
+@pytest.mark.req("G-01")
+def test_a_healthy_or_suspect_entity_is_never_pinged():
+    client = Client()
+    client.ok("healthy")
+    client.fail("suspect")
+
+    assert client.next_due() == 10.0
+    assert client.at(9.999).due() == []
+    client.ok("suspect")
+    assert client.next_due() is None
+    assert client.at(1e6).due() == []
+
+
+@pytest.mark.req("G-01")
+def test_a_failed_over_entity_is_pinged_once_per_interval_and_first_one_interval_later():
+    client = Client()
+    client.fail_over()
+
+    assert client.next_due() == 70.0
+    assert client.at(69.999).due() == []
+    assert client.at(70).due() == [Ping("orders", 0)]
+    assert client.due() == []
+    assert pings_between(client, 70, 400) == []  # the first is still out
+
+    client.refuse(Ping("orders", 0))
+
+    assert pings_between(client, 400, 700) == [400.0, 430.0, 490.0, 550.0, 610.0, 670.0]
+
+
+@pytest.mark.req("G-01")
+def test_pings_keep_their_rate_however_long_each_takes():
+    client = Client()
+    client.fail_over()
+
+    assert pings_between(client, 10, 10_000, answer_after=37.5) == [*range(70, 10_000, 60)]
+
+
+@pytest.mark.req("G-01")
+def test_pings_that_take_longer_than_the_interval_follow_one_another_without_overlap():
+    client = Client()
+    client.fail_over()
+
+    moments = pings_between(client, 10, 1000, answer_after=61.0)
+
+    assert moments[:4] == [70.0, 131.0, 192.0, 253.0]
+    # Each interval has at most one, though some have had to wait for the one before.
+    slots = [int((moment - 10) // 60) for moment in moments]
+    assert slots == sorted(set(slots))
+
+
+@pytest.mark.req("G-01")
+@pytest.mark.parametrize("woken", [130.0, 189.0, 100_000.0, 1e12])
+def test_after_a_long_sleep_there_is_one_ping_and_not_all_that_were_missed(woken):
+    client = Client()
+    client.fail_over()
+
+    assert client.at(woken).due() == [Ping("orders", 0)]
+    client.refuse(Ping("orders", 0))
+    assert client.due() == []
+    assert woken < client.next_due() <= woken + 60
+    assert (client.next_due() - 10) % 60 == 0
+
+
+@pytest.mark.req("G-01")
+def test_time_alone_fails_an_entity_over_and_starts_its_pings():
+    client = Client()
+    client.fail()
+
+    assert client.next_due() == 10.0
+    assert client.at(10).due() == []
+    assert client.state() == "failed over"
+    assert client.next_due() == 70.0
+
+
+@pytest.mark.req("G-01")
+def test_a_failover_that_is_noticed_late_is_pinged_as_if_it_had_been_noticed_in_time():
+    client = Client()
+    client.fail()
+
+    assert client.at(75).due() == [Ping("orders", 0)]
+    assert client.next_due() is None
+    client.refuse(Ping("orders", 0))
+    assert client.next_due() == 130.0
+
+
+@pytest.mark.req("G-01")
+def test_the_pings_of_a_second_outage_start_anew():
+    client = Client()
+    client.fail_over()
+    pings_between(client, 10, 1000)
+    client.mark()
+    client.at(1000).fail_over()
+
+    assert pings_between(client, 1010, 1200) == [1070.0, 1130.0, 1190.0]
+
+
+@pytest.mark.req("G-01")
+def test_each_failed_over_entity_has_pings_of_its_own():
+    client = Client(ping=1.0)
+    paths = [f"entity-{n}" for n in range(1000)]
+    client.ok("healthy")
+    client.fail_over(*paths)
+
+    assert sorted(ping.path for ping in client.at(11).due()) == sorted(paths)
+    assert client.due() == []
+
+
+@pytest.mark.req("F-08", "G-03")
+def test_a_ping_that_is_answered_brings_every_sender_back_and_ends_the_pings():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+
+    assert client.at(71).answer(ping) is True
+    assert [client.plan() for _ in range(3)] == [ToPrimary(1)] * 3
+    assert client.next_due() is None
+    assert client.at(1e6).due() == []
+    assert client.told() == [
+        events.PingSent(namespace="contoso", path="orders", answered=True, error=None),
+        events.FailedBack(namespace="contoso", path="orders", reason="ping", after_seconds=61.0),
+    ]
+
+
+@pytest.mark.req("G-02")
+def test_a_ping_that_fails_leaves_the_entity_failed_over():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    client.at(72).refuse(ping, NOT_YET)
+
+    assert client.plan() == ToBacklog(QUEUES[0])
+    assert client.told() == [
+        events.PingSent(namespace="contoso", path="orders", answered=False, error=NOT_YET)
+    ]
+    entity = client.entity()
+    assert (entity.last_error, entity.next_ping) == (NOT_YET, 130.0)
+    assert (entity.pings_sent, entity.pings_answered) == (1, 0)
+
+
+@pytest.mark.req("G-03")
+def test_marking_by_hand_ends_the_pings_at_once():
+    client = Client()
+    client.fail_over()
+    client.at(30).mark()
+
+    assert client.next_due() is None
+    assert client.at(1000).due() == []
+
+
+@pytest.mark.req("F-08")
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_outcome_of_a_ping_is_told_but_is_no_news_once_the_entity_is_back(answered):
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    client.mark()
+    client.told()
+
+    if answered:
+        assert client.answer(ping) is False
+    else:
+        client.refuse(ping, NOT_YET)
+
+    assert client.state() == "healthy"
+    assert client.entity().last_error is DOWN
+    assert [type(event) for event in client.told()] == [events.PingSent]
+    assert client.entity().pings_sent == 1
+    assert client.router.status().pings_out == 0
+
+
+@pytest.mark.req("G-01")
+def test_while_a_ping_of_the_last_outage_is_out_there_is_no_second_one():
+    client = Client()
+    client.fail_over()
+    (old,) = client.at(70).due()
+    client.mark()
+    client.fail_over()
+    assert client.now == 80.0
+
+    assert client.next_due() is None
+    assert client.at(145).due() == []
+    assert client.answer(old) is False
+    assert client.state() == "failed over"
+    assert client.due() == [Ping("orders", 1)]
+
+
+@pytest.mark.req("G-03")
+def test_a_ping_that_had_to_queue_is_not_sent_once_the_entity_is_back():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    assert client.router.is_wanted(ping)
+    client.mark()
+    client.told()
+
+    assert not client.router.is_wanted(ping)
+    assert not client.router.is_wanted(ping)
+    assert client.told() == []
+    assert client.entity().pings_sent == 0
+    assert client.router.status().pings_out == 0
+
+    client.fail_over()  # at 80
+
+    assert client.at(140).due() == [Ping("orders", 1)]
+
+
+@pytest.mark.req("G-01", "G-03")
+def test_that_an_old_ping_is_not_wanted_says_nothing_of_the_new_one():
+    client = Client()
+    client.fail_over()
+    (old,) = client.at(70).due()
+    client.mark()
+    client.fail_over()
+    assert not client.router.is_wanted(old)
+    (new,) = client.at(140).due()
+
+    assert not client.router.is_wanted(old)
+    assert client.router.is_wanted(new)
+    assert client.router.status().pings_out == 1
+
+
+@pytest.mark.req("G-03")
+def test_a_closed_client_wants_no_ping():
+    client = Client()
+    client.fail_over()
+    (ping,) = client.at(70).due()
+    client.router.close(now=70.0)
+
+    assert not client.router.is_wanted(ping)
+
+
+def test_an_outcome_that_is_told_twice_frees_nothing_else():
+    client = Client()
+    client.fail_over()
+    (old,) = client.at(70).due()
+    client.refuse(old)
+    client.mark()
+    client.fail_over()
+    (new,) = client.at(140).due()
+    client.refuse(old)
+
+    assert client.router.status().pings_out == 1
+    assert client.at(1000).due() == []
+    assert client.answer(new) is True
+
+
+# the end
+
+
+@pytest.mark.req("G-03", "C-02")
+def test_a_closed_client_has_nothing_to_do_for_good():
+    client = Client()
+    client.fail_over("orders", "invoices")
+    client.fail(error=FULL)  # of its backlog queue
+    (out,) = client.at(40).due()
+    client.at(65).fail("suspect")
+    first, _ = client.at(70).due()
+    client.told()
+
+    client.router.close(now=71.0)
+    client.router.close(now=72.0)
+
+    assert client.told() == [events.Closed(namespace="contoso")]
+    assert client.router.status().is_closed
+    for now in (71, 100, 1e6):
+        assert client.at(now).due() == []
+        assert client.next_due() is None
+    assert out == Probe(QUEUES[0])
+    assert client.answer(first) is False
+    client.router.probe_answered(out.queue, now=client.now)
+    assert client.state(first.path) == "failed over"
+    assert client.due() == []
+    assert client.next_due() is None
+
+
+@pytest.mark.req("G-03")
+def test_a_closed_client_still_answers_late_sends():
+    client = Client()
+    client.fail_over()
+    slow = client.plan()
+    client.router.close(now=10.0)
+    client.ok(plan=slow)
+
+    assert client.entity().diverted == 1
+    assert client.plan() == ToBacklog(QUEUES[0])
+    assert client.mark() is True
+
+
+# any rhythm
+
+
+@pytest.mark.req("G-01")
+@given(
+    interval=st.floats(0.1, 1800.0),
+    began=st.floats(0.0, 1e7),
+    naps=st.lists(st.floats(0.0, 4000.0), max_size=40),
+)
+def test_in_no_interval_are_there_two_pings_and_in_none_is_one_forgotten(interval, began, naps):
+    client = Client(failover=0, ping=interval)
+    client.at(began).fail()
+    last, expected = 0, 1
+    for nap in naps:
+        before = client.next_due()
+        assert before == began + expected * interval
+        chores = client.at(client.now + nap).due()
+        if client.now < before:
+            assert chores == []
+            continue
+        client.refuse(*chores)
+        last, expected = expected, round((client.next_due() - began) / interval)
+        assert expected > last
+        assert began + (expected - 1) * interval <= client.now < client.next_due()

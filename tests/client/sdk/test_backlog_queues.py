@@ -1,0 +1,340 @@
+"""Backlog queues on a real broker, by the SDK's administration clients, blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import azure.servicebus.aio.management as aio
+import azure.servicebus.management as blocking
+import pytest
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+)
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.broker import Broker
+from pairbus.client.sdk.backlog_queues import (
+    FOREVER,
+    SETTINGS,
+    Found,
+    names,
+    prepare,
+    prepare_async,
+)
+from pairbus.client.sdk.errors import PairingError
+from tests.interop.bus import POLICIES
+
+LONGEST = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
+"""What is left of `FOREVER` in a timedelta."""
+NAMES = names("contoso", 3)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(policies=POLICIES) as running:
+        yield running
+
+
+@contextmanager
+def managing(broker: Broker, text: str | None = None) -> Iterator[Any]:
+    options = {"connection_verify": str(broker.ca_file), "retry_total": 0}
+    make = blocking.ServiceBusAdministrationClient.from_connection_string
+    with make(text or broker.connection_string, **options) as manager:
+        yield manager
+
+
+@pytest.fixture
+def manager(broker: Broker) -> Iterator[Any]:
+    """To look at what is there, and to leave the namespace as it was."""
+    with managing(broker) as manager:
+        yield manager
+        for queue in list(manager.list_queues()):
+            manager.delete_queue(queue.name)
+        for topic in list(manager.list_topics()):
+            manager.delete_topic(topic.name)
+
+
+Preparing = Callable[..., Found]
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def preparing(request: pytest.FixtureRequest, broker: Broker) -> Preparing:
+    """`prepare` or `prepare_async`, with a client of its own."""
+
+    def run(queues: Any, text: str | None = None) -> Found:
+        if request.param == "sync":
+            with managing(broker, text) as manager:
+                return prepare(manager, queues)
+
+        async def prepared() -> Found:
+            options = {"connection_verify": str(broker.ca_file), "retry_total": 0}
+            make = aio.ServiceBusAdministrationClient.from_connection_string
+            async with make(text or broker.connection_string, **options) as manager:
+                return await prepare_async(manager, queues)
+
+        return asyncio.run(prepared())
+
+    return run
+
+
+def edited(broker: Broker, **edits: str) -> str:
+    text = broker.connection_string
+    for name, value in edits.items():
+        text = re.sub(f"{name}=[^;]*", f"{name}={value}", text)
+    return text
+
+
+# --- names and settings ---------------------------------------------------------------------------
+
+
+@pytest.mark.req("Q-01")
+def test_they_are_named_after_the_primary_and_numbered_from_zero():
+    assert names("contoso", 2) == (
+        "contoso/x-servicebus-transfer/0",
+        "contoso/x-servicebus-transfer/1",
+    )
+    assert len(names("contoso", 10)) == 10
+
+
+@pytest.mark.req("Q-02")
+def test_what_is_made_has_the_documented_settings(preparing, manager):
+    found = preparing(NAMES)
+
+    assert found == Found(queues=NAMES, made=NAMES)
+    for name in NAMES:
+        queue = manager.get_queue(name)
+        assert queue.max_size_in_megabytes == 5120
+        assert queue.max_delivery_count == 2_147_483_647
+        assert queue.default_message_time_to_live == LONGEST
+        assert queue.auto_delete_on_idle == LONGEST
+        assert queue.lock_duration == timedelta(minutes=1)
+        assert queue.dead_lettering_on_message_expiration is True
+        assert queue.enable_batched_operations is True
+
+
+@pytest.mark.req("Q-02")
+def test_all_else_is_as_the_service_has_it(preparing, manager):
+    preparing(NAMES[:1])
+    manager.create_queue("by-default")
+
+    ours, plain = dict(manager.get_queue(NAMES[0])), dict(manager.get_queue("by-default"))
+    differing = {key for key in plain if ours[key] != plain[key]}
+    assert differing <= {"name", *SETTINGS}
+
+
+@pytest.mark.req("Q-02")
+def test_the_longest_duration_goes_out_to_its_last_digit():
+    sent = []
+
+    class Spy:
+        fully_qualified_namespace = "spy"
+
+        def get_queue(self, name: str) -> None:
+            raise ResourceNotFoundError("missing")
+
+        def create_queue(self, name: str, **settings: Any) -> None:
+            sent.append(settings)
+
+    prepare(Spy(), NAMES[:1])
+
+    assert sent[0]["default_message_time_to_live"] == FOREVER == "P10675199DT2H48M5.4775807S"
+    assert set(sent[0]) <= set(inspect.signature(blocking_create_queue).parameters)
+
+
+blocking_create_queue = blocking.ServiceBusAdministrationClient.create_queue
+
+
+# --- looked up first ------------------------------------------------------------------------------
+
+
+@pytest.mark.req("Q-03")
+def test_one_that_is_there_is_used_as_it_is(preparing, manager):
+    manager.create_queue(NAMES[1], max_delivery_count=3, lock_duration=timedelta(seconds=10))
+
+    found = preparing(NAMES)
+
+    assert found == Found(queues=NAMES, made=(NAMES[0], NAMES[2]))
+    queue = manager.get_queue(NAMES[1])
+    assert (queue.max_delivery_count, queue.lock_duration) == (3, timedelta(seconds=10))
+
+
+@pytest.mark.req("Q-03")
+def test_the_second_time_nothing_is_made(preparing):
+    preparing(NAMES)
+
+    assert preparing(NAMES) == Found(queues=NAMES, made=())
+
+
+@pytest.mark.req("Q-03")
+def test_nothing_is_asked_to_be_made_that_was_found():
+    class Finder:
+        asked: list[str] = []  # noqa: RUF012 - one finder, one list
+
+        def get_queue(self, name: str) -> None:
+            self.asked.append(name)
+
+    finder = Finder()
+    assert prepare(finder, NAMES) == Found(queues=NAMES, made=())
+    assert finder.asked == list(NAMES)
+
+
+@pytest.mark.req("Q-04")
+def test_more_of_them_from_earlier_are_left_alone(preparing, manager):
+    preparing(names("contoso", 5))
+
+    assert preparing(NAMES).queues == NAMES
+    assert [queue.name for queue in manager.list_queues()] == list(names("contoso", 5))
+
+
+# --- two at once ----------------------------------------------------------------------------------
+
+
+class Loser:
+    """An administration client whose look was in time, and whose making was not."""
+
+    fully_qualified_namespace = "backup"
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def get_queue(self, name: str) -> Any:
+        raise ResourceNotFoundError("missing")
+
+    def create_queue(self, name: str, **settings: Any) -> Any:
+        raise self._error
+
+
+def conflict() -> HttpResponseError:
+    """What the SDK makes of a 409 whose body it can read."""
+    error = HttpResponseError("Conflict")
+    error.status_code = 409
+    return error
+
+
+def as_coroutine(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def coroutine(*arguments: Any, **options: Any) -> Any:
+        return method(*arguments, **options)
+
+    return coroutine
+
+
+@pytest.mark.req("Q-03")
+@pytest.mark.parametrize("error", [ResourceExistsError("exists"), conflict()])
+def test_a_lost_race_is_a_find(error):
+    loser = Loser(error)
+    assert prepare(loser, NAMES) == Found(queues=NAMES, made=())
+
+    loser.get_queue = as_coroutine(loser.get_queue)
+    loser.create_queue = as_coroutine(loser.create_queue)
+    assert asyncio.run(prepare_async(loser, NAMES)) == Found(queues=NAMES, made=())
+
+
+@pytest.mark.req("Q-03")
+def test_several_pair_at_once_and_each_queue_is_made_once(broker, manager):
+    queues, found, start = names("contoso", 6), [], threading.Barrier(6)
+
+    def pair() -> None:
+        with managing(broker) as own:
+            start.wait()
+            found.append(prepare(own, queues))
+
+    threads = [threading.Thread(target=pair) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [each.queues for each in found] == [queues] * 6
+    assert sorted(name for each in found for name in each.made) == sorted(queues)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"SharedAccessKey": "d3Jvbmc="},
+        {"SharedAccessKeyName": "nobody"},
+        {"SharedAccessKeyName": "sender", "SharedAccessKey": "c2VuZA=="},
+        {"SharedAccessKeyName": "listener", "SharedAccessKey": "bGlzdGVu"},
+    ],
+    ids=["a wrong key", "an unknown policy", "only Send", "only Listen"],
+)
+def test_who_may_not_manage_is_told_so(preparing, broker, manager, edits):
+    with pytest.raises(PairingError) as raised:
+        preparing(NAMES, edited(broker, **edits))
+
+    error = raised.value
+    assert "Manage claim" in str(error)
+    assert repr(NAMES[0]) in str(error)
+    assert f"'localhost:{broker.port}'" in str(error)
+    assert (error.queue, error.namespace) == (NAMES[0], f"localhost:{broker.port}")
+    assert isinstance(error.__cause__, ClientAuthenticationError | HttpResponseError)
+    assert isinstance(error, ServiceBusError)
+    assert list(manager.list_queues()) == []
+
+
+@pytest.mark.req("A-07")
+def test_a_namespace_that_cannot_be_reached_is_named(preparing, broker, manager):
+    with broker.faults.unreachable(), pytest.raises(PairingError, match="must be up") as raised:
+        preparing(NAMES)
+
+    assert isinstance(raised.value.__cause__, AzureError)
+    assert f"localhost:{broker.port}" in str(raised.value)
+
+
+@pytest.mark.req("A-07")
+def test_queues_that_cannot_be_made_stop_the_pairing_and_stay_for_the_next(
+    preparing, broker, manager
+):
+    manager.create_queue(NAMES[0])
+    refused = {"condition": "amqp:resource-limit-exceeded"}
+    with broker.faults.cannot_manage(NAMES[1], **refused), pytest.raises(PairingError) as raised:
+        preparing(NAMES)
+
+    assert raised.value.queue == NAMES[1]
+    assert [queue.name for queue in manager.list_queues()] == [NAMES[0]]
+    assert preparing(NAMES).made == NAMES[1:]
+
+
+@pytest.mark.req("A-07")
+def test_a_topic_in_the_place_of_a_queue_is_no_backlog_queue(preparing, manager):
+    manager.create_topic(NAMES[0])
+
+    with pytest.raises(PairingError, match="probably a topic"):
+        preparing(NAMES)
+
+
+REASONS = {
+    "busy": (HttpResponseError("slow down"), 503, "must be up"),
+    "too many queues": (HttpResponseError("quota"), 400, "make the queue by hand"),
+    "a full namespace": (HttpResponseError("quota"), 403, "needs room"),
+    "no answer": (ServiceRequestError("refused"), None, "must be up"),
+    "a bug of a stand-in": (RuntimeError("Session is closed"), None, "RuntimeError: Session is"),
+}
+
+
+@pytest.mark.parametrize(("error", "status", "text"), REASONS.values(), ids=REASONS)
+def test_the_reason_is_told_in_words(error, status, text):
+    if status is not None:
+        error.status_code = status
+
+    with pytest.raises(PairingError, match=text) as raised:
+        prepare(Loser(error), NAMES)
+
+    assert raised.value.error is raised.value.__cause__ is error
+    assert "could not be made" in str(raised.value)

@@ -1,0 +1,153 @@
+"""Ids are given before the first attempt, only where there are none, and stay."""
+
+from __future__ import annotations
+
+import uuid
+from types import MappingProxyType
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._pyamqp._decode import decode_payload
+
+from pairbus.client.sdk.messages import (
+    give_ids,
+    id_of,
+    messages_of,
+)
+from tests.client.sdk.samples import (
+    annotated,
+    received,
+)
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize(
+    "message",
+    [
+        annotated(),
+        annotated(properties={"subject": "s"}),
+        annotated(properties={"message_id": ""}),
+        annotated(properties={"message_id": b""}),
+        received(),
+    ],
+    ids=["no properties", "no id", "an empty id", "empty bytes", "received without one"],
+)
+def test_what_has_no_id_gets_one_and_keeps_it(message):
+    assert give_ids(message) is message
+
+    given = id_of(message)
+    assert uuid.UUID(given)
+    assert id_of(give_ids(message)) == given
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("given", ["mine", b"mine", uuid.uuid4(), 0, 7])
+def test_an_id_of_the_application_stays(given):
+    message = annotated(properties={"message_id": given})
+
+    give_ids(message)
+
+    assert message.properties.message_id == given
+    assert type(message.properties.message_id) is type(given)
+
+
+def test_a_message_of_the_sdk_has_an_id_from_birth_but_may_lose_it():
+    message = ServiceBusMessage("x")
+    born = message.message_id
+    assert give_ids(message).message_id == born
+
+    message.message_id = None
+    assert give_ids(message).message_id not in (None, born)
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+def test_a_dict_becomes_a_message_once(kind):
+    message = give_ids(kind({"body": "x", "subject": "s"}))
+
+    assert isinstance(message, ServiceBusMessage)
+    assert (str(message), message.subject) == ("x", "s")
+    assert give_ids(message).message_id == message.message_id
+    assert give_ids({"body": "x", "message_id": "mine"}).message_id == "mine"
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("shape", [list, tuple, iter, lambda each: (one for one in each)])
+def test_whatever_can_be_iterated_becomes_a_list_with_ids(shape):
+    messages = [annotated(), ServiceBusMessage("x"), {"body": "y"}, received()]
+
+    given = give_ids(shape(messages))
+
+    assert isinstance(given, list)
+    assert given[:2] == messages[:2]
+    assert len({id_of(message) for message in given} - {""}) == 4
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "text",
+        "",
+        b"bytes",
+        7,
+        None,
+        {"subject": "no body"},
+        {"body": "x", "unknown": object(), "session_id": "s" * 200},
+        [1, "two"],
+        [],
+    ],
+)
+def test_what_is_no_message_passes_as_it_is(nonsense):
+    assert give_ids(nonsense) == nonsense
+
+
+def test_properties_of_no_use_are_left_to_the_sdk_to_refuse():
+    message = annotated()
+    message.properties = {"message_id": None}
+
+    assert give_ids(message) is message
+    assert message.properties == {"message_id": None}
+    with pytest.raises(TypeError):
+        ServiceBusMessageBatch().add_message(message)
+
+
+@pytest.mark.req("X-02")
+def test_a_batch_from_elsewhere_is_built_anew_with_ids():
+    batch, named = ServiceBusMessageBatch(), annotated(properties={"message_id": "mine"})
+    for message in (annotated(b"1"), named, annotated(b"3")):
+        batch.add_message(message)
+
+    anew = give_ids(batch)
+
+    messages = [decode_payload(memoryview(each)) for each in anew._message[5]]
+    assert [message.data for message in messages] == [[b"1"], [b"x"], [b"3"]]
+    sent = [message.properties.message_id.decode() for message in messages]
+    assert sent == [id_of(message) for message in messages_of(anew)]
+    assert sent[1] == "mine"
+    assert len(set(sent)) == 3
+    assert anew.max_size_in_bytes == batch.max_size_in_bytes
+    assert give_ids(anew) is anew
+
+
+def test_a_batch_that_ids_would_make_too_large_goes_as_it_is():
+    batch = ServiceBusMessageBatch(200)
+    batch.add_message(annotated(b"x" * 150))
+
+    assert give_ids(batch) is batch
+
+
+def test_a_batch_with_ids_is_not_touched():
+    batch = ServiceBusMessageBatch()
+    batch.add_message(ServiceBusMessage("x"))
+
+    assert give_ids(batch) is batch
+
+
+def test_an_id_is_told_as_text():
+    number = uuid.uuid4()
+    told = {"a": "a", b"b": "b", number: str(number), 7: "7", None: ""}
+
+    assert [id_of(annotated(properties={"message_id": each})) for each in told] == list(
+        told.values()
+    )
+    assert id_of(annotated()) == ""

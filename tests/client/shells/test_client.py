@@ -1,0 +1,566 @@
+"""A client that is paired, closed and faulted, by whom and when ever: in both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+import pairbus
+from pairbus.client.sdk import backlog_queues
+from pairbus.client.sdk.errors import ClientFaulted, PairingError, SequenceNumberUnknown
+from pairbus.client.sdk.messages import UnknownSequenceNumber
+from tests.client.shells.both import Others, is_waiting, until
+from tests.client.shells.stage import Stage
+from tests.pairing.shells import AsyncioShell, bare
+
+
+def outcomes(*calls: Any) -> list[str]:
+    """What became of each: `ok`, or the name of its error."""
+    errors = [call.exception(30) for call in calls]
+    return sorted("ok" if error is None else type(error).__name__ for error in errors)
+
+
+# --- pairing
+
+
+@pytest.mark.req("A-01")
+@pytest.mark.req("A-11")
+def test_two_that_pair_one_client_at_once_pair_it_once(stage: Stage, others: Others) -> None:
+    client = stage.client()
+
+    calls = [others.begin(client.pair_namespace, stage.options()) for _ in range(3)]
+
+    assert outcomes(*calls) == ["PairingError", "PairingError", "ok"]
+    assert client.pairing is not None
+
+
+@pytest.mark.req("A-11")
+def test_two_clients_that_pair_with_the_same_options_at_once_pair_once(
+    stage: Stage, others: Others
+) -> None:
+    clients = [stage.client() for _ in range(3)]
+    options = stage.options()
+
+    calls = [others.begin(client.pair_namespace, options) for client in clients]
+
+    assert outcomes(*calls) == ["PairingError", "PairingError", "ok"]
+    assert [client.pairing is None for client in clients].count(True) == 2
+
+
+@pytest.mark.req("A-07")
+def test_a_pairing_that_fails_leaves_the_client_as_it_was_and_the_options_for_another(
+    stage: Stage,
+) -> None:
+    client = stage.client()
+    options = stage.options()
+
+    with stage.secondary.faults.cannot_manage(), pytest.raises(PairingError):
+        client.pair_namespace(options)
+
+    assert client.pairing is None
+    assert stage.told == []
+    with client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("as before"))
+    client.pair_namespace(options)
+    assert client.pairing is not None
+
+
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize("connections", ["ready", "lazy"])
+def test_a_secondary_that_takes_no_link_is_told_and_nothing_is_left_of_the_pairing(
+    stage: Stage, connections: str
+) -> None:
+    client = stage.client()
+    wrong = re.sub("SharedAccessKey=[^;]*", "SharedAccessKey=b3RoZXI=", stage.secondary_text)
+    options = stage.options(factory=stage.client(wrong), secondary_connections=connections)
+    before = stage.background()
+
+    with pytest.raises(PairingError, match="does not take a sender's link to backlog queue"):
+        client.pair_namespace(options)
+
+    assert client.pairing is None
+    assert not options.is_paired
+    assert stage.told == []
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("A-01")
+def test_a_sender_made_before_the_pairing_is_paired_and_known(stage: Stage) -> None:
+    client = stage.client()
+    sender = stage.sender(client)
+    client.pair_namespace(stage.options())
+
+    assert [entity.path for entity in client.pairing.status().entities] == ["orders"]
+    with stage.outage:
+        sender.send_messages(ServiceBusMessage("a"))
+    assert "Diverted" in stage.kinds()
+
+
+def test_an_observer_that_is_told_of_the_pairing_finds_it(stage: Stage) -> None:
+    client = stage.client()
+    found: list[Any] = []
+
+    def look(event: Any) -> None:
+        if type(event).__name__ == "Paired":
+            found.append(bare(client).pairing.status().backlog_queues)
+            found.append(options_of(client).is_paired)
+
+    client.pair_namespace(stage.options(observers=[look]))
+
+    assert found == [client.pairing.backlog_queues, True]
+
+
+def options_of(client: Any) -> Any:
+    return bare(client).pairing.options
+
+
+# --- closing
+
+
+def close_soon(stage: Stage, client: Any) -> None:
+    """As an application's observer would do it."""
+    if isinstance(stage.shell, AsyncioShell):
+        closing = asyncio.get_running_loop().create_task(bare(client).close())
+        closing.add_done_callback(lambda task: task.result())
+    else:
+        client.close()
+
+
+@pytest.mark.req("C-02")
+def test_a_client_that_is_closed_when_it_is_told_of_its_pairing_is_closed(stage: Stage) -> None:
+    client = stage.client()
+    before = stage.background()
+    options = stage.options(observers=[lambda event: close_soon(stage, client)])
+
+    client.pair_namespace(options)
+
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+    with pytest.raises(ValueError, match="has been closed"):
+        stage.sender(client)
+
+
+@pytest.mark.req("C-02")
+def test_a_client_that_is_closed_while_it_is_paired_stays_unpaired(
+    stage: Stage, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.client()
+    options = stage.options()
+    before = stage.background()
+    prepare = "prepare" if stage.shell.name == "sync" else "prepare_async"
+    real = getattr(backlog_queues, prepare)
+
+    def prepare_and_close(manager: Any, names: Any) -> Any:
+        found = real(manager, names)
+        client.close()
+        return found
+
+    async def prepare_and_close_async(manager: Any, names: Any) -> Any:
+        found = await real(manager, names)
+        await bare(client).close()
+        return found
+
+    replaced = prepare_and_close if prepare == "prepare" else prepare_and_close_async
+    monkeypatch.setattr(backlog_queues, prepare, replaced)
+
+    with pytest.raises(PairingError, match="has been closed"):
+        client.pair_namespace(options)
+
+    assert client.pairing is None
+    assert not options.is_paired
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
+def test_a_client_may_be_closed_twice_and_by_many_at_once(stage: Stage, others: Others) -> None:
+    before = stage.background()
+    client = stage.pair()
+    with client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("a"))
+
+    calls = [others.begin(client.close) for _ in range(3)]
+
+    assert outcomes(*calls) == ["ok", "ok", "ok"]
+    client.close()
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+    assert stage.kinds().count("Closed") == 1
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("moment", ["FailedOver", "Diverted"])
+def test_a_client_may_be_closed_by_who_is_told_of(stage: Stage, moment: str) -> None:
+    before = stage.background()
+    client = stage.pair(secondary_connections="lazy")
+    sender = stage.sender(client)
+
+    def close(event: Any) -> None:
+        if type(event).__name__ == moment:
+            close_soon(stage, client)
+
+    client.pairing.observe(close)
+    errors: list[Exception] = []
+    with stage.outage:
+        try:
+            sender.send_messages(ServiceBusMessage("a"))
+        except Exception as error:
+            errors.append(error)
+
+    assert not errors or "closed" in str(errors[0]), "safe, or refused because it is closed"
+    assert client.pairing.status().entity("orders").diverted == (not errors)
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.req("G-03")
+def test_a_client_may_be_closed_by_who_is_told_of_a_ping(stage: Stage) -> None:
+    before = stage.background()
+    client = stage.pair(ping_primary_interval=timedelta(seconds=1))
+    closed: list[Any] = []
+
+    def close(event: Any) -> None:
+        if type(event).__name__ == "PingSent":
+            close_soon(stage, client)
+            closed.append(event)
+
+    client.pairing.observe(close)
+    with stage.outage:
+        stage.sender(client).send_messages(ServiceBusMessage("a"))
+        until(lambda: closed, "a ping was sent")
+
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+    assert stage.kinds().count("PingSent") == 1
+
+
+@pytest.mark.req("C-02")
+def test_closing_ends_a_send_that_waits_for_a_silent_primary(stage: Stage, others: Others) -> None:
+    before = stage.background()
+    client = stage.pair(send_timeout=timedelta(minutes=10))
+    sender = stage.sender(client)
+    with stage.primary.faults.hang():
+        call = others.begin(sender.send_messages, ServiceBusMessage("a"))
+        assert is_waiting(call, 0.5)
+        began = time.monotonic()
+
+        client.close()
+
+        assert time.monotonic() - began < 5
+        assert isinstance(call.exception(5), ValueError), "it was closed; nobody was silent"
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
+def test_closing_ends_all_sends_that_share_a_sender_of_a_silent_primary(
+    stage: Stage, others: Others
+) -> None:
+    before = stage.background()
+    minutes = timedelta(minutes=10)
+    client = stage.pair(send_timeout=minutes, failover_interval=minutes)
+    sender = stage.sender(client)
+    with stage.primary.faults.hang():
+        calls = [others.begin(sender.send_messages, ServiceBusMessage("a")) for _ in range(10)]
+        assert is_waiting(calls[0], 0.5)
+        began = time.monotonic()
+
+        client.close()
+
+        assert time.monotonic() - began < 4
+        assert all(call.exception(10) is not None for call in calls)
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("seconds", [0.005, 0.02, 0.05, 0.2])
+def test_closing_leaves_nothing_of_a_link_that_is_just_being_opened(
+    stage: Stage, others: Others, seconds: float
+) -> None:
+    before = stage.background()
+    client = stage.pair(secondary_connections="lazy")
+    sender = stage.sender(client)
+    call = others.begin(sender.send_messages, ServiceBusMessage("a"))
+    time.sleep(seconds)  # opening takes the SDK half a second
+
+    client.close()
+
+    error = call.exception(10)
+    assert error is None or (isinstance(error, ValueError) and "closed" in str(error))
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+@pytest.mark.req("C-02")
+def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
+    stage: Stage, others: Others
+) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    counts = {"sent": 0, "diverted": 0}
+
+    def send_until_closed() -> BaseException:
+        for _ in range(100_000):
+            try:
+                sender.send_messages(ServiceBusMessage("a"))
+            except Exception as error:
+                return error
+            counts["sent"] += 1
+        raise AssertionError("it was never closed")
+
+    calls = [others.begin(send_until_closed) for _ in range(8)]
+    until(lambda: counts["sent"] > 50, "some are sent")
+    with stage.outage:
+        until(lambda: stage.kinds().count("Diverted") > 20, "some are diverted")
+        status = client.pairing.status
+        client.close()
+        errors = [call.result(30) for call in calls]
+
+    assert {type(error) for error in errors} == {ValueError}
+    entity = status().entity("orders")
+    # What was told as sent or diverted is at least what the callers know of.
+    assert entity.sent + entity.diverted >= counts["sent"]
+
+
+def test_a_paired_client_that_is_closed_makes_no_senders(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    client.close()
+
+    with pytest.raises(ValueError, match="cannot make a sender for 'orders'"):
+        stage.sender(client)
+    with pytest.raises(ValueError, match="already been shutdown"):
+        sender.send_messages(ServiceBusMessage("a"))
+
+
+def test_the_secondarys_own_client_stays_open_when_the_primarys_is_closed(stage: Stage) -> None:
+    secondary = stage.client(stage.secondary_text)
+    client = stage.pair(factory=secondary)
+    client.close()
+
+    with secondary.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("a"))
+
+
+@pytest.mark.req("F-07")
+def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_is_told(
+    stage: Stage,
+) -> None:
+    secondary = stage.client(stage.secondary_text)
+    client = stage.pair(factory=secondary)
+    sender = stage.sender(client)
+    with stage.outage:
+        sender.send_messages(ServiceBusMessage("a"))
+        secondary.close()
+
+        with pytest.raises(pairbus.BacklogExhausted) as caught:
+            sender.send_messages(ServiceBusMessage("b"))
+
+    assert "closed" in str(caught.value.backlog_error)
+
+
+# --- faulting
+
+
+@pytest.mark.req("C-01")
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_a_faulted_client_says_why_whatever_is_asked_of_it(stage: Stage, is_paired: bool) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    sender = stage.sender(client)
+    sender.send_messages(ServiceBusMessage("a"))
+    later = datetime.now(UTC) + timedelta(hours=1)
+
+    client.fault("its partner is gone")
+
+    for ask in (
+        lambda: sender.send_messages(ServiceBusMessage("a")),
+        lambda: sender.schedule_messages(ServiceBusMessage("a"), later),
+        lambda: sender.cancel_scheduled_messages(1),
+        sender.create_message_batch,
+        sender.__enter__,
+        lambda: stage.sender(client),
+        lambda: client.get_topic_sender("orders"),
+        lambda: client.get_queue_receiver("orders"),
+        lambda: client.get_subscription_receiver("orders", "all"),
+        lambda: client.pair_namespace(stage.options()),
+    ):
+        with pytest.raises(ClientFaulted, match="its partner is gone") as caught:
+            ask()
+        assert caught.value.which == ("primary" if is_paired else "secondary")
+
+
+# --- the syphon
+
+
+class Syphon:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.started = 0
+        self.stopped = 0
+
+    def start(self, context: Any) -> None:
+        self.started += 1
+        if self.error is not None:
+            raise self.error
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.req("A-06")
+@pytest.mark.req("C-02")
+def test_a_syphon_runs_from_the_pairing_to_the_end(stage: Stage) -> None:
+    syphon = Syphon()
+    secondary = stage.client(stage.secondary_text)
+    client = stage.pair(enable_syphon=True, syphon=syphon, factory=secondary)
+    assert (syphon.started, syphon.stopped) == (1, 0)
+
+    client.close()
+    assert syphon.stopped == 1
+    secondary.close()
+    assert syphon.stopped == 1
+
+
+@pytest.mark.req("A-06")
+@pytest.mark.req("A-07")
+def test_a_syphon_that_does_not_start_leaves_the_client_unpaired(stage: Stage) -> None:
+    client = stage.client()
+    options = stage.options(enable_syphon=True, syphon=Syphon(RuntimeError("no Java")))
+    before = stage.background()
+
+    with pytest.raises(RuntimeError, match="no Java"):
+        client.pair_namespace(options)
+
+    assert client.pairing is None
+    assert not options.is_paired
+    assert stage.told == []
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+    client.pair_namespace(stage.options())
+
+
+# --- what asyncio may do
+
+
+def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
+    asyncio_stage: Stage,
+) -> None:
+    client, options = asyncio_stage.client(), asyncio_stage.options()
+    before = asyncio_stage.background()
+
+    async def cancelled(turns: int) -> bool:
+        pairing = asyncio.create_task(bare(client).pair_namespace(bare(options)))
+        for _ in range(turns):
+            await asyncio.sleep(0.01)
+        is_cancelled = pairing.cancel()
+        try:
+            await pairing
+        except asyncio.CancelledError:
+            return is_cancelled
+        raise AssertionError("it was paired before it could be cancelled")
+
+    for turns in (1, 3, 8, 20):
+        assert asyncio_stage.shell.call(cancelled, turns)
+        assert client.pairing is None
+        until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
+    client.pair_namespace(options)
+
+
+@pytest.mark.req("C-02")
+def test_closing_that_is_cancelled_can_be_repeated(asyncio_stage: Stage) -> None:
+    before = asyncio_stage.background()
+    client = asyncio_stage.pair()
+
+    async def interrupted(turns: int) -> None:
+        closing = asyncio.create_task(bare(client).close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+
+    for turns in (1, 2, 4):
+        asyncio_stage.shell.call(interrupted, turns)
+    client.close()
+
+    until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
+
+
+FORGOTTEN = """
+import asyncio, sys
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from pairbus.aio import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+
+async def main(primary, secondary, ca_file):
+    client = ServiceBusClient.from_connection_string(primary)
+    manager = ServiceBusAdministrationClient.from_connection_string(
+        secondary, connection_verify=ca_file)
+    await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(
+        manager, ServiceBusClient.from_connection_string(secondary), 1,
+        primary_namespace_name="forgotten"))
+    await client.get_queue_sender("orders").send_messages(ServiceBusMessage("a"))
+    print("sent")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_loop_that_ends_without_closing_its_client_ends(asyncio_stage: Stage) -> None:
+    given = (asyncio_stage.primary_text, asyncio_stage.secondary_text)
+
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            FORGOTTEN,
+            *given,
+            str(asyncio_stage.broker.ca_file),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert ran.stdout == "sent\n"
+    assert ran.returncode == 0
+    assert "pending" not in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_program_that_ends_without_closing_its_client_ends(blocking_stage: Stage) -> None:
+    code = FORGOTTEN.replace("async def", "def").replace("await ", "").replace(".aio", "")
+    code = code.replace("asyncio.run(main(*sys.argv[1:]))", "main(*sys.argv[1:])")
+    given = (blocking_stage.primary_text, blocking_stage.secondary_text)
+
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *given, str(blocking_stage.broker.ca_file)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
+
+
+# --- senders
+
+
+def test_a_sender_that_nobody_has_any_more_is_gone(stage: Stage) -> None:
+    client = stage.pair()
+    client.get_queue_sender("orders")
+    gc.collect()
+
+    assert list(bare(client)._state._senders) == []
+    assert [entity.path for entity in client.pairing.status().entities] == ["orders"]
+
+
+def test_a_number_of_a_diverted_message_is_not_cancelled_nor_are_the_others(stage: Stage) -> None:
+    sender = stage.sender(stage.client())
+    unknown = UnknownSequenceNumber(backlog_queue="q", message_id="7")
+
+    with pytest.raises(SequenceNumberUnknown, match="Nothing of this call was cancelled"):
+        sender.cancel_scheduled_messages([1, unknown])

@@ -1,0 +1,143 @@
+"""A sender of the SDK that tells a failure at once, and leaves nothing open: in both shells."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+
+from tests.client.shells.both import until
+from tests.client.shells.stage import Stage
+from tests.pairing.shells import bare
+
+MESSAGE = ServiceBusMessage("a")
+
+
+def keeping_alive(sender: Any) -> Any:
+    return bare(sender)._handler._keep_alive_thread
+
+
+def is_alive(keeping: Any) -> bool:
+    return keeping.is_alive() if hasattr(keeping, "is_alive") else not keeping.done()
+
+
+def sockets() -> int:
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue  # it was that of the listing
+    return sum(link.startswith("socket:") for link in links)
+
+
+def opened(stage: Stage, **settings: Any) -> Any:
+    """A sender with an open link, of a client that is not paired."""
+    sender = stage.sender(stage.client(**settings))
+    sender.send_messages(MESSAGE)
+    return sender
+
+
+def test_a_lost_connection_is_told_without_waiting_for_the_keep_alive(stage: Stage) -> None:
+    sender = opened(stage)
+    with stage.outage:
+        began = time.monotonic()
+
+        with pytest.raises(ServiceBusConnectionError):
+            sender.send_messages(MESSAGE)
+
+        assert time.monotonic() - began < 0.5, "the SDK's own takes up to a second more"
+
+
+def test_the_keep_alive_ends_with_its_link(stage: Stage) -> None:
+    sender = opened(stage)
+    keeping = keeping_alive(sender)
+    assert is_alive(keeping)
+
+    with stage.outage, pytest.raises(ServiceBusConnectionError):
+        sender.send_messages(MESSAGE)
+
+    until(lambda: not is_alive(keeping), "it ends")
+
+
+def test_nothing_of_a_failed_link_is_left_when_the_sender_is_closed(stage: Stage) -> None:
+    before = stage.background()
+    sender = opened(stage)
+    for _ in range(2):
+        with stage.outage, pytest.raises(ServiceBusConnectionError):
+            sender.send_messages(MESSAGE)
+        sender.send_messages(MESSAGE)
+
+    sender.close()
+
+    assert not stage.has_left(before)
+
+
+@pytest.mark.req("A-10")
+@pytest.mark.parametrize("error", [MessageSizeExceededError, ServiceBusServerBusyError])
+def test_a_link_that_survives_an_error_is_kept_alive_as_before(
+    stage: Stage, error: type[Exception]
+) -> None:
+    sender = opened(stage)
+    keeping, handler = keeping_alive(sender), bare(sender)._handler
+
+    if error is MessageSizeExceededError:
+        with pytest.raises(error):
+            sender.send_messages(ServiceBusMessage("x" * 300_000))
+    else:
+        with stage.primary.faults.throttle(), pytest.raises(error):
+            sender.send_messages(MESSAGE)
+
+    assert bare(sender)._handler is handler
+    assert keeping_alive(sender) is keeping
+    assert is_alive(keeping)
+
+
+@pytest.mark.req("C-02")
+def test_the_socket_of_a_lost_connection_is_closed_and_not_left_to_the_collector(
+    stage: Stage,
+) -> None:
+    sender = opened(stage)
+    gc.collect()
+    until(lambda: sockets() > 0)
+    before = sockets()
+    gc.disable()
+    try:
+        with stage.outage, pytest.raises(ServiceBusConnectionError):
+            sender.send_messages(MESSAGE)
+        # Its own, and its peer's, which is in this process too.
+        until(lambda: sockets() <= before - 2, "both ends are closed")
+    finally:
+        gc.enable()
+
+
+@pytest.mark.req("R-03")
+def test_a_busy_service_is_told_at_once_where_the_client_is_paired(stage: Stage) -> None:
+    client = stage.client(retry_total=3)
+    client.pair_namespace(stage.options())
+    sender = stage.sender(client)
+    sender.send_messages(MESSAGE)
+
+    with stage.primary.faults.throttle() as busy, pytest.raises(ServiceBusServerBusyError):
+        sender.send_messages(MESSAGE, timeout=5)
+
+    assert busy.hits == 1, "no time to wait, so it is not asked again"
+
+
+@pytest.mark.req("A-10")
+def test_a_client_that_is_not_paired_retries_as_the_sdk_does(stage: Stage) -> None:
+    sender = opened(stage, retry_total=1, retry_backoff_factor=0.01)
+
+    with stage.primary.faults.throttle() as busy, pytest.raises(ServiceBusServerBusyError):
+        sender.send_messages(MESSAGE)
+
+    assert busy.hits == 2

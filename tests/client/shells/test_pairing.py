@@ -1,0 +1,329 @@
+"""What a pairing does in the background, with real connections: in both shells."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusConnectionError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.client.route.router import Ping
+from pairbus.client.sdk import private as internals
+from pairbus.client.sdk.errors import PairingError
+from pairbus.events import PingSent
+from tests.client.shells.both import until
+from tests.client.shells.stage import Stage
+from tests.pairing.shells import bare
+
+
+def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
+    """And the first ping that is due then."""
+    with stage.outage:
+        (sender or stage.sender(client)).send_messages(ServiceBusMessage("a"))
+    with bare(client).pairing.deciding() as router:
+        [ping] = router.due(now=bare(client).pairing.clock() + 3600)
+    assert isinstance(ping, Ping)
+    return ping
+
+
+def do(stage: Stage, client: Any, ping: Ping) -> None:
+    """As the keeper would."""
+    stage.run(bare(client).pairing._ping, ping)
+
+
+def count(stage: Stage) -> int:
+    """How many messages the primary's queue has."""
+    with ServiceBusAdministrationClient.from_connection_string(
+        stage.primary_text, connection_verify=str(stage.broker.ca_file)
+    ) as admin:
+        return admin.get_queue_runtime_properties("orders").total_message_count or 0
+
+
+# --- pings
+
+
+@pytest.mark.req("G-02")
+@pytest.mark.req("F-08")
+@pytest.mark.parametrize("mode", ["message", "link"])
+def test_a_ping_that_is_answered_brings_the_entity_back_and_leaves_no_message(
+    stage: Stage, mode: str
+) -> None:
+    client = stage.pair(ping_mode=mode)
+    ping = fail_over(stage, client)
+    before = count(stage)
+
+    do(stage, client, ping)
+
+    assert client.pairing.status().failed_over == ()
+    assert stage.kinds()[-2:] == ["PingSent", "FailedBack"]
+    assert count(stage) == before
+
+
+@pytest.mark.req("G-02")
+@pytest.mark.parametrize("mode", ["message", "link"])
+def test_a_ping_that_is_not_answered_leaves_it_failed_over_with_the_reason(
+    stage: Stage, mode: str
+) -> None:
+    client = stage.pair(ping_mode=mode)
+    ping = fail_over(stage, client)
+
+    with stage.outage:
+        do(stage, client, ping)
+
+    [told] = [event for event in stage.told if isinstance(event, PingSent)]
+    assert not told.answered
+    assert told.error is not None
+    entity = client.pairing.status().entity("orders")
+    assert (entity.state, entity.pings_sent, entity.pings_answered) == ("failed over", 1, 0)
+
+
+@pytest.mark.req("G-03")
+def test_a_ping_that_is_not_wanted_any_more_is_not_sent(stage: Stage) -> None:
+    client = stage.pair()
+    ping = fail_over(stage, client)
+    client.pairing.mark_path_healthy("orders")
+
+    do(stage, client, ping)
+
+    assert "PingSent" not in stage.kinds()
+
+
+@pytest.mark.req("C-02")
+def test_pinging_leaves_nothing_behind(stage: Stage) -> None:
+    client = stage.pair(secondary_connections="lazy")
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    sender.close()
+    until(lambda: not _links(stage), "what the outage broke has ended")
+    before = stage.background()
+
+    do(stage, client, ping)
+
+    until(lambda: not stage.has_left(before), "nothing of it runs")
+
+
+def _links(stage: Stage) -> list[str]:
+    return [name for name in stage.background() if "_close" in name]
+
+
+@pytest.mark.req("G-02")
+def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
+    client = stage.pair(send_timeout=timedelta(seconds=1))
+    ping = fail_over(stage, client)
+
+    with stage.primary.faults.hang():
+        do(stage, client, ping)
+
+    [told] = [event for event in stage.told if isinstance(event, PingSent)]
+    assert not told.answered
+
+
+# --- links for the way back
+
+
+def is_open(sender: Any) -> bool:
+    return internals.is_attached(bare(sender))
+
+
+@pytest.mark.req("F-08")
+def test_the_links_of_an_entity_are_open_before_it_comes_back(stage: Stage) -> None:
+    client = stage.pair()
+    sender, another = stage.sender(client), stage.sender(client, "ORDERS")
+    another.send_messages(ServiceBusMessage("before"))
+    ping = fail_over(stage, client, sender)
+    opened: list[tuple[str, bool, bool]] = []
+    client.pairing.observe(
+        lambda event: opened.append((type(event).__name__, is_open(sender), is_open(another)))
+    )
+
+    do(stage, client, ping)
+
+    assert opened == [("PingSent", True, True), ("FailedBack", True, True)]
+    links = [bare(each)._handler for each in (sender, another)]
+    for each in (sender, another):
+        each.send_messages(ServiceBusMessage("after"))
+    assert [bare(each)._handler for each in (sender, another)] == links, "and are what is used"
+    assert client.pairing.status().entity("orders").sent == 3
+
+
+def test_a_sender_that_nobody_has_used_gets_no_link(stage: Stage) -> None:
+    client = stage.pair()
+    unused, closed = stage.sender(client), stage.sender(client)
+    closed.send_messages(ServiceBusMessage("a"))
+    closed.close()
+    elsewhere = stage.sender(client, "others")
+
+    do(stage, client, fail_over(stage, client))
+
+    assert client.pairing.status().failed_over == ()
+    for each in (unused, closed, elsewhere):
+        assert bare(each)._handler is None
+
+
+def test_a_sender_that_was_made_in_the_outage_gets_one(stage: Stage) -> None:
+    client = stage.pair()
+    ping = fail_over(stage, client)
+    late, entered = stage.sender(client), stage.sender(client)
+    late.send_messages(ServiceBusMessage("b"))
+    entered.__enter__()
+
+    do(stage, client, ping)
+
+    assert is_open(late)
+    assert is_open(entered)
+
+
+@pytest.mark.req("F-08")
+def test_a_link_that_cannot_be_opened_keeps_nobody_from_the_primary(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair()
+    sender, another = stage.sender(client), stage.sender(client)
+    another.send_messages(ServiceBusMessage("before"))
+    ping = fail_over(stage, client, sender)
+
+    def refuse(_: float) -> Any:
+        raise ServiceBusConnectionError(message="refused")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(bare(sender), "_open", refuse)
+        do(stage, client, ping)
+
+    assert client.pairing.status().failed_over == ()
+    assert is_open(another)
+    assert not is_open(sender)
+    sender.send_messages(ServiceBusMessage("after"))
+    assert client.pairing.status().entity("orders").sent == 2
+
+
+def test_a_sender_that_is_being_used_is_left_alone(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    turn = bare(sender).turn
+    assert stage.run(turn.take_at_once)
+
+    do(stage, client, ping)
+
+    assert bare(sender)._handler is None
+    assert client.pairing.status().failed_over == ()
+    stage.run(turn.release)
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("what", ["client", "sender"])
+def test_closing_does_not_wait_for_a_link_that_is_being_opened(
+    stage: Stage, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair(secondary_connections="lazy")
+    sender = stage.sender(client)
+    ping = fail_over(stage, client, sender)
+    pairing = bare(client).pairing
+    is_hanging, to_be_opened = threading.Event(), pairing.to_be_opened
+    with ExitStack() as hanging:
+
+        def hang(ping: Ping) -> Any:
+            hanging.enter_context(stage.primary.faults.hang())
+            is_hanging.set()
+            return to_be_opened(ping)
+
+        monkeypatch.setattr(pairing, "to_be_opened", hang)
+        pinging = threading.Thread(target=do, args=(stage, client, ping))
+        pinging.start()
+        assert is_hanging.wait(10)
+        until(lambda: bare(sender)._handler is not None, "it is being opened")
+        began = time.monotonic()
+        (client if what == "client" else sender).close()
+
+        assert time.monotonic() - began < 9
+        pinging.join(10)
+        assert not pinging.is_alive()
+        assert bare(sender)._handler is None
+
+
+# --- connections that are kept ready
+
+
+def lanes_of(client: Any) -> Any:
+    return bare(client).pairing.lanes
+
+
+def test_what_a_new_sender_would_divert_to_is_made_ready(stage: Stage) -> None:
+    client = stage.pair()
+
+    stage.sender(client)
+
+    queue = client.pairing.status().entity("orders").backlog_queue
+    until(lambda: lanes_of(client).has_ready(queue), "a connection is ready")
+
+
+def test_where_connections_are_made_lazily_none_is_made_until_it_is_needed(stage: Stage) -> None:
+    client = stage.pair(secondary_connections="lazy")
+    stage.sender(client)
+
+    assert not any(lanes_of(client).has_ready(queue) for queue in client.pairing.backlog_queues)
+
+
+def test_a_connection_that_was_lost_is_made_ready_again(stage: Stage) -> None:
+    client = stage.pair(backlog_queue_count=1)
+    [queue] = client.pairing.backlog_queues
+    stage.sender(client)
+    until(lambda: lanes_of(client).has_ready(queue), "a connection is ready")
+    stage.run(lanes_of(client).drop)
+    assert not lanes_of(client).has_ready(queue)
+
+    stage.sender(client)
+
+    until(lambda: lanes_of(client).has_ready(queue), "another is ready")
+
+
+# --- the secondary
+
+
+def test_what_is_dangerous_about_a_queue_that_was_there_is_logged(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{stage.name}/x-servicebus-transfer/0"
+    with ServiceBusAdministrationClient.from_connection_string(
+        stage.secondary_text, connection_verify=str(stage.broker.ca_file)
+    ) as admin:
+        admin.create_queue(name, requires_duplicate_detection=True)
+
+    with caplog.at_level(logging.WARNING, "pairbus.pairing"):
+        client = stage.pair()
+
+    assert client.pairing is not None
+    assert any(
+        name in record.getMessage() and "duplicate" in record.getMessage()
+        for record in caplog.records
+    )
+
+
+# --- another process
+
+
+def test_a_child_process_cannot_send_and_its_close_leaves_the_parents_connections_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    sender.send_messages(ServiceBusMessage("a"))
+
+    with monkeypatch.context() as forked:
+        forked.setattr("pairbus.client.pairing._forks", 1)
+        with pytest.raises(PairingError, match="make and pair a client in the child process"):
+            sender.send_messages(ServiceBusMessage("b"))
+        client.close()
+
+    assert bare(sender)._running
+    assert not client.pairing.status().is_closed
+    # In the parent it would not be closed; here one object stands for both.
+    bare(client)._state.is_closed = False
+    sender.send_messages(ServiceBusMessage("c"))

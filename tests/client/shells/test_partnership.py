@@ -1,0 +1,353 @@
+"""Where a syphon runs, the two clients of a pair end together: in both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pairbus.client.aio import partnership as aio_partnership
+from pairbus.client.blocking import partnership as blocking_partnership
+from pairbus.client.route.partners import GRACE_SECONDS, Partners
+from pairbus.client.sdk.errors import ClientFaulted
+from pairbus.client.state import ClientState
+from pairbus.client.syphon import STOP_SECONDS_MAX, SyphonContext
+from tests.client.shells.both import AsyncioSide, Others, Side, until
+
+SHORT_SECONDS = 0.2
+
+pytestmark = pytest.mark.req("C-01")
+
+
+class Client:
+    """As much of a client as the partnership knows: it ends, and may be faulted."""
+
+    def __init__(self, host: str) -> None:
+        self.fully_qualified_namespace = host
+        self._state: ClientState[Any] = ClientState(self)
+        self.faults: list[str] = []
+
+    def close(self) -> None:
+        self._end("closed")
+
+    def fault(self, reason: str) -> None:
+        self.faults.append(reason)
+        self._state.set_fault(reason)
+        self._end(f"faulted: {reason}")
+
+    def _end(self, reason: str) -> None:
+        for listener in self._state.end():
+            listener(reason)
+
+
+class AsyncClient(Client):
+    async def close(self) -> None:  # type: ignore[override]
+        await self._end("closed")
+
+    async def fault(self, reason: str) -> None:  # type: ignore[override]
+        self.faults.append(reason)
+        self._state.set_fault(reason)
+        await self._end(f"faulted: {reason}")
+
+    async def _end(self, reason: str) -> None:  # type: ignore[override]
+        for listener in self._state.end():
+            await listener(reason)
+
+
+class Syphon:
+    def __init__(self) -> None:
+        self.context: SyphonContext | None = None
+        self.stops: list[float] = []
+        self.stopped_in: list[str] = []
+        self.start_error: Exception | None = None
+        self.stop_error: Exception | None = None
+        self.started = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    @property
+    def is_running(self) -> bool:
+        return self.context is not None and not self.stops
+
+    def start(self, context: SyphonContext) -> None:
+        self.started.set()
+        assert self.gate.wait(10)
+        if self.start_error is not None:
+            raise self.start_error
+        self.context = context
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        assert self.context is not None or self.start_error is not None, "it has not started"
+        self.stops.append(timeout_seconds)
+        self.stopped_in.append(threading.current_thread().name)
+        if self.stop_error is not None:
+            raise self.stop_error
+
+
+class Pair:
+    """Two clients and a syphon, in one shell."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        kind = Client if side.name == "sync" else AsyncClient
+        self.primary: Any = kind("contoso")
+        self.secondary: Any = kind("backup")
+        self.syphon = Syphon()
+        pairing: Any = SimpleNamespace(
+            namespace="contoso",
+            clock=time.monotonic,
+            backlog_queues=("a", "b"),
+            options=SimpleNamespace(
+                messaging_factory=self.secondary, secondary_namespace_manager="manager"
+            ),
+        )
+        module: Any = blocking_partnership if side.name == "sync" else aio_partnership
+        self.partnership = side.call(module.Partnership, self.primary, pairing, self.syphon)
+
+    def start(self) -> None:
+        self.side.call(self.partnership.start)
+
+    def close(self, client: Any) -> None:
+        self.side.call(client.close)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grace is five seconds; that it is so is told below."""
+    for module in (blocking_partnership, aio_partnership):
+        monkeypatch.setattr(module, "Partners", lambda: Partners(SHORT_SECONDS))
+
+
+@pytest.fixture
+def pair(side: Side) -> Pair:
+    return Pair(side)
+
+
+def partner_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name in ("pairbus-partner", "pairbus-fault")]
+
+
+def partner_tasks(side: AsyncioSide) -> list[str]:
+    async def named() -> list[str]:
+        return [t.get_name() for t in asyncio.all_tasks() if t.get_name() == "pairbus-partner"]
+
+    return list(side.call(named))
+
+
+# --- starting
+
+
+@pytest.mark.req("A-06")
+def test_the_syphon_is_started_with_what_it_works_with(pair: Pair) -> None:
+    pair.start()
+
+    context = pair.syphon.context
+    assert context is not None
+    assert context.namespace == "contoso"
+    assert (context.primary, context.secondary) == (pair.primary, pair.secondary)
+    assert context.manager == "manager"
+    assert context.backlog_queues == ("a", "b")
+
+
+@pytest.mark.req("A-06")
+def test_what_it_raises_when_it_starts_is_told(pair: Pair) -> None:
+    pair.syphon.start_error = RuntimeError("no Java")
+
+    with pytest.raises(RuntimeError, match="no Java"):
+        pair.start()
+
+    pair.side.call(pair.partnership.abandon)
+    assert pair.syphon.stops == [STOP_SECONDS_MAX]
+
+
+# --- ending
+
+
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_when_one_closes_and_its_partner_does_not_the_partner_is_faulted(
+    pair: Pair, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.start()
+    closing, partner = (
+        (pair.primary, pair.secondary) if first == "primary" else (pair.secondary, pair.primary)
+    )
+
+    with caplog.at_level(logging.WARNING, "pairbus"):
+        pair.close(closing)
+        assert partner.faults == [], "it has a moment to follow"
+        until(lambda: partner.faults, "it is faulted")
+
+    [reason] = partner.faults
+    assert reason == (
+        f"the {first} namespace's client ended (closed), and its partner did not within 0.2 seconds"
+    )
+    with pytest.raises(ClientFaulted, match="ended after its partner"):
+        partner._state.check()
+    assert closing.faults == []
+    assert any("faulting the" in record.getMessage() for record in caplog.records)
+
+
+def test_the_moment_is_five_seconds() -> None:
+    partners = Partners()
+    partners.ended("primary", now=100.0, reason="closed")
+
+    assert GRACE_SECONDS == 5.0
+    assert partners.due(now=104.9) is None
+    fault = partners.due(now=105.0)
+    assert fault is not None
+    assert fault.which == "secondary"
+
+
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_partners_that_close_one_after_the_other_are_not_faulted(pair: Pair, first: str) -> None:
+    pair.start()
+    both = [pair.primary, pair.secondary]
+    if first == "secondary":
+        both.reverse()
+
+    for client in both:
+        pair.close(client)
+    time.sleep(2 * SHORT_SECONDS)
+
+    assert pair.primary.faults == pair.secondary.faults == []
+
+
+def test_a_client_that_faults_takes_its_partner_along(pair: Pair) -> None:
+    pair.start()
+
+    pair.side.call(pair.primary.fault, "out of memory")
+
+    until(lambda: pair.secondary.faults, "the secondary is faulted")
+    assert "ended (faulted: out of memory)" in pair.secondary.faults[0]
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_the_syphon_is_stopped_once_as_soon_as_one_of_them_ends(pair: Pair, first: str) -> None:
+    pair.start()
+
+    pair.close(getattr(pair, first))
+    assert pair.syphon.stops == [STOP_SECONDS_MAX]
+
+    pair.close(pair.primary)
+    pair.close(pair.secondary)
+    assert pair.syphon.stops == [STOP_SECONDS_MAX]
+
+
+def test_a_syphon_that_does_not_stop_well_is_logged_and_the_client_closes(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.start()
+    pair.syphon.stop_error = RuntimeError("stuck")
+
+    pair.close(pair.primary)
+
+    assert any("did not stop well" in record.getMessage() for record in caplog.records)
+    until(lambda: pair.secondary.faults, "the secondary is faulted all the same")
+
+
+@pytest.mark.req("C-02")
+def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocking_partnership, aio_partnership):
+        monkeypatch.setattr(module, "Partners", lambda: Partners(60.0))
+    pair = Pair(side)
+    pair.start()
+
+    pair.close(pair.primary)
+    pair.close(pair.secondary)
+
+    until(lambda: partner_threads() == [], "no thread waits")
+    if isinstance(pair.side, AsyncioSide):
+        side = pair.side
+        until(lambda: partner_tasks(side) == [], "no task waits")
+    for client in (pair.primary, pair.secondary):
+        assert client._state._listeners == [], "and nobody keeps the pair alive"
+
+
+# --- the syphon itself cannot go on
+
+
+def test_a_syphon_that_cannot_go_on_faults_both(pair: Pair, others: Others) -> None:
+    pair.start()
+    assert pair.syphon.context is not None
+
+    # From a thread of its own, as it would.
+    others.begin(pair.syphon.context.fault, "no Java").result(5)
+
+    until(lambda: pair.primary.faults and pair.secondary.faults, "both are faulted")
+    assert pair.primary.faults == pair.secondary.faults == ["no Java"]
+    until(lambda: pair.syphon.stops, "it is stopped")
+    assert len(pair.syphon.stops) == 1
+
+
+def test_it_is_stopped_by_another_thread_than_its_own(pair: Pair, others: Others) -> None:
+    pair.start()
+    context = pair.syphon.context
+    assert context is not None
+    asked: list[str] = []
+
+    def fault() -> None:
+        asked.append(threading.current_thread().name)
+        context.fault("no Java")
+
+    others.begin(fault).result(5)
+
+    until(lambda: pair.syphon.stopped_in, "it is stopped")
+    assert pair.syphon.stopped_in != asked
+
+
+# --- ending while it starts
+
+
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_a_client_that_ends_while_the_syphon_starts_is_noticed(
+    pair: Pair, others: Others, first: str
+) -> None:
+    pair.syphon.gate.clear()
+    starting = others.begin(pair.start)
+    assert pair.syphon.started.wait(5)
+
+    pair.close(getattr(pair, first))
+    pair.syphon.gate.set()
+    starting.result(5)
+
+    until(lambda: pair.syphon.stops, "it is stopped")
+    assert not pair.syphon.is_running
+
+
+def test_a_pairing_that_came_to_nothing_faults_nobody(pair: Pair) -> None:
+    pair.close(pair.primary)
+    pair.start()
+
+    pair.side.call(pair.partnership.abandon)
+    time.sleep(2 * SHORT_SECONDS)
+
+    assert pair.secondary.faults == []
+    assert pair.secondary._state._listeners == []
+    assert len(pair.syphon.stops) == 1
+
+
+def test_a_task_that_is_cancelled_while_the_syphon_starts_can_stop_it(
+    asyncio_side: AsyncioSide,
+) -> None:
+    pair = Pair(asyncio_side)
+    pair.syphon.gate.clear()
+
+    async def run() -> None:
+        starting = asyncio.create_task(pair.partnership.start())
+        await asyncio.to_thread(pair.syphon.started.wait, 5)
+        starting.cancel()
+        asyncio.get_running_loop().call_later(0.2, pair.syphon.gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await pair.partnership.abandon()
+
+    asyncio_side.call(run)
+
+    assert pair.syphon.context is not None, "it had started"
+    assert pair.syphon.stops == [STOP_SECONDS_MAX]

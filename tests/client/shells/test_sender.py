@@ -1,0 +1,234 @@
+"""The paired sender itself, with its links: in both shells."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from pairbus.client.sdk.batch import Batch
+from pairbus.client.sdk.errors import SequenceNumberUnknown
+from pairbus.client.sdk.messages import UnknownSequenceNumber
+from tests.client.shells.both import Others, is_waiting, until
+from tests.client.shells.stage import Stage
+from tests.pairing.shells import bare
+
+LATER = datetime.now(UTC) + timedelta(hours=1)
+
+
+def messages(count: int) -> list[ServiceBusMessage]:
+    return [ServiceBusMessage(str(number)) for number in range(count)]
+
+
+def fail_over(stage: Stage, sender: Any) -> None:
+    with stage.outage:
+        sender.send_messages(ServiceBusMessage("the one that fails over"))
+    assert "FailedOver" in stage.kinds()
+
+
+# --- links
+
+
+@pytest.mark.req("F-03")
+def test_while_failed_over_no_link_to_the_primary_is_opened(stage: Stage) -> None:
+    client = stage.pair()
+    fail_over(stage, stage.sender(client))
+
+    with client.get_queue_sender("orders") as sender:
+        sender.send_messages(messages(2))
+        batch = sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("a"))
+        sender.send_messages(batch)
+
+        assert bare(sender)._handler is None
+    assert client.pairing.status().entity("orders").diverted == 4
+
+
+@pytest.mark.req("F-08")
+def test_the_first_send_after_the_way_back_takes_a_new_link(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    sender.send_messages(ServiceBusMessage("a"))
+    old = bare(sender)._handler
+    # Failed over by another sender: this one's link knows nothing of it.
+    with stage.outage:
+        stage.sender(client).send_messages(ServiceBusMessage("b"))
+    bare(sender)._handler = old
+    client.pairing.mark_path_healthy("orders")
+
+    sender.send_messages(ServiceBusMessage("c"))
+    renewed = bare(sender)._handler
+    sender.send_messages(ServiceBusMessage("d"))
+
+    assert renewed is not old
+    assert bare(sender)._handler is renewed, "and the second has it still"
+    assert stage.kinds().count("FailedOver") == 1
+
+
+@pytest.mark.req("A-10")
+def test_a_link_on_which_a_call_was_interrupted_is_opened_anew(stage: Stage) -> None:
+    sender = stage.sender(stage.pair())
+    sender.send_messages(ServiceBusMessage("a"))
+    old = bare(sender)._handler
+
+    bare(sender).distrust()
+    sender.send_messages(ServiceBusMessage("b"))
+
+    assert bare(sender)._handler is not old
+
+
+# --- schedules
+
+
+@pytest.mark.req("A-10")
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_while_healthy_schedules_have_numbers_and_can_be_cancelled(
+    stage: Stage, is_paired: bool
+) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    sender = stage.sender(client)
+
+    numbers = sender.schedule_messages(messages(2), LATER)
+    sender.cancel_scheduled_messages(numbers)
+
+    assert len(numbers) == 2
+    assert all(number > 0 for number in numbers)
+    with pytest.raises(ServiceBusError):
+        sender.cancel_scheduled_messages(numbers, timeout=5)
+
+
+def test_while_failed_over_schedules_have_numbers_that_nobody_knows(stage: Stage) -> None:
+    sender = stage.sender(stage.pair())
+    fail_over(stage, sender)
+
+    numbers = sender.schedule_messages(messages(2), LATER)
+
+    assert numbers == [-1, -1]
+    assert all(isinstance(number, UnknownSequenceNumber) for number in numbers)
+    with pytest.raises(SequenceNumberUnknown):
+        sender.cancel_scheduled_messages(numbers)
+
+
+# --- batches
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_batches_are_the_sdks_and_remember_what_was_added(stage: Stage, is_paired: bool) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    sender = stage.sender(client)
+
+    batch = sender.create_message_batch(1_000)
+
+    assert isinstance(batch, ServiceBusMessageBatch)
+    assert isinstance(batch, Batch)
+    assert batch.max_size_in_bytes == 1_000
+    with pytest.raises(ValueError, match="size"):
+        sender.create_message_batch(10**9)
+
+
+@pytest.mark.req("A-10")
+def test_a_healthy_list_is_sent_without_a_copy_of_its_messages(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    sender.send_messages(messages(1))
+
+    def copied(message: Any) -> Any:
+        raise AssertionError("a copy was made")
+
+    monkeypatch.setattr("pairbus.client.sdk.messages.as_added", copied)
+    monkeypatch.setattr("pairbus.client.sdk.messages.diverted", copied)
+
+    sender.send_messages(messages(3))
+
+    assert client.pairing.status().entity("orders").sent == 4
+
+
+def test_nothing_is_sent_for_nothing(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+
+    sender.send_messages([])
+    sender.send_messages(iter([]))
+    sender.send_messages({})
+    assert sender.schedule_messages([], LATER) == []
+
+    assert client.pairing.status().entity("orders").sent == 0
+    assert bare(sender)._handler is None
+
+
+# --- arguments
+
+
+@pytest.mark.req("A-10")
+@pytest.mark.parametrize("is_failed_over", [False, True])
+def test_mistakes_are_told_in_the_words_of_the_sdk_wherever_the_message_would_go(
+    stage: Stage, is_failed_over: bool
+) -> None:
+    plain = stage.shell.plain_client(stage.primary_text)
+    expected = plain.get_queue_sender("orders")
+    sender = stage.sender(stage.pair())
+    if is_failed_over:
+        fail_over(stage, sender)
+
+    for mistake in (
+        lambda s: s.send_messages("text"),
+        lambda s: s.send_messages(["text"]),
+        lambda s: s.send_messages(ServiceBusMessage("a"), timeout=0),
+        lambda s: s.schedule_messages("text", LATER),
+        lambda s: s.schedule_messages(ServiceBusMessage("a"), LATER, timeout=-1),
+        lambda s: s.cancel_scheduled_messages(1, timeout=-1),
+    ):
+        with pytest.raises((TypeError, ValueError)) as right:
+            mistake(expected)
+        with pytest.raises((TypeError, ValueError)) as told:
+            mistake(sender)
+        assert (type(told.value), str(told.value)) == (type(right.value), str(right.value))
+    assert stage.kinds().count("Diverted") == is_failed_over
+    plain.close()
+
+
+# --- many at once
+
+
+@pytest.mark.req("A-10")
+def test_a_send_that_waits_behind_a_stuck_one_ends_in_its_time(
+    stage: Stage, others: Others
+) -> None:
+    client = stage.pair(failover_interval=timedelta(minutes=1))
+    sender = stage.sender(client)
+    sender.send_messages(ServiceBusMessage("a"))
+    with stage.primary.faults.hang():
+        stuck = others.begin(sender.send_messages, ServiceBusMessage("b"), timeout=3)
+        assert is_waiting(stuck)
+
+        with pytest.raises(OperationTimeoutError, match="others used this sender of 'orders'"):
+            sender.send_messages(ServiceBusMessage("c"), timeout=0.3)
+
+        assert client.pairing.status().entity("orders").state == "healthy", (
+            "so little tells nothing"
+        )
+        assert isinstance(stuck.exception(10), OperationTimeoutError)
+
+
+@pytest.mark.req("F-05")
+def test_many_that_share_a_sender_all_send_through_an_outage(stage: Stage, others: Others) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+
+    def send() -> int:
+        for number in range(10):
+            sender.send_messages(ServiceBusMessage(str(number)))
+        return 10
+
+    calls = [others.begin(send) for _ in range(8)]
+    until(lambda: client.pairing.status().entity("orders").sent > 5, "some are sent")
+    with stage.outage:
+        assert sum(call.result(60) for call in calls) == 80
+
+    entity = client.pairing.status().entity("orders")
+    assert entity.sent + entity.diverted == 80

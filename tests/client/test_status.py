@@ -1,0 +1,118 @@
+"""A snapshot for people and programs: dates, texts, and JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pairbus.client.route.plans import ToBacklog, ToPrimary
+from pairbus.client.route.router import Router
+from pairbus.client.status import PairingStatus, snapshot
+
+# The router's clock stood at 0 then.
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def router() -> Router:
+    return Router(
+        "contoso", ("a", "b"), failover_seconds=10.0, ping_seconds=5.0, choose=lambda some: some[0]
+    )
+
+
+def seen(router: Router) -> PairingStatus:
+    return snapshot(
+        router.status(),
+        namespace="contoso",
+        secondary="backup",
+        epoch_seconds=BEGAN.timestamp(),
+    )
+
+
+def after(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def in_trouble() -> Router:
+    """`Orders` failed over at 30 s with a queue withdrawn, `invoices` has sent three."""
+    routing = router()
+    plan = routing.plan("Orders", now=0.0)
+    assert isinstance(plan, ToPrimary)
+    routing.failed("Orders", plan, OSError("gone"), now=20.0)
+    diverted = routing.plan("Orders", now=30.0)
+    assert isinstance(diverted, ToBacklog)
+    routing.failed("Orders", diverted, OSError("full"), now=31.0)
+    again = routing.plan("Orders", now=31.0)
+    assert isinstance(again, ToBacklog)
+    routing.sent("Orders", again, count=2, now=32.0)
+    plan = routing.plan("invoices", now=32.0)
+    assert isinstance(plan, ToPrimary)
+    routing.sent("invoices", plan, count=3, now=33.0)
+    return routing
+
+
+def test_moments_are_dates_in_utc() -> None:
+    orders = seen(in_trouble()).entity("orders")
+
+    assert orders.state == "failed over"
+    assert orders.since == after(30)
+    assert orders.first_failure == after(20)
+    assert orders.next_ping == after(35)
+    assert orders.since.tzinfo is UTC
+
+
+def test_errors_are_texts_with_their_kind() -> None:
+    status = seen(in_trouble())
+
+    assert status.entity("orders").last_error == "OSError: gone"
+    [withdrawn] = status.withdrawn
+    assert (withdrawn.queue, withdrawn.error) == ("a", "OSError: full")
+    assert (withdrawn.since, withdrawn.retry_at) == (after(31), after(61))
+
+
+def test_counts_and_the_rotation_are_told() -> None:
+    status = seen(in_trouble())
+
+    assert status.namespace == "contoso"
+    assert status.secondary == "backup"
+    assert status.backlog_queues == ("b",)
+    assert status.failed_over == ("Orders",)
+    orders, invoices = status.entities
+    assert (orders.diverted, orders.sent, orders.failures) == (2, 0, 1)
+    assert orders.backlog_queue == "b"
+    assert (invoices.state, invoices.sent, invoices.last_error) == ("healthy", 3, None)
+    assert (invoices.first_failure, invoices.next_ping) == (None, None)
+    assert not status.is_closed
+
+
+def test_an_entity_is_found_whatever_its_case() -> None:
+    status = seen(in_trouble())
+
+    assert status.entity("oRDERS").path == "Orders"
+    with pytest.raises(KeyError, match="payments"):
+        status.entity("payments")
+
+
+def test_it_can_be_written_as_json() -> None:
+    status = seen(in_trouble())
+
+    read = json.loads(json.dumps(status.as_dict()))
+
+    assert read["entities"][0]["since"] == after(30).isoformat()
+    assert read["entities"][1]["first_failure"] is None
+    assert read["backlog_queues"] == ["b"]
+    assert read["withdrawn"][0]["error"] == "OSError: full"
+    assert read["is_closed"] is False
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    routing = in_trouble()
+    status = seen(routing)
+
+    routing.mark_healthy("orders", now=40.0)
+    routing.close(now=41.0)
+
+    assert status.failed_over == ("Orders",)
+    assert seen(routing).failed_over == ()
+    assert seen(routing).is_closed

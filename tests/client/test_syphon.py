@@ -1,0 +1,67 @@
+"""The plug of the syphon: which one a pairing starts, and what it says if there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
+from pairbus.client.syphon import Syphon, SyphonContext, syphon_for
+from tests.client.fakes import options
+
+
+class Working:
+    def start(self, context: SyphonContext) -> None: ...
+
+    def stop(self, *, timeout_seconds: float) -> None: ...
+
+
+class Unstoppable:
+    def start(self, context: SyphonContext) -> None: ...
+
+
+@pytest.mark.req("A-06")
+def test_senders_run_no_syphon() -> None:
+    assert syphon_for(options(), "contoso") is None
+
+
+@pytest.mark.req("A-06")
+def test_one_that_is_handed_in_is_taken() -> None:
+    syphon = Working()
+
+    assert syphon_for(options(enable_syphon=True, syphon=syphon), "contoso") is syphon
+    assert isinstance(syphon, Syphon)
+
+
+def test_one_that_cannot_be_stopped_is_refused() -> None:
+    with pytest.raises(PairingError, match="Unstoppable has not both") as caught:
+        syphon_for(options(enable_syphon=True, syphon=Unstoppable()), "contoso")
+    assert caught.value.namespace == "contoso"
+
+
+@pytest.mark.req("A-06")
+def test_one_that_is_not_installed_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "pyspark" else found(name, *more),
+    )
+
+    with pytest.raises(SyphonNotInstalled, match=r"install .*`pairbus\[spark\]`.*, or pair with"):
+        syphon_for(options(enable_syphon=True), "contoso")
+
+
+def test_the_installed_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("pairbus.syphon")
+    module.background = Working
+    monkeypatch.setitem(sys.modules, "pairbus.syphon", module)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+    assert isinstance(syphon_for(options(enable_syphon=True), "contoso"), Working)

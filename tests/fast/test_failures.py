@@ -1,0 +1,355 @@
+"""Peers that are gone, silent, closing or mad: every call ends, says why, and the next one works.
+
+No call may take longer than its time-out, and a bit for a busy machine.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+
+from pairbus.amqp.engine.engine import (
+    AmqpError,
+    Attached,
+    Engine,
+    Outcome,
+    OutcomeKind,
+    SaslServer,
+    Transferred,
+)
+from pairbus.broker.links.request_codec import Answer, cbs_answer, read_request
+from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast import FastClient, SendFailed
+from tests.fast.world import exhaust, listening, message, messages, names, take
+
+KEY = AzureNamedKeyCredential("name", "key")
+SHORT = 0.5
+
+
+@contextmanager
+def at_most(seconds: float):
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < seconds + 5
+
+
+def client_of(port: int, **more) -> FastClient:
+    return FastClient(f"127.0.0.1:{port}", KEY, use_tls=False, timeout_seconds=SHORT, **more)
+
+
+# -- no connection ----------------------------------------------------------------------------
+
+
+def test_nobody_is_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    client = client_of(port)
+    with at_most(SHORT), pytest.raises(ServiceBusConnectionError, match="no connection") as caught:
+        client.open()
+    assert kind_of(caught.value) is Kind.OUTAGE
+    assert not client.is_open
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "no..where", "x" * 70])
+def test_a_host_that_does_not_exist(host):
+    client = FastClient(host, KEY, timeout_seconds=SHORT)
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        client.open()
+    assert kind_of(caught.value) is Kind.OUTAGE
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_peer_that_says_nothing(tls):
+    hung = threading.Event()
+    with listening(lambda peer: hung.wait(20)) as port:
+        client = client_of(port)
+        if tls:
+            client = FastClient("127.0.0.1", KEY, port=port, timeout_seconds=SHORT)
+        with at_most(SHORT), pytest.raises(ServiceBusError) as caught:
+            client.open()
+        hung.set()
+    assert kind_of(caught.value) is Kind.OUTAGE
+
+
+SASL = b"AMQP\x03\x01\x00\x00"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"AMQP\x01\x01\x00\x0a",
+        SASL,
+        SASL + b"\x00\x00\x00\x04",
+        SASL + b"\xff\xff\xff\xff\x02\x01\x00\x00",
+        SASL + b"\x00\x00\x00\x10\x02\x01\x00\x00\x00\x53\x40\xc0\x03\x01\x00\x00",
+        bytes(range(256)) * 100,
+    ],
+    ids=lambda said: repr(said[:12]),
+)
+def test_a_peer_that_speaks_something_else_and_hangs_up(said):
+    def script(peer: socket.socket) -> None:
+        peer.sendall(said)
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(1000):
+            pass
+
+    with listening(script) as port:
+        client = client_of(port)
+        with at_most(SHORT), pytest.raises(ServiceBusError) as caught:
+            client.open()
+        assert kind_of(caught.value) is Kind.OUTAGE
+        assert not client.is_open
+
+
+# -- a broker in trouble ----------------------------------------------------------------------
+
+
+def works(client: FastClient) -> bool:
+    client.sender("q").send_one(message("probe"))
+    receiver = client.receiver("q", credit=1)
+    try:
+        receiver.complete(take(receiver, 1))
+    finally:
+        receiver.close()
+    return True
+
+
+def test_an_unreachable_namespace_is_told_and_found_again(client, broker):
+    assert works(client)
+    with broker.faults.unreachable():
+        for _ in range(2):
+            with pytest.raises(ServiceBusConnectionError) as caught:
+                client.sender("q").send_one(message("a"))
+            assert kind_of(caught.value) is Kind.OUTAGE
+    assert works(client)
+
+
+def test_a_namespace_that_swallows_everything_is_given_up(connect, broker):
+    client = connect(timeout_seconds=SHORT)
+    assert works(client)
+    with broker.faults.unreachable(mode="drop"):
+        with at_most(SHORT), pytest.raises(OperationTimeoutError) as caught:
+            client.sender("q").send_one(message("a"))
+        assert kind_of(caught.value) is Kind.OUTAGE
+        with at_most(SHORT), pytest.raises(ServiceBusError):
+            connect(timeout_seconds=SHORT).open()
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        works(client)
+    assert works(client)
+
+
+def test_a_hanging_namespace_cannot_be_told_from_an_empty_queue_for_long(connect, broker):
+    client = connect(silence_seconds=2.0)
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    with (
+        broker.faults.hang(),
+        at_most(2.0),
+        pytest.raises(ServiceBusConnectionError, match="silent for 2 s") as caught,
+    ):
+        receiver.receive(1, max_wait_seconds=60)
+    assert kind_of(caught.value) is Kind.OUTAGE
+    assert receiver.receive(1, max_wait_seconds=0) == []
+
+
+def test_heartbeats_keep_a_quiet_connection(connect, broker):
+    client = connect(silence_seconds=2.0)
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(1, max_wait_seconds=3.0) == []
+    assert client.is_open
+
+
+def test_a_restart_is_told_with_its_reason_and_survived(client, broker):
+    client.sender("q").send(messages(2))
+    receiver = client.receiver("q", credit=1)
+    [first] = take(receiver, 1)
+    with broker.faults.restart(seconds=60), pytest.raises(ServiceBusConnectionError):
+        exhaust(receiver)
+    receiver.complete([first])
+    assert names(client.management("q").peek(1, 10)) == ["m-1"]
+
+
+def test_a_broker_that_is_stopped_and_started_again(client, broker):
+    client.sender("other").send(messages(1))
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    broker.stop()
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.receive(1, max_wait_seconds=30)
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.receive(1, max_wait_seconds=30)
+    broker.start()
+    client.sender("q").send(messages(1))
+    assert names(take(receiver, 1)) == ["m-0"]
+
+
+def test_a_link_that_is_ended_with_a_reason_is_attached_again_by_the_next_call(client, broker):
+    receiver = client.receiver("q", credit=1)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    with broker.faults.cannot_receive("q", condition="com.microsoft:entity-disabled"):
+        client.sender("q").send(messages(2))
+        with pytest.raises(ServiceBusError, match="entity-disabled"):
+            exhaust(receiver)
+    assert len(take(receiver, 1)) == 1
+
+
+def test_a_wait_is_cut_short_from_another_thread(client):
+    receiver = client.receiver("q", credit=1)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    with ThreadPoolExecutor(1) as pool, at_most(0):
+        waiting = pool.submit(receiver.receive, 1, max_wait_seconds=60)
+        client.cut()
+        with pytest.raises(ServiceBusConnectionError):
+            waiting.result(30)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+
+
+def test_closing_takes_no_longer_than_courtesy_allows(connect, broker):
+    client = connect(timeout_seconds=SHORT)
+    client.sender("q").send(messages(5))
+    receiver = client.receiver("q", credit=5)
+    take(receiver, 1)
+    with broker.faults.hang(), at_most(2 * SHORT + 5):
+        client.close()
+    assert not client.is_open
+
+
+def test_without_a_connection_there_is_nothing_to_close(client):
+    client.cut()
+    client.close()
+
+
+# -- peers that break the rules ---------------------------------------------------------------
+
+
+class Mischief:
+    """An AMQP server that follows the protocol up to where a test wants it to stop."""
+
+    def __init__(self, transferred=None, attached=None, answers_tokens=True) -> None:
+        self._answers_tokens = answers_tokens
+        self._transferred = transferred or (lambda event: event.delivery.accept())
+        self._attached = attached or (lambda link: link.accept(credit=100))
+
+    def __call__(self, peer: socket.socket) -> None:
+        engine = Engine(server=True, container_id="mischief", sasl=SaslServer())
+        try:
+            while data := peer.recv(65536):
+                for event in engine.receive(data):
+                    if type(event) is Attached:
+                        self._attach(event.link)
+                    elif type(event) is Transferred:
+                        self._transfer(event)
+                peer.sendall(engine.data_to_send())
+        finally:
+            engine.free()
+
+    def _attach(self, link) -> None:
+        address = link.remote.source_address if link.is_sender else link.remote.target_address
+        if address == "$cbs":
+            link.accept(credit=100)
+            if link.is_sender:
+                self._tokens = link
+        else:
+            self._attached(link)
+
+    def _transfer(self, event: Transferred) -> None:
+        if event.link.remote.target_address != "$cbs":
+            self._transferred(event)
+            return
+        event.delivery.accept()
+        if self._answers_tokens:
+            answer = cbs_answer(read_request(event.data), Answer(202, "Accepted"))
+            self._tokens.send(b"answer", answer, settled=True)
+
+
+def sent_to(**mischief) -> ServiceBusError:
+    with listening(Mischief(**mischief)) as port:
+        client = client_of(port)
+        try:
+            with at_most(2 * SHORT), pytest.raises(SendFailed) as caught:
+                client.sender("q").send(messages(3))
+        finally:
+            client.close()
+    return caught.value
+
+
+def test_a_send_that_is_answered_with_another_outcome_has_failed():
+    released = Outcome(OutcomeKind.RELEASED)
+    failed = sent_to(transferred=lambda event: event.delivery.settle(released))
+    assert failed.refused_ranges == (range(3),)
+    assert "released" in str(failed.error)
+
+
+def test_a_send_that_is_settled_without_a_word_has_failed():
+    failed = sent_to(transferred=lambda event: event.delivery.settle())
+    assert failed.refused_ranges == (range(3),)
+
+
+def test_a_send_that_is_refused_without_a_reason_has_failed():
+    refused = Outcome(OutcomeKind.REJECTED)
+    failed = sent_to(transferred=lambda event: event.delivery.settle(refused))
+    assert failed.refused_ranges == (range(3),)
+
+
+def test_a_link_that_ends_in_place_of_an_answer_leaves_doubt():
+    error = AmqpError("com.microsoft:server-busy", "not now")
+    failed = sent_to(transferred=lambda event: event.link.close(error))
+    assert failed.doubtful_ranges == (range(3),)
+    assert kind_of(failed.error) is Kind.THROTTLED
+
+
+def test_a_link_that_ends_without_a_reason_is_an_outage():
+    failed = sent_to(transferred=lambda event: event.link.close())
+    assert isinstance(failed.error, ServiceBusConnectionError)
+    assert kind_of(failed.error) is Kind.OUTAGE
+
+
+def test_a_session_that_ends_takes_its_links_along():
+    error = AmqpError("amqp:internal-error", "sorry")
+    failed = sent_to(transferred=lambda event: event.link.session.end(error))
+    assert "sorry" in str(failed.error)
+
+
+def test_a_connection_that_is_closed_with_a_reason_tells_it():
+    error = AmqpError("amqp:connection:forced", "going down")
+    failed = sent_to(transferred=lambda event: event.link.engine.close(error))
+    assert isinstance(failed.error, ServiceBusConnectionError)
+    assert "going down" in str(failed.error)
+
+
+def test_a_peer_that_never_gives_credit_is_not_waited_for():
+    failed = sent_to(attached=lambda link: link.accept())
+    assert isinstance(failed.error, OperationTimeoutError)
+    assert failed.refused_ranges == (range(3),)
+
+
+def test_an_attach_that_is_never_answered_is_not_waited_for():
+    failed = sent_to(attached=lambda link: None)
+    assert isinstance(failed.error, OperationTimeoutError)
+
+
+def test_a_token_that_is_never_answered_is_not_waited_for():
+    failed = sent_to(answers_tokens=False)
+    assert isinstance(failed.error, OperationTimeoutError)
+    assert "put-token" in str(failed.error)
+
+
+def test_a_refused_link_says_why():
+    error = AmqpError("amqp:not-found", "no such thing")
+    failed = sent_to(attached=lambda link: link.refuse(error))
+    assert "no such thing" in str(failed.error)
+    assert kind_of(failed.error) is Kind.SETUP

@@ -1,0 +1,126 @@
+"""Requests to $management: peeking, renewing, settling by token, scheduling."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.client.sdk.failures import Kind, kind_of
+from tests.fast.world import message, messages, names, take
+
+
+def in_half_an_hour(clock) -> Timestamp:
+    return Timestamp(int((clock() + 1800) * 1000))
+
+
+def test_peeking_pages_by_number_and_locks_nothing(client):
+    client.sender("q").send(messages(7))
+    management = client.management("q")
+    assert names(management.peek(1, 3)) == ["m-0", "m-1", "m-2"]
+    assert names(management.peek(4, 100)) == ["m-3", "m-4", "m-5", "m-6"]
+    assert management.peek(8, 100) == []
+    assert len(take(client.receiver("q", credit=7), 7)) == 7
+
+
+def test_locks_are_renewed_by_token_or_by_its_bytes(client, clock):
+    client.sender("q").send(messages(2))
+    receiver = client.receiver("q", credit=2)
+    taken = take(receiver, 2)
+    for _ in range(3):
+        clock.advance(40)
+        until = client.management("q").renew_locks([taken[0].lock_token, taken[1].tag])
+        expected = datetime.fromtimestamp(clock(), UTC) + timedelta(seconds=60)
+        assert all(abs(one - expected) < timedelta(seconds=10) for one in until)
+        assert len(until) == 2
+    receiver.complete(taken)
+    assert client.management("q").peek(1, 1) == []
+
+
+def test_a_lock_that_has_run_out_is_not_renewed(client, clock):
+    client.sender("q").send(messages(1))
+    [one] = take(client.receiver("q", credit=1), 1)
+    clock.advance(61)
+    with pytest.raises(MessageLockLostError):
+        client.management("q").renew_locks([one.tag])
+
+
+@pytest.mark.parametrize(
+    ("disposition", "left", "dead"),
+    [("completed", 0, 0), ("abandoned", 1, 0), ("defered", 1, 0), ("suspended", 0, 1)],
+)
+def test_another_client_settles_by_token(client, connect, disposition, left, dead):
+    client.sender("q").send(messages(1))
+    [one] = take(client.receiver("q", credit=1), 1)
+    other = connect()
+    other.management("q").settle([one.lock_token], disposition, reason="r", description="d")
+    assert len(other.management("q").peek(1, 10)) == left
+    assert len(other.management("q/$DeadLetterQueue").peek(1, 10)) == dead
+
+
+def test_of_several_tokens_all_are_settled_or_none(client, clock):
+    client.sender("q").send(messages(2))
+    taken = take(client.receiver("q", credit=2), 2)
+    clock.advance(40)
+    client.management("q").renew_locks([taken[0].tag])
+    clock.advance(40)
+    with pytest.raises(MessageLockLostError):
+        client.management("q").settle([one.tag for one in taken], "completed")
+    assert len(client.management("q").peek(1, 10)) == 2
+
+
+def test_scheduled_messages_get_numbers_and_can_be_cancelled(client, clock):
+    later = {"x-opt-scheduled-enqueue-time": in_half_an_hour(clock)}
+    management = client.management("q")
+    numbers = management.schedule(
+        [(name, message(name, annotations=later)) for name in ("a", "b", "c")]
+    )
+    assert len(set(numbers)) == 3
+    management.cancel_scheduled(numbers[:1])
+    receiver = client.receiver("q", credit=5)
+    assert receiver.receive(5, max_wait_seconds=0.1) == []
+    clock.advance(1801)
+    assert names(take(receiver, 2)) == ["b", "c"]
+    with pytest.raises(MessageNotFoundError):
+        management.cancel_scheduled(numbers[:1])
+
+
+def test_what_the_broker_refuses_is_told_as_the_sdk_would(client, broker):
+    management = client.management("q")
+    with broker.faults.throttle("q"), pytest.raises(ServiceBusServerBusyError):
+        management.peek(1, 1)
+    with broker.faults.error("q", on=["management"]), pytest.raises(ServiceBusError) as caught:
+        management.peek(1, 1)
+    assert kind_of(caught.value) is Kind.OUTAGE
+    with pytest.raises(ServiceBusError, match="peek-message of 'q'") as caught:
+        management.peek(1, 0)
+    assert kind_of(caught.value) is Kind.MESSAGE
+    assert management.peek(1, 1) == []
+
+
+def test_an_unknown_entity_is_told_as_the_sdk_would(client):
+    with pytest.raises(ServiceBusAuthenticationError) as caught:
+        client.management("nowhere").peek(1, 1)
+    assert kind_of(caught.value) is Kind.SETUP
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_another(connect, broker):
+    client = connect(timeout_seconds=0.5)
+    client.sender("q").send(messages(2))
+    management = client.management("q")
+    with broker.faults.hang("q"), pytest.raises(OperationTimeoutError):
+        management.peek(1, 1)
+    assert names(management.peek(2, 1)) == ["m-1"]
+
+
+def test_an_entity_has_one_management(client):
+    assert client.management("q") is client.management("q")

@@ -1,0 +1,295 @@
+"""Reading without taking: batches and streams as plain objects, against a real broker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.broker import Broker, QueueDescription
+from pairbus.errors import OptionsError
+from pairbus.fast.peek import PartitionedEntity, Peeker, Range, split
+from pairbus.spark import ServiceBusDataSource
+from pairbus.spark.options import read_options
+from pairbus.spark.schema import full
+from tests.spark.world import Bus, message, messages, names
+
+Buses = Callable[..., Bus]
+FAR = Timestamp(4_000_000_000_000)
+
+
+def source(bus: Bus, **options: str) -> ServiceBusDataSource:
+    return ServiceBusDataSource(bus.options | {"queue": "q"} | options)
+
+
+def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
+    """As tasks would: each with a reader that has travelled."""
+    found: list[dict[str, Any]] = []
+    for partition in pickle.loads(pickle.dumps(partitions)):
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
+            found += batch.to_pylist()
+    return found
+
+
+def read_all(bus: Bus, **options: str) -> list[dict[str, Any]]:
+    reader = source(bus, **options).reader(full())
+    return rows_of(reader, reader.partitions())
+
+
+def step(reader: Any, start: dict[str, int], limit: Any = None) -> tuple[list[str], dict[str, int]]:
+    """What a micro-batch does: the ids that it reads, and where it ends."""
+    end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    if end == start:
+        return [], end
+    return names(rows_of(reader, reader.partitions(start, end))), end
+
+
+# -- a batch --------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_all_and_leaves_all(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(600))
+    expected = [f"m-{number}" for number in range(600)]
+    assert names(read_all(bus)) == expected
+    assert names(read_all(bus, partitions="4")) == expected
+    assert len(bus.peek("q")) == 600
+    assert {row["deliveryCount"] for row in bus.peek("q")} == {0}
+
+
+def test_an_empty_queue_has_no_rows(make_bus: Buses) -> None:
+    assert read_all(make_bus("q")) == []
+
+
+def test_a_part_of_a_queue(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(10))
+
+    def numbers(**options: str) -> list[int]:
+        return [row["sequenceNumber"] for row in read_all(bus, **options)]
+
+    assert numbers(fromSequenceNumber="4") == [4, 5, 6, 7, 8, 9, 10]
+    assert numbers(fromSequenceNumber="4", toSequenceNumber="6") == [4, 5, 6]
+    assert numbers(toSequenceNumber="2") == [1, 2]
+    assert numbers(maxMessages="3") == [1, 2, 3]
+    assert numbers(fromSequenceNumber="11") == []
+
+
+def test_dead_letters_are_a_queue_of_their_own(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(3))
+    bus.bury("q", "broken")
+    (first, *rest) = read_all(bus, subQueue="deadLetter")
+    assert len(rest) == 2
+    assert (first["deadLetterReason"], first["entity"]) == ("broken", "q/$DeadLetterQueue")
+    assert read_all(bus) == []
+
+
+def test_scheduled_messages_are_read_when_they_are_due_or_on_request(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", [message("later", annotations={"x-opt-scheduled-enqueue-time": FAR})])
+    bus.send("q", [message("now")])
+    assert names(read_all(bus)) == ["now"]
+    rows = read_all(bus, includeScheduled="true")
+    assert [(row["messageId"], row["state"]) for row in rows] == [
+        ("later", "scheduled"),
+        ("now", "active"),
+    ]
+
+
+def test_a_subscription_is_read_like_a_queue(make_bus: Buses) -> None:
+    bus = make_bus(topics=("events", "events/Subscriptions/all"))
+    bus.send("events", messages(2))
+    reader = ServiceBusDataSource(bus.options | {"topic": "events", "subscription": "all"}).reader(
+        full()
+    )
+    assert names(rows_of(reader, reader.partitions())) == ["m-0", "m-1"]
+
+
+def test_a_schema_chooses_columns(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(1))
+    chosen = StructType(
+        [StructField("sequenceNumber", LongType()), StructField("messageId", StringType())]
+    )
+    reader = source(bus).reader(chosen)
+    assert rows_of(reader, reader.partitions()) == [{"sequenceNumber": 1, "messageId": "m-0"}]
+    with pytest.raises(OptionsError, match="column colour of the schema is none of the source's"):
+        source(bus).reader(StructType([StructField("colour", StringType())]))
+    with pytest.raises(OptionsError, match="column body of the schema is a bigint; the source has"):
+        source(bus).reader(StructType([StructField("body", LongType())]))
+
+
+def test_a_queue_that_is_not_there_is_named(make_bus: Buses) -> None:
+    with pytest.raises(ServiceBusAuthenticationError, match="nowhere"):
+        read_all(make_bus("q"), queue="nowhere")
+
+
+def test_what_is_received_and_deleted_is_read_and_gone(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(50))
+    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "0.2"}
+    assert names(read_all(bus, **options)) == [f"m-{number}" for number in range(50)]
+    assert bus.peek("q") == []
+
+
+@pytest.mark.parametrize("count", [1, 5, 1999])
+def test_no_more_is_received_and_deleted_than_was_asked_for(make_bus: Buses, count: int) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(2100))
+    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "0.2"}
+    taken = names(read_all(bus, partitions="2", maxMessages=str(count), **options))
+    assert len(taken) == len(set(taken)) == count
+    assert len(bus.peek("q")) == 2100 - count
+    assert len(read_all(bus, **options)) == 2100 - count
+
+
+# -- a stream -------------------------------------------------------------------------------------
+
+
+def test_offsets_are_sequence_numbers_and_a_batch_can_be_read_again(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(5))
+    reader = source(bus, maxMessagesPerTrigger="3", maxWaitSeconds="0").streamReader(full())
+    start = reader.initialOffset()
+    first, middle = step(reader, start)
+    second, end = step(reader, middle)
+    assert (first, second) == (["m-0", "m-1", "m-2"], ["m-3", "m-4"])
+    assert step(reader, end) == ([], end)
+    reader.stop()
+    # Another process, from the offsets of a checkpoint.
+    again = source(bus, maxMessagesPerTrigger="3", maxWaitSeconds="0").streamReader(full())
+    assert names(rows_of(again, again.partitions(start, middle))) == first
+    bus.send("q", messages(1, first=5))
+    assert step(again, end)[0] == ["m-5"]
+    again.stop()
+
+
+def test_no_batch_is_larger_than_allowed_and_gaps_are_skipped(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(100))
+    bus.use("q", lambda got: got[0].complete(got[1][:90]))
+    reader = source(bus, maxMessagesPerTrigger="4", maxWaitSeconds="0").streamReader(full())
+    sizes, at = [], reader.initialOffset()
+    while True:
+        found, end = step(reader, at)
+        if end == at:
+            break
+        sizes.append(len(found))
+        at = end
+    assert sum(sizes) == 10
+    assert max(sizes) <= 4
+    assert len(sizes) <= 3
+    reader.stop()
+
+
+def test_latest_begins_behind_what_is_there(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(3))
+    reader = source(bus, fromSequenceNumber="latest", maxWaitSeconds="0").streamReader(full())
+    at = reader.initialOffset()
+    assert step(reader, at) == ([], at)
+    bus.send("q", messages(1, first=3))
+    assert step(reader, at)[0] == ["m-3"]
+    reader.stop()
+
+
+def test_available_now_ends_at_what_was_there(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(3))
+    reader = source(bus, maxMessagesPerTrigger="2").streamReader(full())
+    at = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    bus.send("q", messages(5, first=3))
+    first, at = step(reader, at)
+    second, at = step(reader, at)
+    assert (first, second) == (["m-0", "m-1"], ["m-2"])
+    assert step(reader, at) == ([], at)
+    reader.stop()
+
+
+def test_an_idle_stream_asks_seldom(make_bus: Buses) -> None:
+    reader = source(make_bus("q"), maxWaitSeconds="9").streamReader(full())
+    slept: list[float] = []
+    reader._sleep = slept.append
+    at = reader.initialOffset()
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    assert slept == [9.0]
+    reader.stop()
+
+
+def test_limits_are_as_the_options_say(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    limited = source(bus, maxMessagesPerTrigger="7").streamReader(full())
+    assert limited.getDefaultReadLimit() == ReadMaxRows(7)
+    assert source(bus).streamReader(full()).getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_numbers_of_a_partitioned_entity_are_no_offsets(make_bus: Buses) -> None:
+    bus = make_bus(QueueDescription(name="q", enable_partitioning=True))
+    bus.send("q", messages(3))
+    with pytest.raises(PartitionedEntity, match="'q' is a partitioned entity"):
+        read_all(bus)
+
+
+# -- the search for the end -----------------------------------------------------------------------
+
+
+class Numbered(Peeker):
+    """Looks at numbers in place of an entity."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.asked = 0
+
+    def first_at(self, number: int) -> int | None:
+        self.asked += 1
+        return next((one for one in self.numbers if one >= number), None)
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2], [5, 9_999], [*range(3, 2_000)], [1, 10**9]])
+def test_the_end_is_found_with_few_questions(numbers: list[int]) -> None:
+    peeker = Numbered(numbers)
+    assert peeker.end(0) == numbers[-1] + 1
+    assert peeker.asked < 80
+    for limit in (1, 2, 100):
+        end = peeker.end(0, limit)
+        assert numbers[0] < end <= numbers[-1] + 1
+        assert len([one for one in numbers if one < end]) <= limit
+
+
+def test_nothing_ends_where_it_begins() -> None:
+    assert Numbered([3]).end(4) == 4
+
+
+def test_a_range_is_split_without_gaps() -> None:
+    assert split(Range(5, 15), 3) == [Range(5, 8), Range(8, 11), Range(11, 15)]
+    assert split(Range(5, 7), 9) == [Range(5, 6), Range(6, 7)]
+    assert split(Range(5, 5), 3) == [Range(5, 5)]
+
+
+def test_no_secret_is_in_what_shows(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    key = bus.connection_string.partition("SharedAccessKey=")[2][:12]
+    made = source(bus)
+    reader = made.reader(full())
+    shown = f"{made.options} {made.options!r} {reader.__dict__} {made.__dict__}"
+    assert key
+    assert key not in shown
+    assert read_options(made.options, streaming=False).path == "q"
+
+
+def test_a_connection_may_be_encrypted_on_any_port() -> None:
+    with Broker(["q"]) as broker:
+        bus = Bus(broker.connection_string)
+        bus.send("q", messages(2))
+        plain = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+        options = {"connectionString": plain, "queue": "q", "port": str(broker.port)}
+        reader = ServiceBusDataSource(options | {"caFile": str(broker.ca_file)}).reader(full())
+        assert names(rows_of(reader, reader.partitions())) == ["m-0", "m-1"]

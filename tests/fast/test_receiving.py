@@ -1,0 +1,308 @@
+"""Receiving: what comes, in which order, how much of it, and what is given back."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
+
+from pairbus.fast import FastClient
+from pairbus.fast.attachment import attach_all
+from pairbus.fast.receiver import stop_all
+from pairbus.fast.watch import wait_for_any
+from tests.fast.world import bare, message, messages, names, take
+
+
+def test_messages_come_in_order_and_byte_for_byte(client):
+    sent = messages(1500)
+    client.sender("q").send(sent)
+    receiver = client.receiver("q", credit=200)
+    taken = take(receiver, 1500)
+    assert [bare(one.data) for one in taken] == sent
+    receiver.complete(taken)
+    assert client.management("q").peek(1, 10) == []
+
+
+def test_what_the_broker_says_of_a_message_can_be_read(client):
+    client.sender("q").send_one(message("a"))
+    before = datetime.now(UTC)
+    [one] = take(client.receiver("q", credit=1), 1)
+    assert one.sequence_number == 1
+    assert one.delivery_count == 0
+    assert abs(one.enqueued_time - before) < timedelta(seconds=10)
+    assert one.locked_until - one.enqueued_time > timedelta(seconds=50)
+    assert one.lock_token.bytes_le == one.tag
+    assert one.facts["x-opt-message-state"] == 0
+    assert repr(one) == f"<Received 1 of {len(one.data)} bytes>"
+
+
+def test_nothing_comes_of_an_empty_queue_when_the_wait_is_over(client):
+    receiver = client.receiver("q", credit=10)
+    begun = time.monotonic()
+    assert receiver.receive(10, max_wait_seconds=0.2) == []
+    assert 0.2 <= time.monotonic() - begun < 3
+    assert receiver.receive(10, max_wait_seconds=0) == []
+
+
+def test_a_wait_ends_with_the_first_message(client, connect):
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(10, max_wait_seconds=0) == []
+    connect().sender("q").send_one(message("a"))
+    begun = time.monotonic()
+    assert names(receiver.receive(10, max_wait_seconds=60)) == ["a"]
+    assert time.monotonic() - begun < 10
+
+
+def test_no_more_are_taken_than_asked_for_and_the_rest_waits(client):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10)
+    assert names(take(receiver, 3)) == ["m-0", "m-1", "m-2"]
+    assert names(take(receiver, 7)) == [f"m-{number}" for number in range(3, 10)]
+
+
+def test_credit_bounds_what_is_locked(client, connect):
+    client.sender("q").send(messages(20))
+    greedy = client.receiver("q", credit=5)
+    assert len(greedy.receive(1, max_wait_seconds=5)) == 1  # and up to five more wait here
+    rest = connect().receiver("q", credit=100)
+    left = []
+    while some := rest.receive(100, max_wait_seconds=0.3):
+        left += some
+    assert len(left) >= 14
+
+
+@pytest.mark.parametrize("size", [0, 255, 65_000, 65_536, 250_000])
+def test_messages_of_any_size_come_whole(client, size):
+    sent = message("large", body=bytes(index % 251 for index in range(size)))
+    client.sender("q").send_one(sent)
+    receiver = client.receiver("q", credit=5)
+    [one] = take(receiver, 1)
+    assert bare(one.data) == sent
+    receiver.complete([one])
+
+
+def test_several_receivers_share_a_connection(client):
+    client.sender("q").send(messages(5))
+    client.sender("other").send(messages(5, first=5))
+    one, other = client.receiver("q", credit=5), client.receiver("other", credit=5)
+    first, second = take(one, 5), take(other, 5)
+    assert names(first + second) == [f"m-{number}" for number in range(10)]
+    other.complete(second)
+    one.complete(first)
+    assert client.management("q").peek(1, 1) == client.management("other").peek(1, 1) == []
+
+
+def test_a_subscription_and_a_dead_letter_queue_are_received_from_by_path(client):
+    client.sender("events").send(messages(2))
+    receiver = client.receiver("events/Subscriptions/audit", credit=5)
+    taken = take(receiver, 2)
+    receiver.dead_letter(taken[:1], reason="because")
+    dead = client.receiver("events/Subscriptions/audit/$DeadLetterQueue", credit=5)
+    assert names(take(dead, 1)) == ["m-0"]
+
+
+def test_receive_and_delete_leaves_nothing_to_settle(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
+    taken = take(receiver, 30)
+    assert names(taken) == [f"m-{number}" for number in range(30)]
+    assert client.management("q").peek(1, 1) == []
+    with pytest.raises(ValueError, match="receiveAndDelete"):
+        receiver.complete(taken)
+
+
+def test_stopping_releases_what_waits_without_counting_a_delivery(client, connect):
+    client.sender("q").send(messages(20))
+    receiver = client.receiver("q", credit=20)
+    [first] = take(receiver, 1)
+    assert receiver.stop() == []
+    others = take(connect().receiver("q", credit=20), 19)
+    assert names(others) == [f"m-{number}" for number in range(1, 20)]
+    assert {one.delivery_count for one in others} == {0}
+    receiver.complete([first])  # what was taken is still its to settle
+
+
+def test_a_receiver_that_was_stopped_can_go_on(client):
+    client.sender("q").send(messages(3))
+    receiver = client.receiver("q", credit=2)
+    assert len(receiver.receive(1, max_wait_seconds=5)) == 1
+    receiver.stop()
+    assert names(take(receiver, 2)) == ["m-1", "m-2"]
+
+
+def test_stopping_hands_over_what_was_deleted_already(client):
+    client.sender("q").send(messages(20))
+    receiver = client.receiver("q", credit=20, mode="receiveAndDelete")
+    taken = receiver.receive(1, max_wait_seconds=5)
+    taken += receiver.stop()
+    taken += receiver.receive(20, max_wait_seconds=0) if len(taken) < 20 else []
+    assert names(taken) == [f"m-{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("how", ["receiver", "client"])
+def test_closing_releases_what_waits(client, connect, how):
+    client.sender("q").send(messages(20))
+    receiver = client.receiver("q", credit=20)
+    receiver.complete(take(receiver, 1))
+    (receiver if how == "receiver" else client).close()
+    others = take(connect().receiver("q", credit=20), 19)
+    assert {one.delivery_count for one in others} == {0}
+
+
+def test_what_is_closed_says_so(client):
+    receiver, sender = client.receiver("q", credit=1), client.sender("q")
+    receiver.close()
+    sender.close()
+    with pytest.raises(ValueError, match="closed"):
+        receiver.receive(1, max_wait_seconds=0)
+    with pytest.raises(ValueError, match="closed"):
+        sender.send_one(message("a"))
+    client.close()
+    client.close()
+    with pytest.raises(ValueError, match="closed"):
+        client.management("q").peek(1, 1)
+
+
+@pytest.mark.parametrize("mode", ["peekLock", "receiveAndDelete"])
+def test_what_has_come_can_be_taken_although_nobody_is_there_any_more(client, broker, mode):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10, mode=mode)
+    taken = take(receiver, 2)
+    with broker.faults.unreachable():
+        taken += take(receiver, 8)
+        with pytest.raises(ServiceBusConnectionError):
+            receiver.receive(1, max_wait_seconds=10)
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+
+
+def test_stopping_when_nobody_is_there_any_more_loses_nothing_that_was_deleted(client, broker):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
+    taken = take(receiver, 2)
+    assert [one.tag for one in taken] == [b"", b""]
+    with broker.faults.unreachable():
+        taken += receiver.stop()
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+    assert receiver.stop() == []
+
+
+def test_stopping_gives_back_by_token_what_came_by_a_lost_link(client, connect):
+    client.sender("q").send(messages(10))
+    receiver = client.receiver("q", credit=10)
+    taken = take(receiver, 1)
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.complete(taken)
+    receiver.complete(taken)  # the connection is there again, the link is not
+    assert receiver.stop() == []
+    others = take(connect().receiver("q", credit=20), 9)
+    assert {one.delivery_count for one in others} == {1}
+
+
+def test_several_entities_are_waited_for_at_once(client, connect):
+    receivers = [client.receiver(path, credit=1) for path in ("q", "other")]
+    assert wait_for_any(receivers, max_wait_seconds=0.1) == []
+    sender = connect().sender("other")
+    sender.send_one(message("a"))
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    assert names(take(receivers[1], 1)) == ["a"]
+    assert wait_for_any([], max_wait_seconds=60) == []
+    sender.send_one(message("b"))
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        receivers[0].receive(1, max_wait_seconds=60)
+    begun = time.monotonic()
+    assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
+    assert time.monotonic() - begun < 10
+    assert names(take(receivers[1], 1)) == ["b"]
+
+
+def test_a_session_entity_is_not_received_from(client):
+    with pytest.raises(ServiceBusError, match="session"):
+        client.receiver("sessions", credit=1).receive(1, max_wait_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"credit": 0}, "credit of 0"), ({"credit": 1, "mode": "peek"}, "peekLock or")],
+)
+def test_impossible_receivers_are_refused(client, options, said):
+    with pytest.raises(ValueError, match=said):
+        client.receiver("q", **options)
+
+
+def test_at_least_one_message_must_be_asked_for(client):
+    with pytest.raises(ValueError, match="max_count is 0"):
+        client.receiver("q", credit=1).receive(0, max_wait_seconds=0)
+
+
+def test_no_more_are_ever_asked_for_than_at_most(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=8, at_most=20, mode="receiveAndDelete")
+    taken = take(receiver, 20)
+    assert receiver.receive(10, max_wait_seconds=0.1) == receiver.close() == []
+    assert names(taken) == [f"m-{number}" for number in range(20)]
+    assert len(client.management("q").peek(1, 100)) == 10
+
+
+def test_one_that_asks_no_more_gets_what_it_had_asked_for_and_goes_on_after_a_stop(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=10)
+    first = take(receiver, 1)  # which asks for one more in its place, or will
+    receiver.ask_no_more()
+    assert receiver.has_asked or len(first) == 1
+    rest = []
+    while some := receiver.receive(30, max_wait_seconds=0.1):
+        rest += some
+    assert 9 <= len(rest) <= 10
+    assert not receiver.has_asked
+    receiver.stop()
+    assert len(take(receiver, 5)) == 5
+
+
+def test_several_receivers_stop_in_one_go_and_give_back_what_they_have(client):
+    receivers = [client.receiver(path, credit=10) for path in ("q", "other")]
+    for receiver in receivers:
+        client.sender(receiver.path).send(messages(10))
+        take(receiver, 1)
+    assert stop_all(receivers) == []
+    for receiver in receivers:
+        again = client.receiver(receiver.path, credit=10)
+        assert names(take(again, 9)) == [f"m-{number}" for number in range(1, 10)]
+
+
+def test_several_are_attached_in_the_time_of_one_and_those_that_cannot_be_are_told_later(
+    client, broker
+):
+    client.open()
+    paths = ["q", "other", "nowhere", "events/Subscriptions/audit"]
+    receivers = [client.receiver(path, credit=5) for path in paths]
+    with broker.faults.slow(latency_seconds=0.1):
+        began = time.monotonic()
+        attach_all(receivers)
+        took = time.monotonic() - began
+    assert took < 0.1 * 2 * len(paths), "a token and a link each, one after the other"
+    assert [receiver._alive() is not None for receiver in receivers] == [True, True, False, True]
+    client.sender("q").send(messages(3))
+    assert len(take(receivers[0], 3)) == 3
+    with pytest.raises(ServiceBusError):
+        receivers[2].receive(1, max_wait_seconds=1)
+
+
+def test_a_credential_that_fails_is_told_by_the_one_that_needs_it(connect):
+    class Failing:
+        def get_token(self, *scopes, **options):
+            raise OSError("no metadata service")
+
+    client = connect()
+    broken = FastClient(
+        client.namespace, Failing(), use_tls=False, port=int(client.namespace.partition(":")[2])
+    )
+    receivers = [broken.receiver(path, credit=5) for path in ("q", "other")]
+    attach_all(receivers)
+    with pytest.raises(OSError, match="metadata"):
+        receivers[0].receive(1, max_wait_seconds=1)
+    broken.close()

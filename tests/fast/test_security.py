@@ -1,0 +1,356 @@
+"""Who is let in, by which credential, for how long; and over TLS."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus.exceptions import (
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+)
+
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.broker.entities.descriptions import DEFAULT_KEY, DEFAULT_POLICY_NAME, default_policy
+from pairbus.broker.links.tokens import make_token
+from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast import FastClient
+from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
+from tests.fast.world import message, messages, names, take
+
+KEY = AzureNamedKeyCredential(DEFAULT_POLICY_NAME, DEFAULT_KEY)
+
+
+def passes(client: FastClient) -> bool:
+    """A message can be sent, received and settled, and be asked for."""
+    client.sender("q").send_one(message("a"))
+    receiver = client.receiver("q", credit=1)
+    receiver.complete(take(receiver, 1))
+    return client.management("q").peek(1, 1) == []
+
+
+@contextmanager
+def closing(client: FastClient):
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+# -- credentials ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "value"), [("SharedAccessKey", "d3Jvbmc="), ("Name", "nobody")])
+def test_a_wrong_key_or_policy_is_refused(connect, broker, key, value):
+    text = re.sub(f"({key})=[^;]*", rf"\1={value}", broker.connection_string)
+    client = connect(text)
+    with pytest.raises(ServiceBusAuthenticationError) as caught:
+        client.receiver("q", credit=1).receive(1, max_wait_seconds=1)
+    assert kind_of(caught.value) is Kind.SETUP
+    assert DEFAULT_KEY not in str(caught.value)
+
+
+def test_an_unknown_entity_is_refused_like_a_bad_token(client):
+    with pytest.raises(ServiceBusAuthenticationError, match="nowhere"):
+        client.receiver("nowhere", credit=1).receive(1, max_wait_seconds=1)
+    with pytest.raises(ServiceBusAuthenticationError):
+        client.sender("nowhere").send_one(message("a"))
+    assert passes(client)  # the connection has not suffered
+
+
+def test_a_policy_without_the_right_is_refused_at_the_link(connect, broker):
+    listener = connect(broker.connection_string_for("listener"))
+    with pytest.raises(ServiceBusAuthorizationError):
+        listener.sender("q").send_one(message("a"))
+    sender = connect(broker.connection_string_for("sender"))
+    sender.sender("q").send(messages(2))
+    with pytest.raises(ServiceBusAuthorizationError) as caught:
+        sender.receiver("q", credit=1).receive(1, max_wait_seconds=1)
+    assert kind_of(caught.value) is Kind.SETUP
+    with pytest.raises(ServiceBusAuthorizationError):
+        sender.management("q").peek(1, 1)
+    assert len(take(listener.receiver("q", credit=2), 2)) == 2
+
+
+def options(broker: Broker, clock) -> dict:
+    return {"use_tls": False, "timeout_seconds": 5.0, "clock": clock}
+
+
+def test_a_named_key_opens(broker, clock):
+    with FastClient(f"localhost:{broker.port}", KEY, **options(broker, clock)) as client:
+        assert passes(client)
+
+
+@pytest.mark.parametrize("resource", ["", "q"])
+def test_a_signature_for_the_namespace_or_the_entity_opens(broker, clock, connect, resource):
+    audience = f"sb://localhost:{broker.port}/{resource}"
+    token = make_token(default_policy(), audience=audience, expires_at=clock() + 600)
+    credential = AzureSasCredential(token)
+    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+        assert passes(client)
+    text = re.sub("SharedAccessKeyName=[^;]*;", "", broker.connection_string)
+    text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessSignature={token}", text)
+    assert passes(connect(text))
+
+
+class Issuer:
+    """A credential as those of azure-identity are."""
+
+    def __init__(self, clock, *, seconds: float = 3600) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self.scopes: list[str] = []
+        self.is_down = False
+
+    def get_token(self, *scopes: str, **_: object) -> AccessToken:
+        if self.is_down:
+            raise ClientAuthenticationError("the issuer of tokens is down")
+        self.scopes += scopes
+        return AccessToken(f"jwt-{len(self.scopes)}", int(self._clock() + self._seconds))
+
+
+@pytest.fixture
+def bearer_broker(clock):
+    queue = QueueDescription(name="q")
+    namespace = NamespaceOptions(name="local", port=0, queues=[queue], accepts_bearer=True)
+    with Broker(namespaces=[namespace], clock=clock) as broker:
+        yield broker
+
+
+def test_a_token_credential_opens(bearer_broker, clock):
+    issuer = Issuer(clock)
+    port = bearer_broker.port
+    with FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client:
+        assert passes(client)
+    assert set(issuer.scopes) == {"https://servicebus.azure.net//.default"}
+
+
+def test_what_a_token_credential_raises_is_raised(bearer_broker, clock):
+    issuer = Issuer(clock)
+    issuer.is_down = True
+    port = bearer_broker.port
+    with (
+        FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client,
+        pytest.raises(ClientAuthenticationError) as caught,
+    ):
+        client.receiver("q", credit=1).receive(1, max_wait_seconds=1)
+    assert kind_of(caught.value) is Kind.SETUP
+
+
+def test_something_else_is_no_credential():
+    with pytest.raises(TypeError, match="a credential of str: AzureNamedKeyCredential"):
+        FastClient("localhost", "secret", use_tls=False)
+
+
+def test_a_signature_is_what_the_sdk_would_sign():
+    from azure.servicebus._pyamqp.utils import generate_sas_token
+
+    ours = sign("sb://ns/q ü", "name", "key", expires=1_800_000_000)
+    theirs = generate_sas_token("sb://ns/q ü", "name", "key", 1_800_000_000)
+    assert ours == theirs
+
+
+def test_the_expiry_of_a_signature_is_read_from_it():
+    at = 1_800_000_000
+    text = sign("sb://ns/q", "name", "key", expires=at)
+    assert source_of(AzureSasCredential(text))("sb://ns/q", 0.0) == Token(text, at, SAS)
+    for strange in ("SharedAccessSignature sr=x&sig=y", "SharedAccessSignature se=never"):
+        assert source_of(AzureSasCredential(strange))("", 0.0).expires == float("inf")
+    shared = type("Shared", (), {"token_type": SAS.encode(), "get_token": lambda *_: None})
+    assert source_of(shared()) is not None
+    assert JWT == "jwt"
+
+
+# -- renewal ----------------------------------------------------------------------------------
+
+
+def test_tokens_are_renewed_by_the_calls_that_need_them(client, clock):
+    sender, receiver = client.sender("q"), client.receiver("q", credit=10)
+    for number in range(5):
+        sender.send_one(message(f"m-{number}"))
+        taken = take(receiver, 1)
+        receiver.complete(taken)
+        assert client.management("q").peek(1, 1) == []
+        clock.advance(3300)  # a token lives for 3600 seconds
+    assert client.is_open
+
+
+def test_a_token_is_renewed_while_a_receiver_waits(client, connect, clock):
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    connection = client._access.connection()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receiver.receive, 1, max_wait_seconds=30)
+        cbs = client._access._cbs
+        for _ in range(3):
+            planned = cbs.renew_at
+            clock.advance(3300)
+            wait_until(lambda planned=planned: planned < cbs.renew_at < float("inf"))
+        connect().sender("q").send_one(message("late"))
+        assert names(waiting.result(20)) == ["late"]
+    assert client._access.connection() is connection
+
+
+def wait_until(condition, seconds: float = 10.0) -> None:
+    waited = threading.Event()
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        waited.wait(0.02)
+    raise AssertionError("it did not happen")
+
+
+def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(bearer_broker, clock):
+    issuer = Issuer(clock, seconds=1000)
+    port = bearer_broker.port
+    with FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client:
+        sender = client.sender("q")
+        sender.send_one(message("a"))
+        issuer.is_down = True
+        for seconds in (920, 20):
+            clock.advance(seconds)
+            sender.send_one(message("b"))
+        assert len(issuer.scopes) == 1
+        issuer.is_down = False
+        clock.advance(31)
+        sender.send_one(message("c"))
+        assert len(issuer.scopes) == 2
+
+
+def test_a_signature_that_has_run_out_ends_the_link_until_there_is_another(broker, clock):
+    def signature() -> str:
+        audience = f"sb://localhost:{broker.port}/q"
+        return make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
+
+    credential = AzureSasCredential(signature())
+    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+        sender = client.sender("q")
+        sender.send_one(message("a"))
+        clock.advance(950)
+        sender.send_one(message("b"))
+        clock.advance(100)
+        for _ in range(2):
+            with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+                sender.send_one(message("c"))
+        credential.update(signature())
+        sender.send_one(message("d"))
+        assert names(client.management("q").peek(1, 10)) == ["a", "b", "d"]
+
+
+def test_what_came_before_a_token_ran_out_is_not_lost_with_the_link(broker, clock):
+    audience = f"sb://localhost:{broker.port}/q"
+    token = make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
+    credential = AzureSasCredential(token)
+    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+        client.sender("q").send(messages(10))
+        receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
+        taken = take(receiver, 1)
+        clock.advance(1100)
+        taken += take(receiver, 9)
+        with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+            receiver.receive(1, max_wait_seconds=5)
+    assert names(taken) == [f"m-{number}" for number in range(10)]
+
+
+# -- TLS --------------------------------------------------------------------------------------
+
+
+def test_everything_goes_over_tls(broker, clock):
+    client = FastClient("localhost", KEY, port=broker.port, ca_file=broker.ca_file, clock=clock)
+    with closing(client):
+        client.sender("q").send(messages(2000, body=bytes(500)))
+        receiver = client.receiver("q", credit=500)
+        taken = take(receiver, 2000)
+        assert names(taken) == [f"m-{number}" for number in range(2000)]
+        receiver.complete(taken)
+        large = message("large", body=bytes(200_000))
+        client.sender("q").send_one(large)
+        [one] = take(receiver, 1)
+        assert one.data.endswith(large)
+
+
+def test_a_connection_string_without_the_emulator_s_flag_means_tls(broker, connect):
+    text = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+    assert passes(connect(text, port=broker.port, ca_file=broker.ca_file))
+
+
+def test_a_server_that_nobody_vouches_for_is_not_talked_to(broker):
+    client = FastClient("localhost", KEY, port=broker.port, timeout_seconds=5)
+    with closing(client), pytest.raises(ServiceBusConnectionError, match="certificate") as caught:
+        client.open()
+    assert kind_of(caught.value) is Kind.OUTAGE
+    assert not client.is_open
+
+
+def test_the_certificate_must_be_for_the_host(broker):
+    client = FastClient("localhost.example", KEY, port=broker.port, ca_file=broker.ca_file)
+    client._access._host = "127.0.0.2"
+    with closing(client), pytest.raises(ServiceBusConnectionError):
+        client.open()
+
+
+def test_a_ca_file_that_is_not_there_or_not_one_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"ca_file.*missing.pem"):
+        FastClient("localhost", KEY, ca_file=tmp_path / "missing.pem")
+    (tmp_path / "wrong.pem").write_text("hello")
+    with pytest.raises(ValueError, match=r"wrong.pem.*holds no certificates"):
+        FastClient("localhost", KEY, ca_file=tmp_path / "wrong.pem")
+
+
+# -- what it is told --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "without '='"),
+        ("Endpoint=sb://ns.example;nonsense", "without '='"),
+        ("SharedAccessKeyName=a;SharedAccessKey=hidden", "Endpoint is ''"),
+        ("Endpoint=ns.example;SharedAccessKeyName=a;SharedAccessKey=hidden", "sb://<host>/"),
+        ("Endpoint=sb://ns.example/;SharedAccessKeyName=a", "needs either"),
+        ("Endpoint=sb://ns.example/", "needs either"),
+        (
+            "Endpoint=sb://ns.example/;SharedAccessKeyName=a;SharedAccessKey=hidden;"
+            "SharedAccessSignature=x",
+            "needs either",
+        ),
+        ("Endpoint=sb://ns:port/;SharedAccessKeyName=a;SharedAccessKey=hidden", "a host is"),
+    ],
+)
+def test_what_is_wrong_with_a_connection_string_is_said_without_its_key(text, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        FastClient.from_connection_string(text)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_connection_string_for_one_entity_opens_no_other(connect, broker):
+    client = connect(broker.connection_string + ";EntityPath=events")
+    assert client.management("Events/Subscriptions/audit").peek(1, 1) == []
+    for make in (client.sender, client.management, lambda path: client.receiver(path, credit=1)):
+        with pytest.raises(ValueError, match="EntityPath 'events' only"):
+            make("q")
+
+
+def test_an_empty_path_is_refused(client):
+    with pytest.raises(ValueError, match="empty path"):
+        client.sender("")
+
+
+def test_the_port_is_the_protocol_s_unless_it_is_given():
+    assert FastClient("ns.example", KEY)._access._port == 5671
+    assert FastClient("sb://ns.example:1234/", KEY)._access._port == 5671
+    assert FastClient("ns.example", KEY, use_tls=False)._access._port == 5672
+    assert FastClient("sb://ns.example:1234/", KEY, use_tls=False)._access._port == 1234
+    assert FastClient("ns.example", KEY, port=99)._access._port == 99
+    assert repr(FastClient("sb://ns.example:1234/", KEY)) == "<FastClient ns.example not open>"
+
+
+def test_a_time_out_is_above_nothing():
+    with pytest.raises(ValueError, match="timeout_seconds is 0"):
+        FastClient("ns.example", KEY, timeout_seconds=0)

@@ -1,0 +1,206 @@
+"""Settling: what becomes of messages, in ranges, by token, and when it fails."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import suppress
+
+import pytest
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.amqp.codec.sections import read_application_properties, slice_message
+from pairbus.fast import SettleFailed
+from tests.fast.world import exhaust, messages, names, take
+
+
+@pytest.fixture
+def receiver(client):
+    client.sender("q").send(messages(10))
+    return client.receiver("q", credit=10)
+
+
+def left(client, path="q"):
+    return names(client.management(path).peek(1, 100))
+
+
+def test_messages_are_completed_in_any_order_and_with_gaps(client, receiver):
+    taken = take(receiver, 10)
+    receiver.complete([taken[index] for index in (7, 0, 1, 9, 2)])
+    assert left(client) == ["m-3", "m-4", "m-5", "m-6", "m-8"]
+    receiver.complete([taken[index] for index in (3, 4, 5, 6, 8)])
+    assert left(client) == []
+
+
+def test_an_abandoned_message_comes_again_with_one_delivery_more(client, receiver):
+    taken = take(receiver, 10)
+    receiver.abandon(taken[:2])
+    again = take(receiver, 2)
+    assert names(again) == ["m-0", "m-1"]
+    assert [one.delivery_count for one in again] == [1, 1]
+
+
+def test_a_released_message_comes_again_as_if_it_had_not_been_lent(client, receiver):
+    taken = take(receiver, 10)
+    receiver.release(taken[:2])
+    again = take(receiver, 2)
+    assert names(again) == ["m-0", "m-1"]
+    assert [one.delivery_count for one in again] == [0, 0]
+
+
+def test_a_dead_letter_bears_its_reason_and_nothing_else(client, receiver):
+    receiver.dead_letter(take(receiver, 2), reason="why", description="in detail")
+    assert len(left(client)) == 8
+    for data in client.management("q/$DeadLetterQueue").peek(1, 10):
+        parts = slice_message(data)
+        assert read_application_properties(parts.bare, parts.application_properties) == {
+            "DeadLetterReason": "why",
+            "DeadLetterErrorDescription": "in detail",
+        }
+
+
+def test_a_lost_lock_is_told_for_its_message_and_the_others_are_settled(client, receiver, clock):
+    early = take(receiver, 3)
+    clock.advance(40)
+    late = take(receiver, 7)
+    client.management("q").renew_locks([early[1].tag, *(one.lock_token for one in late)])
+    clock.advance(40)
+    with pytest.raises(SettleFailed) as caught:
+        receiver.complete([*early, *late])
+    failed = caught.value
+    assert [one for one, _ in failed.failed] == [early[0], early[2]]
+    assert all(isinstance(error, MessageLockLostError) for _, error in failed.failed)
+    assert isinstance(failed.error, MessageLockLostError)
+    assert failed.path == "q"
+    assert left(client) == ["m-0", "m-2"]
+
+
+def test_settling_twice_is_told_as_a_lost_lock(client, receiver):
+    taken = take(receiver, 2)
+    receiver.complete(taken)
+    with pytest.raises(SettleFailed, match="2 messages of 'q'"):
+        receiver.complete(taken)
+
+
+def test_nothing_to_settle_is_no_work(receiver):
+    receiver.complete([])
+    receiver.abandon([])
+
+
+def test_after_a_lost_connection_messages_are_settled_by_token(client, receiver):
+    taken = take(receiver, 6)
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        receiver.complete(taken[:2])
+    receiver.complete(taken[:2])
+    receiver.dead_letter(taken[2:3], reason="why")
+    receiver.abandon(taken[3:4])
+    assert left(client, "q/$DeadLetterQueue") == ["m-2"]
+    assert left(client) == [f"m-{number}" for number in range(3, 10)]
+
+
+def test_messages_of_a_lost_link_and_of_the_new_one_are_settled_together(client, receiver):
+    old = take(receiver, 2)
+    client.cut()
+    kept = take(receiver, 8)
+    with pytest.raises(ServiceBusConnectionError):
+        exhaust(receiver)
+    client.sender("q").send(messages(2, first=10))
+    new = take(receiver, 2)
+    assert names(kept + new) == [f"m-{number}" for number in range(2, 12)]
+    receiver.complete([*new, *old, *kept])
+    assert left(client) == []
+
+
+def test_of_many_tokens_those_that_are_lost_are_found(client, receiver, clock):
+    taken = take(receiver, 10)
+    good = [taken[index].tag for index in (1, 2, 5, 6, 7)]
+    clock.advance(40)
+    client.management("q").renew_locks(good)
+    clock.advance(40)
+    client.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        exhaust(receiver)  # some had come before the cut
+    with pytest.raises(SettleFailed) as caught:
+        receiver.complete(taken)
+    lost = {one for one, _ in caught.value.failed}
+    assert lost == {taken[index] for index in (0, 3, 4, 8, 9)}
+    assert left(client) == ["m-0", "m-3", "m-4", "m-8", "m-9"]
+
+
+def test_a_busy_broker_is_told_as_the_sdk_would(client, receiver, broker):
+    taken = take(receiver, 2)
+    with (
+        broker.faults.throttle("q", on=["settle"]),
+        pytest.raises(SettleFailed) as caught,
+    ):
+        receiver.complete(taken)
+    assert isinstance(caught.value.error, ServiceBusServerBusyError)
+    assert len(caught.value.failed) == 2
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(connect, broker):
+    client = connect(timeout_seconds=0.5)
+    client.sender("q").send(messages(2))
+    receiver = client.receiver("q", credit=2)
+    taken = take(receiver, 2)
+    with broker.faults.hang("q"), pytest.raises(OperationTimeoutError):
+        receiver.complete(taken)
+    with pytest.raises(SettleFailed):  # it was done when the broker came to it
+        receiver.complete(taken)
+    assert left(client) == []
+
+
+# -- begun, and answered later ---------------------------------------------------------------------
+
+
+def test_a_settlement_that_was_begun_is_answered_when_somebody_asks(client, receiver):
+    taken = take(receiver, 10)
+    first = receiver.begin_completing(taken[:5])
+    second = receiver.begin_completing(taken[5:8])
+    assert first.is_said
+    second.land()
+    first.land()
+    assert left(client) == ["m-8", "m-9"]
+
+
+def test_what_was_begun_is_settled_although_its_sender_dies_at_once(broker, client, connect):
+    client.sender("q").send(messages(10))
+    dying = connect()
+    receiver = dying.receiver("q", credit=10)
+    begun = receiver.begin_completing(take(receiver, 10))
+    dying._access._connection.drop()  # as the system does it for a process that was killed
+    assert begun.is_said
+    until = time.monotonic() + 10
+    while left(client) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left(client) == []
+
+
+def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
+    client, receiver, broker
+):
+    taken = take(receiver, 10)
+    with broker.faults.hang(entity="q"):
+        begun = receiver.begin_completing(taken[:5])
+        client.wait_until(time.monotonic() + 0.2)
+        with pytest.raises(OperationTimeoutError):
+            begun.land()
+    client.wait_until(math.inf)
+    with suppress(SettleFailed):  # where the first attempt was heard after all
+        receiver.complete(taken[:5])
+    assert set(left(client)) <= {f"m-{number}" for number in range(5, 10)}
+
+
+def test_locks_that_were_lost_are_told_by_what_was_begun(client, receiver, clock):
+    taken = take(receiver, 10)
+    clock.advance(120)
+    begun = receiver.begin_completing(taken[:5])
+    with pytest.raises(SettleFailed) as told:
+        begun.land()
+    assert len(told.value.failed) == 5

@@ -1,0 +1,251 @@
+"""Streams that take: settled when the batch is safe, and not before. Plain objects, real broker."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pairbus.broker import QueueDescription
+from pairbus.errors import OptionsError
+from pairbus.spark import ServiceBusDataSource
+from pairbus.spark.lock_stream import HeldStreamReader, _parts
+from pairbus.spark.schema import full
+from tests.spark.world import Bus, messages, names
+
+Buses = Callable[..., Bus]
+Readers = Callable[..., HeldStreamReader]
+
+
+@pytest.fixture
+def make_reader() -> Iterator[Readers]:
+    made: list[HeldStreamReader] = []
+
+    def make(bus: Bus, **options: str) -> HeldStreamReader:
+        given = {"queue": "q", "receiveMode": "peekLock", "maxWaitSeconds": "0.2"} | options
+        reader = ServiceBusDataSource(bus.options | given).streamReader(full())
+        assert isinstance(reader, HeldStreamReader)
+        made.append(reader)
+        return reader
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def rows_of(reader: Any, start: dict[str, int], end: dict[str, int]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
+            found += batch.to_pylist()
+    return found
+
+
+def advance(reader: HeldStreamReader, start: dict[str, int]) -> dict[str, int]:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def run(reader: HeldStreamReader, start: dict[str, int]) -> tuple[list[list[str]], dict[str, int]]:
+    """Batches until there is no more, as Spark does with availableNow."""
+    found = []
+    while True:
+        end = advance(reader, start)
+        if end == start:
+            return found, end
+        found.append(names(rows_of(reader, start, end)))
+        start = end
+
+
+def test_a_batch_is_settled_when_the_next_is_asked_for(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(5))
+    reader = make_reader(bus, maxMessagesPerTrigger="3")
+    start = reader.initialOffset()
+    middle = advance(reader, start)
+    rows = rows_of(reader, start, middle)
+    assert names(rows) == ["m-0", "m-1", "m-2"]
+    assert all(row["lockToken"] and row["lockedUntil"] for row in rows)
+    assert len(bus.peek("q")) == 5
+    # A task that Spark repeats reads the same.
+    assert rows_of(reader, start, middle) == rows
+    end = advance(reader, middle)
+    assert names(bus.peek("q")) == ["m-3", "m-4"]
+    assert names(rows_of(reader, middle, end)) == ["m-3", "m-4"]
+    assert advance(reader, end) == end
+    assert bus.peek("q") == []
+
+
+def test_sparks_own_commit_settles_too(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(2))
+    reader = make_reader(bus)
+    end = advance(reader, reader.initialOffset())
+    reader.commit(end)
+    reader.commit(end)
+    assert bus.peek("q") == []
+
+
+def test_a_stopped_query_settles_nothing(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(2))
+    reader = make_reader(bus)
+    advance(reader, reader.initialOffset())
+    reader.stop()
+    assert len(bus.peek("q")) == 2
+
+
+def test_a_restarted_query_repeats_its_batch_without_rows_and_gets_them_again(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=1)))
+    bus.send("q", messages(3))
+    reader = make_reader(bus, maxLockRenewalSeconds="0")
+    start = reader.initialOffset()
+    end = advance(reader, start)
+    # The driver is killed: nothing is said to the broker. A new process takes over.
+    again = make_reader(bus)
+    assert rows_of(again, start, end) == []
+    again.prepareForTriggerAvailableNow()
+    found, _ = run(again, end)
+    assert sorted(chain.from_iterable(found)) == ["m-0", "m-1", "m-2"]
+    assert bus.peek("q") == []
+
+
+def test_available_now_waits_for_what_others_have_locked_but_not_for_ever(
+    make_bus: Buses, make_reader: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(3))
+    other = make_reader(bus, maxMessagesPerTrigger="2")
+    advance(other, other.initialOffset())
+    reader = make_reader(bus, maxLockedWaitSeconds="0.3")
+    reader.prepareForTriggerAvailableNow()
+    with caplog.at_level(logging.WARNING, "pairbus.spark"):
+        found, end = run(reader, reader.initialOffset())
+    assert found == [["m-2"]]
+    assert "still has messages that other receivers have locked" in caplog.text
+    began = time.monotonic()
+    assert advance(reader, end) == end
+    assert time.monotonic() - began < 0.2
+
+
+def test_available_now_does_not_chase_what_arrives_later(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(2))
+    reader = make_reader(bus, maxMessagesPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    at, batches = start, 0
+    while True:
+        bus.send("q", messages(2, first=100 + batches))
+        end = advance(reader, at)
+        if end == at:
+            break
+        at, batches = end, batches + 1
+        assert batches < 5
+    assert batches <= 2
+
+
+def test_available_now_ends_on_a_partitioned_entity(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus(QueueDescription(name="q", enable_partitioning=True))
+    bus.send("q", messages(5))
+    reader = make_reader(bus, maxMessagesPerTrigger="3")
+    reader.prepareForTriggerAvailableNow()
+    found, _ = run(reader, reader.initialOffset())
+    assert sorted(chain.from_iterable(found)) == [f"m-{number}" for number in range(5)]
+    assert bus.peek("q") == []
+
+
+def test_locks_are_renewed_while_a_batch_takes_its_time(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=2)))
+    bus.send("q", messages(300))
+    reader = make_reader(bus)
+    end = advance(reader, reader.initialOffset())
+    time.sleep(3.5)
+    assert advance(reader, end) == end
+    assert bus.peek("q") == []
+
+
+def test_a_lock_that_was_lost_is_told_and_its_message_comes_again(
+    make_bus: Buses, make_reader: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=1)))
+    bus.send("q", messages(2))
+    reader = make_reader(bus, maxLockRenewalSeconds="0")
+    first = advance(reader, reader.initialOffset())
+    time.sleep(1.3)
+    with caplog.at_level(logging.WARNING, "pairbus.spark"):
+        second = advance(reader, first)
+    assert "2 of 2 messages of 'q' were read and could not be completed" in caplog.text
+    assert names(rows_of(reader, first, second)) == ["m-0", "m-1"]
+
+
+def test_what_lies_in_the_buffer_is_given_back(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(50))
+    reader = make_reader(bus, maxMessagesPerTrigger="5")
+    advance(reader, reader.initialOffset())
+    taken = bus.use("q", lambda got: got[0].complete(got[1]))
+    assert len(taken) == 45
+    assert {one.delivery_count for one in taken} == {0}
+
+
+def test_received_and_deleted_is_at_most_once_and_nothing_is_lost_on_the_way(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(20))
+    reader = make_reader(bus, receiveMode="receiveAndDelete", maxMessagesPerTrigger="7")
+    found, _ = run(reader, reader.initialOffset())
+    assert list(chain.from_iterable(found)) == [f"m-{number}" for number in range(20)]
+    assert max(map(len, found)) <= 7
+    assert bus.peek("q") == []
+
+
+def test_a_batch_is_bounded_in_bytes(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(40, body=b"x" * 10_000))
+    reader = make_reader(bus, maxMessagesPerTrigger="10", maxBytesPerTrigger="1")
+    found, _ = run(reader, reader.initialOffset())
+    assert sum(map(len, found)) == 40
+    assert max(map(len, found)) <= 10
+
+
+def test_a_lost_connection_is_made_anew(make_bus: Buses, make_reader: Readers) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(4))
+    reader = make_reader(bus, maxMessagesPerTrigger="2")
+    first = advance(reader, reader.initialOffset())
+    assert reader._hold is not None
+    reader._hold._client.cut()
+    second = advance(reader, first)
+    assert names(bus.peek("q")) == ["m-2", "m-3"]
+    assert names(rows_of(reader, first, second)) == ["m-2", "m-3"]
+
+
+def test_a_trigger_that_never_tells_is_refused(make_bus: Buses, make_reader: Readers) -> None:
+    reader = make_reader(make_bus("q"))
+    with pytest.raises(OptionsError, match=r"use trigger\(availableNow=True\)"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10_000)
+
+
+def test_messages_are_shared_out_among_tasks() -> None:
+    small: Any = [(b"x", None)] * 10
+    assert [len(part) for part in _parts(small, 3)] == [4, 4, 2]
+    assert list(_parts([], 3)) == []
+    large: Any = [(b"x" * 5_000_000, None)] * 4
+    assert [len(part) for part in _parts(large, 1)] == [1, 1, 1, 1]
