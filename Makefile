@@ -1,8 +1,6 @@
 # Every target sets up what it needs by itself, once: see scripts/setup.
 
-# Extras of pyproject.toml that the lock, and so the development environment, holds: add a word, run
-# `make lock`.
-EXTRAS := otel plot prometheus spark
+# The lock, and so the development environment, holds the extra `all` of pyproject.toml.
 # `make lock UPGRADE=--upgrade` moves every pinned version on, `make lock` only what must move.
 UPGRADE :=
 
@@ -64,7 +62,7 @@ reference: setup
 lock: setup
 	@$(BIN)/python -m pip install --quiet uv
 	UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile pyproject.toml --quiet \
-	  --group dev $(EXTRAS:%=--extra %) --universal --python-version 3.11 $(UPGRADE) \
+	  --group dev --extra all --universal --python-version 3.11 $(UPGRADE) \
 	  --generate-hashes --no-emit-index-url --no-annotate --output-file requirements.lock
 
 clean:

@@ -2,6 +2,7 @@
 
 PairbusError
 ├── OptionsError          impossible option of a pairing: the text names it, its value and its range
+├── MissingExtra          a part of pairbus needs a package that is not installed
 ├── NamespaceError        a namespace refused what was asked of it, or did not answer
 └── BrokerError           the local broker cannot do what was asked
     ├── ConfigError           impossible setting: the text names it, its value and its range
@@ -12,6 +13,9 @@ What a paired client raises derives from the official SDK's errors as well:
 `pairbus.client.sdk.errors`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PairbusError(Exception):
     """Catch this to catch us, and nothing else."""
@@ -19,6 +23,27 @@ class PairbusError(Exception):
 
 class OptionsError(PairbusError, ValueError):
     """An option is impossible."""
+
+
+class MissingExtra(PairbusError, ImportError):
+    """A part of pairbus needs a package that is not installed. The text says what to type."""
+
+    def __init__(self, part: str, *, package: str, extra: str) -> None:
+        super().__init__(
+            f"{part} needs {package}, which is not installed: pip install 'pairbus[{extra}]'"
+        )
+
+
+@contextmanager
+def requires_extra(part: str, extra: str) -> Iterator[None]:
+    """Import inside this: a package that is not installed is reported as a MissingExtra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "pairbus":
+            raise  # not a missing package, but a mistake of ours
+        raise MissingExtra(part, package=package, extra=extra) from error
 
 
 class NamespaceError(PairbusError):

@@ -75,7 +75,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'entities.descriptions')}"), name)
+    from pairbus.errors import requires_extra
+
+    with requires_extra("pairbus.broker", "broker"):
+        home = import_module(f"{__name__}.{_HOMES.get(name, 'entities.descriptions')}")
+    value = getattr(home, name)
     globals()[name] = value
     return value
 
