@@ -15,6 +15,9 @@ What a paired client raises derives from the official SDK's errors as well:
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+LENGTH_MAX: Final = 300
 
 
 class PairbusError(Exception):
@@ -64,3 +67,17 @@ class DataFileError(BrokerError):
 
 class StartError(BrokerError):
     """The broker cannot start."""
+
+
+def one_line(error: BaseException | None) -> str:
+    """The error's type and text on one line, for logs, statuses and other errors.
+
+    The SDK's texts contain line breaks and can be very long.
+    """
+    if error is None:
+        return "unknown cause"
+    text = " ".join(str(error).split())
+    if len(text) > LENGTH_MAX:
+        text = f"{text[: LENGTH_MAX - 3]}..."
+    name = type(error).__qualname__
+    return f"{name}: {text}" if text else name

@@ -1,4 +1,4 @@
-"""Each event is one line that can be read without the code at hand."""
+"""Each event becomes one log line that is clear without the code at hand."""
 
 import logging
 from dataclasses import replace
@@ -6,98 +6,99 @@ from logging import DEBUG, ERROR, INFO, WARNING
 
 import pytest
 
-from pairbus.telemetry.causes import LENGTH_MAX, one_line
+from pairbus.errors import LENGTH_MAX, one_line
 from pairbus.telemetry.log import log_event
-from tests.telemetry import happenings as happened
+from tests.telemetry import sample_events as sample
 
 LINES = [
     (
-        happened.paired, "pairing", INFO,
+        sample.paired, "pairing", INFO,
         "contoso is paired: 3 backlog queues (contoso/x-servicebus-transfer/0 to "
-        "contoso/x-servicebus-transfer/2), 2 found and 1 made",
+        "contoso/x-servicebus-transfer/2), 2 found and 1 created",
     ),
     (
-        replace(happened.paired, backlog_queues=happened.QUEUES[:1], made=()), "pairing", INFO,
-        "contoso is paired: 1 backlog queue (contoso/x-servicebus-transfer/0), 1 found and 0 made",
+        replace(sample.paired, backlog_queues=sample.QUEUES[:1], made=()), "pairing", INFO,
+        "contoso is paired: 1 backlog queue (contoso/x-servicebus-transfer/0), 1 found and 0 "
+        "created",
     ),
     (
-        happened.primary_failed, "failover", WARNING,
-        "a send to orders of contoso failed: ConnectionError: the line is dead; the first such "
-        "failure was 12.3 s ago, and it fails over in 47.7 s unless a send succeeds before",
+        sample.primary_failed, "failover", WARNING,
+        "a send to orders of contoso failed: ConnectionError: the line is dead; the first "
+        "failure was 12.3 s ago, and the entity fails over in 47.7 s unless a send succeeds before",
     ),
     (
-        happened.recovered, "failover", INFO,
-        "orders of contoso takes messages again, before its failover interval was over",
+        sample.recovered, "failover", INFO,
+        "orders of contoso accepts messages again and does not fail over",
     ),
     (
-        happened.failed_over, "failover", WARNING,
-        "orders of contoso failed over, 60.0 s after its first failure: ConnectionError: the line "
-        "is dead; messages go to contoso/x-servicebus-transfer/1 until a ping is answered",
+        sample.failed_over, "failover", WARNING,
+        "orders of contoso failed over 60.0 s after its first failure: ConnectionError: the line "
+        "is dead; messages go to contoso/x-servicebus-transfer/1 until the primary answers "
+        "a ping",
     ),
     (
-        replace(happened.failed_over, backlog_queue=None, error=None), "failover", WARNING,
-        "orders of contoso failed over, 60.0 s after its first failure: the cause is not known; "
+        replace(sample.failed_over, backlog_queue=None, error=None), "failover", WARNING,
+        "orders of contoso failed over 60.0 s after its first failure: unknown cause; "
         "no backlog queue is left: sends fail until one of them or the primary is back",
     ),
     (
-        happened.failed_back, "failover", INFO,
-        "orders of contoso failed back after 300.5 s (a ping was answered); messages go to the "
-        "primary, and pings stop",
+        sample.failed_back, "failover", INFO,
+        "orders of contoso failed back after 300.5 s (the primary answered a ping); messages "
+        "go to the primary",
     ),
     (
-        happened.failed_back_by_hand, "failover", INFO,
+        sample.failed_back_by_hand, "failover", INFO,
         "orders of contoso failed back after 4.0 s (marked healthy by hand); messages go to the "
-        "primary, and pings stop",
+        "primary",
     ),
     (
-        happened.diverted, "backlog", DEBUG,
-        "1 message for orders of contoso diverted to contoso/x-servicebus-transfer/1 in 0.020 s, "
-        "to wait there for the syphon",
+        sample.diverted, "backlog", DEBUG,
+        "diverted 1 message for orders of contoso to contoso/x-servicebus-transfer/1 in 0.020 s",
     ),
     (
-        happened.diverted_batch, "backlog", DEBUG,
-        "40 messages for orders of contoso diverted to contoso/x-servicebus-transfer/1 in 0.300 s, "
-        "to wait there for the syphon",
+        sample.diverted_batch, "backlog", DEBUG,
+        "diverted 40 messages for orders of contoso to contoso/x-servicebus-transfer/1 in 0.300 s",
     ),
     (
-        happened.withdrawn, "backlog", WARNING,
-        "backlog queue contoso/x-servicebus-transfer/1 is out of the rotation: PermissionError: "
-        "no entry; 2 backlog queues left until it answers again",
+        sample.withdrawn, "backlog", WARNING,
+        "backlog queue contoso/x-servicebus-transfer/1 is out of the rotation until it answers "
+        "again: PermissionError: no entry; 2 backlog queues left",
     ),
     (
-        replace(happened.withdrawn, left=0), "backlog", WARNING,
-        "backlog queue contoso/x-servicebus-transfer/1 is out of the rotation: PermissionError: "
-        "no entry; none is left, and sends of what is failed over fail until it answers again",
+        replace(sample.withdrawn, left=0), "backlog", WARNING,
+        "backlog queue contoso/x-servicebus-transfer/1 is out of the rotation until it answers "
+        "again: PermissionError: no entry; no backlog queue is left, so sends to failed-over "
+        "entities fail",
     ),
     (
-        happened.readmitted, "backlog", INFO,
+        sample.readmitted, "backlog", INFO,
         "backlog queue contoso/x-servicebus-transfer/1 answers again and is back in the rotation: "
         "3 backlog queues now",
     ),
     (
-        happened.throttled, "throttling", WARNING,
-        "orders of contoso is throttled: the message is sent there again in 10.0 s",
+        sample.throttled, "throttling", WARNING,
+        "orders of contoso is throttled: the send is repeated in 10.0 s",
     ),
     (
-        happened.throttled_backlog, "throttling", WARNING,
-        "backlog queue contoso/x-servicebus-transfer/1, for orders of contoso, is throttled: "
-        "the message is sent there again in 10.0 s",
+        sample.throttled_backlog, "throttling", WARNING,
+        "backlog queue contoso/x-servicebus-transfer/1, used for orders of contoso, is "
+        "throttled: the send is repeated in 10.0 s",
     ),
     (
-        happened.ping_unanswered, "ping", DEBUG,
+        sample.ping_unanswered, "ping", DEBUG,
         "orders of contoso did not answer a ping: ConnectionError: the line is dead; "
-        "the next one follows while it is failed over",
+        "pings continue while it is failed over",
     ),
-    (happened.ping_answered, "ping", INFO, "orders of contoso answered a ping"),
+    (sample.ping_answered, "ping", INFO, "orders of contoso answered a ping"),
     (
-        happened.send_failed, "backlog", ERROR,
-        "neither namespace took a message for orders of contoso: on the primary, ConnectionError: "
-        "the line is dead; on the backlog queues, PermissionError: no entry; "
-        "its sender gets the error and still has the message",
+        sample.send_failed, "backlog", ERROR,
+        "neither namespace accepted a message for orders of contoso: on the primary, "
+        "ConnectionError: the line is dead; on the backlog queues, PermissionError: no entry; "
+        "the caller gets the error and still has the message",
     ),
     (
-        happened.closed, "pairing", INFO,
-        "the pairing of contoso is closed: nothing is pinged or diverted any more",
+        sample.closed, "pairing", INFO,
+        "the pairing of contoso is closed: pings and diverting have stopped",
     ),
 ]  # fmt: skip
 
@@ -116,13 +117,13 @@ def test_an_event_is_one_line_that_says_what_happens_next(log, event, topic, lev
 
 
 def test_every_kind_of_event_has_its_line():
-    assert {type(event) for event, *_ in LINES} == happened.KINDS
+    assert {type(event) for event, *_ in LINES} == sample.KINDS
 
 
 def test_a_cause_is_shown_on_one_line_and_without_a_traceback(log):
     error = ConnectionError("lost:\n  100% of the packets\r\n\tare gone %s")
 
-    log_event(replace(happened.failed_over, error=error))
+    log_event(replace(sample.failed_over, error=error))
 
     (record,) = log.records
     assert "ConnectionError: lost: 100% of the packets are gone %s; messages" in record.message
@@ -130,14 +131,14 @@ def test_a_cause_is_shown_on_one_line_and_without_a_traceback(log):
     assert record.exc_info is None
 
 
-def test_a_long_cause_is_cut_and_one_without_a_text_is_its_type():
+def test_a_long_cause_is_cut_and_a_cause_without_text_is_its_type():
     long = one_line(ValueError("x" * 10_000))
 
     assert long == f"ValueError: {'x' * (LENGTH_MAX - 3)}..."
     assert one_line(TimeoutError()) == "TimeoutError"
 
 
-def test_handlers_and_levels_are_left_to_the_application():
+def test_handlers_and_levels_stay_the_applications():
     for event, *_ in LINES:
         log_event(event)
 

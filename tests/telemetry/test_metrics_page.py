@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import Histogram, Sum
 from prometheus_client import CollectorRegistry
 
 from pairbus.telemetry.prometheus import PrometheusObserver
-from tests.telemetry import happenings as happened
+from tests.telemetry import sample_events as sample
 from tests.telemetry.test_log import LINES
 from tests.telemetry.test_otel import Sight
 
@@ -31,7 +31,7 @@ def words(cell):
 @pytest.fixture
 def sight():
     seen = Sight(server_address="contoso.example", secondary_address="spare.example")
-    seen(*happened.HISTORY)
+    seen(*sample.HISTORY)
     yield seen
     seen.close()
 
@@ -79,7 +79,7 @@ def test_the_page_has_the_spans(sight):
 
 def test_the_page_has_the_metrics_of_prometheus():
     registry = CollectorRegistry()
-    for event in happened.HISTORY:
+    for event in sample.HISTORY:
         PrometheusObserver(registry)(event)
 
     there = {}

@@ -1,8 +1,9 @@
-"""OpenTelemetry's own SDK is given the events; what it would export is looked at."""
+"""OpenTelemetry's own SDK receives the events; the tests look at what it would export."""
 
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import messaging_attributes as convention
 from opentelemetry.trace import SpanKind, StatusCode
 
-from pairbus.telemetry import conventions, otel
-from tests.telemetry import happenings as happened
+from pairbus.telemetry import otel, otel_metrics
+from tests.telemetry import sample_events as sample
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_800_000_000_000_000_000
@@ -86,7 +87,7 @@ def sight():
 
 def test_a_diverted_message_is_a_span_in_the_trace_of_its_sender(sight):
     with sight.tracer.start_as_current_span("place an order") as request:
-        span = sight.span(happened.diverted)
+        span = sight.span(sample.diverted)
 
     assert span.name == "send contoso/x-servicebus-transfer/1"
     assert span.kind is SpanKind.PRODUCER
@@ -103,7 +104,7 @@ def test_a_diverted_message_is_a_span_in_the_trace_of_its_sender(sight):
 
 
 def test_a_batch_says_how_many_messages_it_has(sight):
-    span = sight.span(happened.diverted_batch)
+    span = sight.span(sample.diverted_batch)
 
     assert span.attributes["messaging.batch.message_count"] == 40
     assert (span.start_time, span.end_time) == (NOW - 300_000_000, NOW)
@@ -111,7 +112,7 @@ def test_a_batch_says_how_many_messages_it_has(sight):
 
 def test_an_unanswered_ping_is_a_failed_span_of_its_own(sight):
     with sight.tracer.start_as_current_span("what started the pings"):
-        span = sight.span(happened.ping_unanswered)
+        span = sight.span(sample.ping_unanswered)
 
     assert span.name == "ping orders"
     assert span.kind is SpanKind.CLIENT
@@ -129,7 +130,7 @@ def test_an_unanswered_ping_is_a_failed_span_of_its_own(sight):
 
 
 def test_an_answered_ping_is_a_span_without_an_error(sight):
-    span = sight.span(happened.ping_answered)
+    span = sight.span(sample.ping_answered)
 
     assert span.status.status_code is StatusCode.UNSET
     assert span.attributes["pairbus.answered"] is True
@@ -137,14 +138,14 @@ def test_an_answered_ping_is_a_span_without_an_error(sight):
 
 
 def test_a_ping_that_failed_for_no_known_reason_has_the_conventions_word_for_it(sight):
-    span = sight.span(replace(happened.ping_unanswered, error=None))
+    span = sight.span(replace(sample.ping_unanswered, error=None))
 
     assert span.attributes["error.type"] == "_OTHER"
 
 
 def test_a_failover_is_a_moment_in_the_trace_of_the_send_that_brought_it_about(sight):
     with sight.tracer.start_as_current_span("place an order") as request:
-        span = sight.span(happened.failed_over)
+        span = sight.span(sample.failed_over)
 
     assert span.name == "failover orders"
     assert span.kind is SpanKind.INTERNAL
@@ -160,13 +161,13 @@ def test_a_failover_is_a_moment_in_the_trace_of_the_send_that_brought_it_about(s
 
 
 def test_a_failover_to_nowhere_has_no_queue(sight):
-    span = sight.span(replace(happened.failed_over, backlog_queue=None))
+    span = sight.span(replace(sample.failed_over, backlog_queue=None))
 
     assert "pairbus.backlog_queue" not in span.attributes
 
 
 def test_what_follows_from_a_failover_links_to_it(sight):
-    sight(happened.failed_over, happened.diverted, happened.ping_answered, happened.failed_back)
+    sight(sample.failed_over, sample.diverted, sample.ping_answered, sample.failed_back)
 
     failover, *rest = sight.spans()
     assert len(rest) == 3
@@ -174,22 +175,22 @@ def test_what_follows_from_a_failover_links_to_it(sight):
         assert [link.context for link in span.links] == [failover.get_span_context()]
 
 
-@pytest.mark.parametrize("end", [happened.failed_back, happened.closed])
+@pytest.mark.parametrize("end", [sample.failed_back, sample.closed])
 def test_what_comes_after_the_outage_links_to_nothing(sight, end):
-    span = sight.span(happened.failed_over, end, happened.diverted)
+    span = sight.span(sample.failed_over, end, sample.diverted)
 
     assert not span.links
 
 
 def test_what_happens_to_another_entity_links_to_nothing(sight):
-    span = sight.span(happened.failed_over, replace(happened.diverted, path="bills"))
+    span = sight.span(sample.failed_over, replace(sample.diverted, path="bills"))
 
     assert not span.links
 
 
 @pytest.mark.parametrize(
     ("event", "is_part_of_it"),
-    [(happened.failed_back, False), (happened.failed_back_by_hand, True)],
+    [(sample.failed_back, False), (sample.failed_back_by_hand, True)],
 )
 def test_a_failback_is_a_moment_and_part_of_a_trace_if_done_by_hand(sight, event, is_part_of_it):
     with sight.tracer.start_as_current_span("now") as request:
@@ -205,7 +206,7 @@ def test_a_failback_is_a_moment_and_part_of_a_trace_if_done_by_hand(sight, event
 
 
 def test_nothing_else_has_a_span(sight):
-    sight(*happened.HISTORY)
+    sight(*sample.HISTORY)
 
     names = {span.name.split()[0] for span in sight.spans()}
     assert names == {"send", "ping", "failover", "failback"}
@@ -214,7 +215,7 @@ def test_nothing_else_has_a_span(sight):
 
 def test_an_address_that_is_not_known_is_left_out():
     sight = Sight()
-    sight(*happened.HISTORY)
+    sight(*sample.HISTORY)
 
     assert not any("server.address" in span.attributes for span in sight.spans())
     assert "server.address" not in sight.points("messaging.client.sent.messages")[0][0]
@@ -222,11 +223,11 @@ def test_an_address_that_is_not_known_is_left_out():
 
 
 def test_the_names_are_those_of_the_conventions():
-    assert conventions.SYSTEM == convention.MESSAGING_SYSTEM
-    assert conventions.OPERATION_NAME == convention.MESSAGING_OPERATION_NAME
-    assert conventions.OPERATION_TYPE == convention.MESSAGING_OPERATION_TYPE
-    assert conventions.DESTINATION == convention.MESSAGING_DESTINATION_NAME
-    assert conventions.MESSAGE_COUNT == convention.MESSAGING_BATCH_MESSAGE_COUNT
+    assert otel_metrics.SYSTEM == convention.MESSAGING_SYSTEM
+    assert otel_metrics.OPERATION_NAME == convention.MESSAGING_OPERATION_NAME
+    assert otel_metrics.OPERATION_TYPE == convention.MESSAGING_OPERATION_TYPE
+    assert otel_metrics.DESTINATION == convention.MESSAGING_DESTINATION_NAME
+    assert otel_metrics.MESSAGE_COUNT == convention.MESSAGING_BATCH_MESSAGE_COUNT
     assert convention.MessagingSystemValues.SERVICEBUS.value == "servicebus"
     assert convention.MessagingOperationTypeValues.SEND.value == "send"
 
@@ -276,25 +277,25 @@ TOTALS = {
 
 @pytest.mark.parametrize("name", TOTALS)
 def test_the_history_of_an_outage_adds_up(sight, name):
-    sight(*happened.HISTORY)
+    sight(*sample.HISTORY)
 
     assert sight.points(name) == TOTALS[name]
 
 
 def test_there_are_no_other_metrics(sight):
-    sight(*happened.HISTORY)
+    sight(*sample.HISTORY)
 
     assert set(sight.metrics()) == set(TOTALS)
 
 
-def test_levels_rise_and_fall(sight):
-    sight(happened.paired, happened.failed_over, happened.withdrawn)
+def test_gauges_rise_and_fall(sight):
+    sight(sample.paired, sample.failed_over, sample.withdrawn)
 
     assert sight.points("pairbus.pairings") == [(OURS, 1)]
     assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
     assert sight.points("pairbus.backlog.withdrawn") == [(QUEUE, 1)]
 
-    sight(happened.closed)
+    sight(sample.closed)
 
     assert sight.points("pairbus.pairings") == [(OURS, 0)]
     assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 0)]
@@ -302,7 +303,7 @@ def test_levels_rise_and_fall(sight):
 
 
 def test_the_duration_of_sends_has_the_buckets_that_the_conventions_advise(sight):
-    sight(happened.diverted)
+    sight(sample.diverted)
 
     metric = sight.metrics()["messaging.client.operation.duration"]
     (point,) = metric.data.data_points
@@ -313,14 +314,14 @@ def test_the_duration_of_sends_has_the_buckets_that_the_conventions_advise(sight
 
 def test_two_clients_of_one_process_add_up_without_a_complaint(sight, caplog):
     another = sight.another()
-    sight(happened.paired, happened.failed_over)
-    another(happened.paired)
-    another(happened.failed_over)
+    sight(sample.paired, sample.failed_over)
+    another(sample.paired)
+    another(sample.failed_over)
 
     assert sight.points("pairbus.failovers") == [(ENTITY | LOST, 2)]
     assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 2)]
 
-    another(happened.closed)
+    another(sample.closed)
 
     assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
     assert not caplog.records
@@ -335,10 +336,19 @@ def test_without_the_api_there_is_no_observer(monkeypatch):
     assert otel.observer("contoso") is None
 
 
+def test_a_copy_of_the_package_without_metadata_still_observes(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(otel, "version", missing)
+
+    otel.observer("contoso")(sample.failed_over)
+
+
 def test_with_the_api_alone_events_go_nowhere_and_nothing_breaks():
     observer = otel.observer("contoso", server_address="contoso.example")
 
-    for event in happened.HISTORY:
+    for event in sample.HISTORY:
         observer(event)
 
 
@@ -351,7 +361,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pairbus.telemetry import otel
-from tests.telemetry.happenings import diverted
+from tests.telemetry.sample_events import diverted
 
 observer = otel.observer("contoso")
 observer(diverted)  # goes nowhere

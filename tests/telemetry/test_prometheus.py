@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge, generate_lates
 
 from pairbus.errors import PairbusError
 from pairbus.telemetry.prometheus import PrometheusObserver
-from tests.telemetry import happenings as happened
+from tests.telemetry import sample_events as sample
 
 ENTITY = '{entity="orders",namespace="contoso"}'
 QUEUE = '{backlog_queue="contoso/x-servicebus-transfer/1",namespace="contoso"}'
@@ -63,22 +63,22 @@ def tell(observer, *events):
 
 
 def test_the_history_of_an_outage_adds_up(registry):
-    tell(PrometheusObserver(registry), *happened.HISTORY)
+    tell(PrometheusObserver(registry), *sample.HISTORY)
 
     seen = scraped(registry)
     assert {name: seen[name] for name in TOTALS} == TOTALS
 
 
 def test_there_are_no_other_series_but_zeros_of_the_other_queues(registry):
-    tell(PrometheusObserver(registry), *happened.HISTORY)
+    tell(PrometheusObserver(registry), *sample.HISTORY)
 
     others = {name: value for name, value in scraped(registry).items() if name not in TOTALS}
     assert all("/x-servicebus-transfer/" in name for name in others)
     assert set(others.values()) == {0}
 
 
-def test_what_is_known_of_backlog_queues_is_shown_from_the_pairing_on(registry):
-    tell(PrometheusObserver(registry), happened.paired)
+def test_backlog_queues_have_zeros_from_the_pairing_on(registry):
+    tell(PrometheusObserver(registry), sample.paired)
 
     seen = scraped(registry)
     assert seen.pop('pairbus_pairings{namespace="contoso"}') == 1
@@ -87,16 +87,16 @@ def test_what_is_known_of_backlog_queues_is_shown_from_the_pairing_on(registry):
     assert set(seen.values()) == {0}
 
 
-def test_levels_rise_and_fall(registry):
+def test_gauges_rise_and_fall(registry):
     observer = PrometheusObserver(registry)
-    tell(observer, happened.paired, happened.failed_over, happened.withdrawn)
+    tell(observer, sample.paired, sample.failed_over, sample.withdrawn)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 1
     assert seen[f"pairbus_failed_over{ENTITY}"] == 1
     assert seen[f"pairbus_backlog_withdrawn{QUEUE}"] == 1
 
-    tell(observer, happened.closed)
+    tell(observer, sample.closed)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 0
@@ -106,13 +106,13 @@ def test_levels_rise_and_fall(registry):
 
 def test_an_outage_adds_series_for_entities_and_queues_and_not_for_pairs_or_errors(registry):
     observer = PrometheusObserver(registry)
-    tell(observer, happened.paired)
+    tell(observer, sample.paired)
 
     def outage(number):
         for entity in range(5):
-            for queue in happened.QUEUES:
+            for queue in sample.QUEUES:
                 error = type(f"Error{number}", (Exception,), {})(f"{number}")
-                for event in happened.HISTORY[1:-1]:
+                for event in sample.HISTORY[1:-1]:
                     changes = {"path": f"q{entity}", "backlog_queue": queue, "error": error}
                     fields = {k: v for k, v in changes.items() if hasattr(event, k)}
                     observer(replace(event, **fields))
@@ -126,23 +126,23 @@ def test_an_outage_adds_series_for_entities_and_queues_and_not_for_pairs_or_erro
 def test_two_observers_report_to_one_registry(registry):
     first, second = PrometheusObserver(registry), PrometheusObserver(registry)
     for observer in (first, second):
-        tell(observer, happened.paired, happened.failed_over, happened.diverted)
+        tell(observer, sample.paired, sample.failed_over, sample.diverted)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 2
     assert seen[f"pairbus_failed_over{ENTITY}"] == 2
     assert seen[f"pairbus_diverted_messages_total{ENTITY}"] == 2
 
-    tell(first, happened.failed_back)
-    tell(first, happened.closed)
+    tell(first, sample.failed_back)
+    tell(first, sample.closed)
 
     assert scraped(registry)[f"pairbus_failed_over{ENTITY}"] == 1
 
 
 def test_two_clients_share_one_observer(registry):
     observer = PrometheusObserver(registry)
-    elsewhere = [replace(event, namespace="fabrikam") for event in happened.HISTORY]
-    for ours, theirs in zip(happened.HISTORY, elsewhere, strict=True):
+    elsewhere = [replace(event, namespace="fabrikam") for event in sample.HISTORY]
+    for ours, theirs in zip(sample.HISTORY, elsewhere, strict=True):
         tell(observer, ours, theirs)
 
     seen = scraped(registry)
@@ -153,7 +153,7 @@ def test_two_clients_share_one_observer(registry):
 
 def test_two_clients_of_one_primary_share_one_observer(registry):
     observer = PrometheusObserver(registry)
-    for event in happened.HISTORY:
+    for event in sample.HISTORY:
         tell(observer, event, event)
 
     seen = scraped(registry)
@@ -180,9 +180,9 @@ def test_another_registry_leaves_the_default_one_alone(registry):
     assert not [family for family in REGISTRY.collect() if family.name.startswith("pairbus")]
 
 
-def test_a_registry_that_nobody_needs_is_let_go():
+def test_an_unused_registry_is_not_kept_alive():
     registry = CollectorRegistry()
-    tell(PrometheusObserver(registry), *happened.HISTORY)
+    tell(PrometheusObserver(registry), *sample.HISTORY)
     reference = weakref.ref(registry)
     del registry
     gc.collect()
@@ -190,7 +190,7 @@ def test_a_registry_that_nobody_needs_is_let_go():
     assert reference() is None
 
 
-def test_a_name_that_is_taken_by_somebody_else_is_told(registry):
+def test_a_metric_name_that_is_taken_is_an_error(registry):
     Gauge("pairbus_pairings", "somebody else's", registry=registry)
 
     with pytest.raises(ValueError, match="pairbus_pairings"):

@@ -1,5 +1,5 @@
-"""What an operator sees of a pair of namespaces: each module makes one kind of sight of events.
+"""Makes the events of a pair visible to an operator: one module for each kind of output.
 
-`log` and `otel` are on by themselves, the latter where OpenTelemetry's API is installed;
-`prometheus` has an observer that an application asks for. None of them knows who decides or sends.
+`log` is always on, and so is `otel` where OpenTelemetry's API is installed. An application asks
+for `prometheus` by giving its observer to a pairing. No module here decides or sends anything.
 """

@@ -1,8 +1,8 @@
-"""One line of the log per event, under the loggers `pairbus.*`.
+"""Writes one log line for each event, to the loggers `pairbus.*`.
 
-A line names the entity or the queue, the cause, and what happens next. A cause is a few words of
-the line and no traceback: whoever sent gets the exception itself. Adds no handler and sets no
-level, for these are the application's.
+A line names the entity or the queue, the cause, and what happens next. A cause is one line of text
+without a traceback: the caller of the send gets the exception itself. Adds no handler and sets no
+level; those belong to the application.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, Final
 
+from pairbus.errors import one_line
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
@@ -27,86 +28,82 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from pairbus.telemetry.causes import one_line
 
 Line = tuple[int, str]
 
 
 def hears_each() -> bool:
-    """Whether a line for each diverted message would be read by anybody."""
+    """Whether the line for each diverted message is logged."""
     return _LINES[Diverted][0].isEnabledFor(DEBUG)
 
 
 def log_event(event: Event) -> None:
     logger, line_of = _LINES[type(event)]
     if isinstance(event, Diverted) and not logger.isEnabledFor(DEBUG):
-        return  # one for each message: without the text that nobody reads
+        return  # once for each message: do not build a text that is not logged
     level, text = line_of(event)
-    logger.log(level, text)  # without arguments, so that a percent sign in a cause is just that
+    logger.log(level, text)  # no arguments: a percent sign in the cause stays as it is
 
 
 def _paired(event: Paired) -> Line:
     queues = event.backlog_queues
-    which = queues[0] if len(queues) == 1 else f"{queues[0]} to {queues[-1]}"
+    names = queues[0] if len(queues) == 1 else f"{queues[0]} to {queues[-1]}"
     return INFO, (
-        f"{event.namespace} is paired: {_count(len(queues), 'backlog queue')} ({which}), "
-        f"{len(queues) - len(event.made)} found and {len(event.made)} made"
+        f"{event.namespace} is paired: {_count(len(queues), 'backlog queue')} ({names}), "
+        f"{len(queues) - len(event.made)} found and {len(event.made)} created"
     )
 
 
 def _closed(event: Closed) -> Line:
-    return (
-        INFO,
-        f"the pairing of {event.namespace} is closed: nothing is pinged or diverted any more",
-    )
+    return INFO, f"the pairing of {event.namespace} is closed: pings and diverting have stopped"
 
 
 def _primary_failed(event: PrimaryFailed) -> Line:
     return WARNING, (
-        f"a send to {_entity(event)} failed: {one_line(event.error)}; the first such failure was "
-        f"{_seconds(event.since_seconds)} ago, and it fails over in "
+        f"a send to {_entity(event)} failed: {one_line(event.error)}; the first failure was "
+        f"{_seconds(event.since_seconds)} ago, and the entity fails over in "
         f"{_seconds(event.failover_in_seconds)} unless a send succeeds before"
     )
 
 
 def _recovered(event: Recovered) -> Line:
-    return INFO, f"{_entity(event)} takes messages again, before its failover interval was over"
+    return INFO, f"{_entity(event)} accepts messages again and does not fail over"
 
 
 def _failed_over(event: FailedOver) -> Line:
     if event.backlog_queue is None:
-        what_next = "no backlog queue is left: sends fail until one of them or the primary is back"
+        next_step = "no backlog queue is left: sends fail until one of them or the primary is back"
     else:
-        what_next = f"messages go to {event.backlog_queue} until a ping is answered"
+        next_step = f"messages go to {event.backlog_queue} until the primary answers a ping"
     return WARNING, (
-        f"{_entity(event)} failed over, {_seconds(event.after_seconds)} after its first failure: "
-        f"{one_line(event.error)}; {what_next}"
+        f"{_entity(event)} failed over {_seconds(event.after_seconds)} after its first failure: "
+        f"{one_line(event.error)}; {next_step}"
     )
 
 
 def _failed_back(event: FailedBack) -> Line:
-    how = {"ping": "a ping was answered", "by hand": "marked healthy by hand"}
+    reasons = {"ping": "the primary answered a ping", "by hand": "marked healthy by hand"}
     return INFO, (
         f"{_entity(event)} failed back after {_seconds(event.after_seconds)} "
-        f"({how.get(event.reason, event.reason)}); messages go to the primary, and pings stop"
+        f"({reasons.get(event.reason, event.reason)}); messages go to the primary"
     )
 
 
 def _diverted(event: Diverted) -> Line:
     return DEBUG, (
-        f"{_count(event.count, 'message')} for {_entity(event)} diverted to "
-        f"{event.backlog_queue} in {event.seconds:.3f} s, to wait there for the syphon"
+        f"diverted {_count(event.count, 'message')} for {_entity(event)} to "
+        f"{event.backlog_queue} in {event.seconds:.3f} s"
     )
 
 
 def _backlog_withdrawn(event: BacklogWithdrawn) -> Line:
     if event.left:
-        what_next = f"{_count(event.left, 'backlog queue')} left"
+        remaining = f"{_count(event.left, 'backlog queue')} left"
     else:
-        what_next = "none is left, and sends of what is failed over fail"
+        remaining = "no backlog queue is left, so sends to failed-over entities fail"
     return WARNING, (
-        f"backlog queue {event.backlog_queue} is out of the rotation: {one_line(event.error)}; "
-        f"{what_next} until it answers again"
+        f"backlog queue {event.backlog_queue} is out of the rotation until it answers again: "
+        f"{one_line(event.error)}; {remaining}"
     )
 
 
@@ -119,12 +116,10 @@ def _backlog_readmitted(event: BacklogReadmitted) -> Line:
 
 def _throttled(event: Throttled) -> Line:
     if event.backlog_queue is None:
-        who = f"{_entity(event)} is"
+        name = _entity(event)
     else:
-        who = f"backlog queue {event.backlog_queue}, for {_entity(event)}, is"
-    return WARNING, (
-        f"{who} throttled: the message is sent there again in {_seconds(event.wait_seconds)}"
-    )
+        name = f"backlog queue {event.backlog_queue}, used for {_entity(event)},"
+    return WARNING, f"{name} is throttled: the send is repeated in {_seconds(event.wait_seconds)}"
 
 
 def _ping_sent(event: PingSent) -> Line:
@@ -132,16 +127,16 @@ def _ping_sent(event: PingSent) -> Line:
         return INFO, f"{_entity(event)} answered a ping"
     return DEBUG, (
         f"{_entity(event)} did not answer a ping: {one_line(event.error)}; "
-        "the next one follows while it is failed over"
+        "pings continue while it is failed over"
     )
 
 
 def _send_failed(event: SendFailed) -> Line:
     return ERROR, (
-        f"neither namespace took a message for {_entity(event)}: "
+        f"neither namespace accepted a message for {_entity(event)}: "
         f"on the primary, {one_line(event.primary_error)}; "
         f"on the backlog queues, {one_line(event.backlog_error)}; "
-        "its sender gets the error and still has the message"
+        "the caller gets the error and still has the message"
     )
 
 

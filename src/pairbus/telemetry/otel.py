@@ -1,12 +1,11 @@
-"""Metrics and traces through OpenTelemetry's API, with its messaging conventions.
+"""Metrics and traces through OpenTelemetry's API, following its messaging conventions.
 
-The API is an extra, and so is imported only when an observer is made. Where the application has
-not set OpenTelemetry up, the API does nothing with what it gets, quickly. Knows nothing of sends to
-a healthy primary: no event tells of them, for they are to cost nothing.
+The API is an extra, so it is imported only when an observer is created. If the application has not
+set up OpenTelemetry, the API quickly discards what it gets. Sends to a healthy primary do not
+appear here: they cause no event, so that they cost nothing.
 
-A failover is a span without a length rather than an event on the span of a send: it may happen
-where there is no such span, what follows from it can link to it, and span events are on their way
-out of OpenTelemetry.
+A failover is a span of zero length and not an event on the span of a send. It can happen where no
+span is open, later spans can link to it, and OpenTelemetry is phasing span events out.
 """
 
 from __future__ import annotations
@@ -14,14 +13,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pairbus.errors import one_line
 from pairbus.events import Closed, Diverted, Event, FailedBack, FailedOver, Observer, PingSent
-from pairbus.telemetry import conventions as names
-from pairbus.telemetry.causes import one_line
-from pairbus.telemetry.conventions import SCHEMA_URL, Attributes, failure, operation
-from pairbus.telemetry.otel_metrics import Metrics
+from pairbus.telemetry.otel_metrics import (
+    AFTER_SECONDS,
+    ANSWERED,
+    BACKLOG_QUEUE,
+    CAUSE,
+    DESTINATION,
+    ENTITY,
+    MESSAGE_COUNT,
+    NAMESPACE,
+    OPERATION_TYPE,
+    REASON,
+    SCHEMA_URL,
+    Attributes,
+    Metrics,
+    failure,
+    operation,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -37,40 +50,50 @@ def observer(
     meter_provider: MeterProvider | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Observer | None:
-    """An observer for one pairing, or None where OpenTelemetry's API is not installed.
+    """An observer for one pairing, or None if OpenTelemetry's API is not installed.
 
-    The addresses are the hosts of the primary and of the secondary; one that is not given is left
-    out. Without providers it reports to the application's, also if they are set after this call.
+    The addresses are the hosts of the primary and the secondary; None omits the attribute. Without
+    providers, it reports to the application's, even if the application sets them up later.
     """
     try:
         from opentelemetry import metrics, trace
     except ImportError:
         return None
-    release = version("pairbus")
+    release = _release()
     meter = metrics.get_meter("pairbus", release, meter_provider, SCHEMA_URL)
     tracer = trace.get_tracer("pairbus", release, tracer_provider, SCHEMA_URL)
     measured = Metrics(meter, namespace, secondary_address=secondary_address)
-    traced = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
+    spans = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
 
     def observe(event: Event) -> None:
         measured.observe(event)
-        # No diverted message pays for a span that nobody gets. Asked each time: an application may
-        # set tracing up when it likes. (Where that is kept is not public, and `get_tracer_provider`
-        # looks at the environment first; without it, there is a span that nobody gets.)
+        # A diverted message does not pay for a span that nobody receives. Checked each time: the
+        # application may set up tracing at any moment. The attribute is private, because the public
+        # `get_tracer_provider` reads the environment first; if it is missing, spans are made.
         if (
             tracer_provider is None
             and isinstance(event, Diverted)
             and getattr(trace, "_TRACER_PROVIDER", trace) is None
         ):
             return
-        traced.observe(event)
+        spans.observe(event)
 
     return observe
 
 
+def _release() -> str:
+    """Empty where the package runs without its metadata, for example copied next to a program."""
+    try:
+        return version("pairbus")
+    except PackageNotFoundError:
+        return ""
+
+
 def hears_each() -> bool:
-    """Whether the application has set up what a diverted message is reported to. Where that is kept
-    is not public; without it, the answer is yes."""
+    """Whether the application has set up tracing or metrics, so that each diverted message counts.
+
+    The two attributes are private; if they are missing, the answer is yes.
+    """
     tracing, measuring = _apis()
     return (
         getattr(tracing, "_TRACER_PROVIDER", _apis) is not None
@@ -87,7 +110,7 @@ def _apis() -> tuple[Any, Any]:
 
 
 class _Spans:
-    """What was sent because of an outage, each with a link to the failover that it followed."""
+    """A span for each diverted send, ping, failover and failback, linked to the failover."""
 
     def __init__(
         self,
@@ -104,7 +127,7 @@ class _Spans:
         self._tracer = tracer
         self._namespace = namespace
         self._clock = clock
-        self._divert = operation("send", address=secondary_address) | {names.OPERATION_TYPE: "send"}
+        self._divert = operation("send", address=secondary_address) | {OPERATION_TYPE: "send"}
         self._ping = operation("ping", address=primary_address)
         self._failovers: dict[str, SpanContext] = {}
 
@@ -122,42 +145,42 @@ class _Spans:
                 self._failovers.clear()
 
     def _diverted(self, event: Diverted) -> None:
-        what = self._divert | {names.DESTINATION: event.backlog_queue}
+        attributes = self._divert | {DESTINATION: event.backlog_queue}
         if event.count > 1:
-            what[names.MESSAGE_COUNT] = event.count
+            attributes[MESSAGE_COUNT] = event.count
         kind = self._api.SpanKind.PRODUCER
-        self._add(f"send {event.backlog_queue}", event, kind, what, seconds=event.seconds)
+        self._add(f"send {event.backlog_queue}", event, kind, attributes, seconds=event.seconds)
 
     def _ping_sent(self, event: PingSent) -> None:
-        what = self._ping | {names.DESTINATION: event.path, names.ANSWERED: event.answered}
+        attributes = self._ping | {DESTINATION: event.path, ANSWERED: event.answered}
         problem = None
         if not event.answered:
-            what |= failure(event.error)
+            attributes |= failure(event.error)
             problem = one_line(event.error)
         kind = self._api.SpanKind.CLIENT
-        # No part of a request of the application, whichever started the task that pings.
-        self._add(f"ping {event.path}", event, kind, what, has_parent=False, problem=problem)
+        # A ping belongs to no request of the application, whichever request started the pings.
+        self._add(f"ping {event.path}", event, kind, attributes, has_parent=False, problem=problem)
 
     def _failed_over(self, event: FailedOver) -> None:
-        what = failure(event.error) | {
-            names.AFTER_SECONDS: event.after_seconds,
-            names.CAUSE: one_line(event.error),
+        attributes = failure(event.error) | {
+            AFTER_SECONDS: event.after_seconds,
+            CAUSE: one_line(event.error),
         }
         if event.backlog_queue is not None:
-            what[names.BACKLOG_QUEUE] = event.backlog_queue
+            attributes[BACKLOG_QUEUE] = event.backlog_queue
         kind = self._api.SpanKind.INTERNAL
-        span = self._add(f"failover {event.path}", event, kind, what)
+        span = self._add(f"failover {event.path}", event, kind, attributes)
         if span.is_valid:
             self._failovers[event.path] = span
 
     def _failed_back(self, event: FailedBack) -> None:
-        what: Attributes = {
-            names.AFTER_SECONDS: event.after_seconds,
-            names.REASON: event.reason,
+        attributes: Attributes = {
+            AFTER_SECONDS: event.after_seconds,
+            REASON: event.reason,
         }
         kind = self._api.SpanKind.INTERNAL
         by_ping = event.reason == "ping"
-        self._add(f"failback {event.path}", event, kind, what, has_parent=not by_ping)
+        self._add(f"failback {event.path}", event, kind, attributes, has_parent=not by_ping)
         self._failovers.pop(event.path, None)
 
     def _add(
@@ -171,14 +194,14 @@ class _Spans:
         has_parent: bool = True,
         problem: str | None = None,
     ) -> SpanContext:
-        """A span that ends now: events tell of what is over."""
+        """A span that ends now: an event reports something that is over."""
         now = self._clock()
         failover = self._failovers.get(event.path)
         span = self._tracer.start_span(
             name,
             context=None if has_parent else self._no_parent,
             kind=kind,
-            attributes=attributes | {names.NAMESPACE: self._namespace, names.ENTITY: event.path},
+            attributes=attributes | {NAMESPACE: self._namespace, ENTITY: event.path},
             links=None if failover is None else [self._api.Link(failover)],
             start_time=now - round(seconds * 1e9),
         )

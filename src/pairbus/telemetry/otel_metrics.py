@@ -1,7 +1,10 @@
-"""Events as OpenTelemetry's metrics: `docs/metrics.md` says what each of them means.
+"""Events as OpenTelemetry metrics. `docs/metrics.md` explains each metric.
 
-Is handed the meter, and so needs no OpenTelemetry to be imported. Of the attributes of a metric,
-one at most has many values: the entities, or the backlog queues.
+The meter is passed in, so this module imports no OpenTelemetry. A metric has at most one attribute
+with many values: the entity, or the backlog queue.
+
+OpenTelemetry's conventions for messaging are still in development (version 1.44), so the names of
+their attributes are spelled out here instead of imported from the package that defines them.
 """
 
 from __future__ import annotations
@@ -21,12 +24,31 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from pairbus.telemetry import conventions as names
-from pairbus.telemetry.conventions import Attributes, failure, operation
-from pairbus.telemetry.levels import Level, Levels
+from pairbus.telemetry.gauges import Gauge, GaugeTracker
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+# Attributes of the conventions, then our own.
+SYSTEM: Final = "messaging.system"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+MESSAGE_COUNT: Final = "messaging.batch.message_count"
+SERVER_ADDRESS: Final = "server.address"
+ERROR_TYPE: Final = "error.type"
+
+NAMESPACE: Final = "pairbus.namespace"
+ENTITY: Final = "pairbus.entity"
+BACKLOG_QUEUE: Final = "pairbus.backlog_queue"
+REASON: Final = "pairbus.reason"
+ANSWERED: Final = "pairbus.answered"
+CAUSE: Final = "pairbus.cause"
+AFTER_SECONDS: Final = "pairbus.after_seconds"
+
+Attributes = dict[str, str | int | float | bool]
 
 SENT: Final = "messaging.client.sent.messages"
 DIVERTED: Final = "pairbus.diverted.messages"
@@ -37,29 +59,29 @@ COUNTERS: Final = {
     SENT: ("{message}", "Messages that a producer tried to send to the broker."),
     DIVERTED: ("{message}", "Messages that went to a backlog queue."),
     "pairbus.primary.failures": ("{failure}", "Failures on the primary before a failover."),
-    "pairbus.recoveries": ("{recovery}", "Successes that spared an entity a failover."),
+    "pairbus.recoveries": ("{recovery}", "Successful sends that avoided a failover."),
     "pairbus.failovers": ("{failover}", "Entities that failed over."),
     "pairbus.failbacks": ("{failback}", "Entities that failed back."),
     "pairbus.pings": ("{ping}", "Pings to entities that were failed over."),
-    "pairbus.throttles": ("{throttle}", "Sends that were answered with server busy."),
-    "pairbus.backlog.withdrawals": ("{withdrawal}", "Backlog queues taken out of the rotation."),
-    "pairbus.backlog.readmissions": ("{readmission}", "Backlog queues put back into it."),
-    "pairbus.send.failures": ("{failure}", "Sends that neither namespace took."),
+    "pairbus.throttles": ("{throttle}", "Sends rejected because the service was busy."),
+    "pairbus.backlog.withdrawals": ("{withdrawal}", "Backlog queues that left the rotation."),
+    "pairbus.backlog.readmissions": ("{readmission}", "Backlog queues that came back into it."),
+    "pairbus.send.failures": ("{failure}", "Sends that neither namespace accepted."),
 }
-LEVELS: Final = {
-    Level.PAIRINGS: ("pairbus.pairings", "{pairing}", "Clients that are paired."),
-    Level.ENTITIES_FAILED_OVER: (
+GAUGES: Final = {
+    Gauge.PAIRINGS: ("pairbus.pairings", "{pairing}", "Clients that are paired."),
+    Gauge.ENTITIES_FAILED_OVER: (
         "pairbus.entities.failed_over",
         "{entity}",
         "Entities that are failed over.",
     ),
-    Level.QUEUES_WITHDRAWN: (
+    Gauge.QUEUES_WITHDRAWN: (
         "pairbus.backlog.withdrawn",
         "{queue}",
         "Backlog queues that are out of the rotation.",
     ),
 }
-# The first are those that the conventions advise. An outage lasts longer than a send.
+# The first boundaries are those of the conventions. An outage lasts longer than a send.
 HISTOGRAMS: Final = {
     DURATION: (
         "Duration of an operation that a producer or consumer began.",
@@ -70,20 +92,33 @@ HISTOGRAMS: Final = {
         (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400),
     ),
 }
-NAMED: Final = {
-    Level.ENTITIES_FAILED_OVER: names.ENTITY,
-    Level.QUEUES_WITHDRAWN: names.BACKLOG_QUEUE,
+GAUGE_ATTRIBUTE: Final = {
+    Gauge.ENTITIES_FAILED_OVER: ENTITY,
+    Gauge.QUEUES_WITHDRAWN: BACKLOG_QUEUE,
 }
+
+
+def operation(name: str, *, address: str | None) -> Attributes:
+    """The attributes that all operations of one kind share."""
+    attributes: Attributes = {SYSTEM: "servicebus", OPERATION_NAME: name}
+    if address is not None:
+        attributes[SERVER_ADDRESS] = address
+    return attributes
+
+
+def failure(error: BaseException | None) -> Attributes:
+    """The class of an error has few values; its text would make a new series each time."""
+    return {ERROR_TYPE: "_OTHER" if error is None else type(error).__qualname__}
 
 
 class Metrics:
     def __init__(self, meter: Meter, namespace: str, *, secondary_address: str | None) -> None:
         self._namespace = namespace
         self._send = operation("send", address=secondary_address)
-        self._levels = Levels()
-        # The attributes of what is counted for every diverted message, made once.
-        self._to_queue: dict[str, tuple[Attributes, Attributes]] = {}
-        self._of_entity: dict[str, Attributes] = {}
+        self._gauge_tracker = GaugeTracker()
+        # Attributes for what is counted on every diverted message, built once.
+        self._queue_attributes: dict[str, tuple[Attributes, Attributes]] = {}
+        self._entity_attributes: dict[str, Attributes] = {}
         self._counters = {
             name: meter.create_counter(name, unit, description)
             for name, (unit, description) in COUNTERS.items()
@@ -94,13 +129,13 @@ class Metrics:
             )
             for name, (description, bounds) in HISTOGRAMS.items()
         }
-        self._standing = {
-            level: meter.create_up_down_counter(*what) for level, what in LEVELS.items()
+        self._gauges = {
+            gauge: meter.create_up_down_counter(*settings) for gauge, settings in GAUGES.items()
         }
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, Diverted):  # one for each message, and it moves no level
-            self._sent(event)
+        if isinstance(event, Diverted):  # once for each message, so it comes first
+            self._diverted(event)
             return
         match event:
             case PrimaryFailed():
@@ -110,10 +145,10 @@ class Metrics:
             case FailedOver():
                 self._add("pairbus.failovers", self._entity(event) | failure(event.error))
             case FailedBack():
-                reason: Attributes = {names.REASON: event.reason}
+                reason: Attributes = {REASON: event.reason}
                 self._add("pairbus.failbacks", self._entity(event) | reason)
-                lasted = self._histograms[FAILED_OVER_DURATION]
-                lasted.record(event.after_seconds, self._entity(event))
+                duration = self._histograms[FAILED_OVER_DURATION]
+                duration.record(event.after_seconds, self._entity(event))
             case BacklogWithdrawn():
                 self._add("pairbus.backlog.withdrawals", self._queue(event) | failure(event.error))
             case BacklogReadmitted():
@@ -122,39 +157,39 @@ class Metrics:
                 busy = self._entity if event.backlog_queue is None else self._queue
                 self._add("pairbus.throttles", busy(event))
             case PingSent():
-                answer: Attributes = {names.ANSWERED: event.answered}
+                answer: Attributes = {ANSWERED: event.answered}
                 if not event.answered:
                     answer |= failure(event.error)
                 self._add("pairbus.pings", self._entity(event) | answer)
             case SendFailed():
                 cause = event.backlog_error or event.primary_error
                 self._add("pairbus.send.failures", self._entity(event) | failure(cause))
-        self._move(event)
+        self._change_gauges(event)
 
-    def _sent(self, event: Diverted) -> None:
+    def _diverted(self, event: Diverted) -> None:
         queue, path = event.backlog_queue, event.path
-        if queue not in self._to_queue:
-            to_queue = self._send | {names.DESTINATION: queue}
-            self._to_queue[queue] = to_queue, to_queue | {names.OPERATION_TYPE: "send"}
-        if path not in self._of_entity:
-            self._of_entity[path] = self._entity(event)
-        counted, timed = self._to_queue[queue]
+        if queue not in self._queue_attributes:
+            send = self._send | {DESTINATION: queue}
+            self._queue_attributes[queue] = send, send | {OPERATION_TYPE: "send"}
+        if path not in self._entity_attributes:
+            self._entity_attributes[path] = self._entity(event)
+        counted, timed = self._queue_attributes[queue]
         self._counters[SENT].add(event.count, counted)
         self._histograms[DURATION].record(event.seconds, timed)
-        self._counters[DIVERTED].add(event.count, self._of_entity[path])
+        self._counters[DIVERTED].add(event.count, self._entity_attributes[path])
 
-    def _move(self, event: Event) -> None:
-        for move in self._levels.moves(event):
-            whose: Attributes = {names.NAMESPACE: self._namespace}
-            if move.level in NAMED:
-                whose[NAMED[move.level]] = move.name
-            self._standing[move.level].add(move.by, whose)
+    def _change_gauges(self, event: Event) -> None:
+        for change in self._gauge_tracker.changes(event):
+            attributes: Attributes = {NAMESPACE: self._namespace}
+            if change.gauge in GAUGE_ATTRIBUTE:
+                attributes[GAUGE_ATTRIBUTE[change.gauge]] = change.name
+            self._gauges[change.gauge].add(change.delta, attributes)
 
     def _add(self, name: str, attributes: Attributes) -> None:
         self._counters[name].add(1, attributes)
 
     def _entity(self, event: Any) -> Attributes:
-        return {names.NAMESPACE: self._namespace, names.ENTITY: event.path}
+        return {NAMESPACE: self._namespace, ENTITY: event.path}
 
     def _queue(self, event: Any) -> Attributes:
-        return {names.NAMESPACE: self._namespace, names.BACKLOG_QUEUE: event.backlog_queue}
+        return {NAMESPACE: self._namespace, BACKLOG_QUEUE: event.backlog_queue}

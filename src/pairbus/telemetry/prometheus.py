@@ -1,8 +1,8 @@
-"""Events as Prometheus metrics, for an application that asks for them with an observer.
+"""Events as Prometheus metrics, for an application that gives the observer to a pairing.
 
-`docs/metrics.md` says what each of them means. Labels have entities or backlog queues as their
-values, never both on one metric and never the text or type of an error, so that an outage adds few
-series. prometheus_client is an extra, and so is imported only when an observer is made.
+`docs/metrics.md` explains each metric. A metric has a label for the entity or for the backlog
+queue, never both, and never the text or type of an error, so an outage adds few series.
+prometheus_client is an extra, so it is imported only when an observer is created.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from pairbus.telemetry.levels import Level, Levels
+from pairbus.telemetry.gauges import Gauge, GaugeTracker
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    import prometheus_client
+    from prometheus_client import CollectorRegistry
 
 ENTITY: Final = ("namespace", "entity")
 QUEUE: Final = ("namespace", "backlog_queue")
@@ -37,27 +38,27 @@ QUEUE: Final = ("namespace", "backlog_queue")
 COUNTERS: Final = {
     "diverted_messages": ("Messages that went to a backlog queue, by entity.", ENTITY),
     "primary_failures": ("Failures on the primary before a failover.", ENTITY),
-    "recoveries": ("Successes that spared an entity a failover.", ENTITY),
+    "recoveries": ("Successful sends that avoided a failover.", ENTITY),
     "failovers": ("Entities that failed over.", ENTITY),
     "failbacks": ("Entities that failed back.", (*ENTITY, "reason")),
-    "failed_over_seconds": ("How long entities were failed over that failed back.", ENTITY),
+    "failed_over_seconds": ("Time spent failed over, added at failback.", ENTITY),
     "pings": ("Pings to entities that were failed over.", ENTITY),
-    "pings_answered": ("Those of them that were answered.", ENTITY),
-    "throttles": ("Sends that the primary answered with server busy.", ENTITY),
-    "send_failures": ("Sends that neither namespace took.", ENTITY),
+    "pings_answered": ("Pings that were answered.", ENTITY),
+    "throttles": ("Sends the primary rejected because it was busy.", ENTITY),
+    "send_failures": ("Sends that neither namespace accepted.", ENTITY),
     "backlog_messages": ("Messages that went to a backlog queue, by queue.", QUEUE),
-    "backlog_withdrawals": ("Backlog queues taken out of the rotation.", QUEUE),
-    "backlog_readmissions": ("Backlog queues put back into it.", QUEUE),
-    "backlog_throttles": ("Sends that a backlog queue answered with server busy.", QUEUE),
+    "backlog_withdrawals": ("Backlog queues that left the rotation.", QUEUE),
+    "backlog_readmissions": ("Backlog queues that came back into it.", QUEUE),
+    "backlog_throttles": ("Sends a backlog queue rejected because it was busy.", QUEUE),
 }
 GAUGES: Final = {
-    Level.PAIRINGS: ("pairings", "Clients that are paired.", ("namespace",)),
-    Level.ENTITIES_FAILED_OVER: (
+    Gauge.PAIRINGS: ("pairings", "Clients that are paired.", ("namespace",)),
+    Gauge.ENTITIES_FAILED_OVER: (
         "failed_over",
         "Clients for which the entity is failed over.",
         ENTITY,
     ),
-    Level.QUEUES_WITHDRAWN: (
+    Gauge.QUEUES_WITHDRAWN: (
         "backlog_withdrawn",
         "Clients for which the queue is out of the rotation.",
         QUEUE,
@@ -67,11 +68,11 @@ SEND_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 
 
 class PrometheusObserver:
-    """Counts what happens to the pairings whose options, or `pairing.observe`, it is given to.
+    """Counts the events of every pairing it is given to, in the options or by `pairing.observe`.
 
-    It reports to the default registry unless given another. Several may report to one registry, and
-    several clients may share one; with one each, the gauges are right also while clients of
-    the same primary close at different times.
+    It reports to prometheus_client's default registry unless you pass another. Several observers
+    may report to one registry, and several clients may share an observer. If each client has its
+    own, the gauges stay exact while clients of the same primary close at different times.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -83,63 +84,63 @@ class PrometheusObserver:
                 "pip install pairbus[prometheus]"
             ) from error
         self._metrics = _metrics_in(prometheus_client.REGISTRY if registry is None else registry)
-        self._levels = Levels()
+        self._gauge_tracker = GaugeTracker()
 
     def __call__(self, event: Event) -> None:
-        metrics, of = self._metrics, event.namespace
+        metrics, namespace = self._metrics, event.namespace
         match event:
             case Paired():
                 for queue in event.backlog_queues:
-                    metrics.begin(of, queue)
+                    metrics.begin(namespace, queue)
             case Diverted():
-                metrics.count("diverted_messages", of, event.path, by=event.count)
-                metrics.count("backlog_messages", of, event.backlog_queue, by=event.count)
-                metrics.divert_seconds.labels(of, event.backlog_queue).observe(event.seconds)
+                metrics.count("diverted_messages", namespace, event.path, by=event.count)
+                metrics.count("backlog_messages", namespace, event.backlog_queue, by=event.count)
+                metrics.divert_seconds.labels(namespace, event.backlog_queue).observe(event.seconds)
             case PrimaryFailed():
-                metrics.count("primary_failures", of, event.path)
+                metrics.count("primary_failures", namespace, event.path)
             case Recovered():
-                metrics.count("recoveries", of, event.path)
+                metrics.count("recoveries", namespace, event.path)
             case FailedOver():
-                metrics.count("failovers", of, event.path)
+                metrics.count("failovers", namespace, event.path)
             case FailedBack():
-                metrics.count("failbacks", of, event.path, event.reason)
-                metrics.count("failed_over_seconds", of, event.path, by=event.after_seconds)
+                metrics.count("failbacks", namespace, event.path, event.reason)
+                metrics.count("failed_over_seconds", namespace, event.path, by=event.after_seconds)
             case BacklogWithdrawn():
-                metrics.count("backlog_withdrawals", of, event.backlog_queue)
+                metrics.count("backlog_withdrawals", namespace, event.backlog_queue)
             case BacklogReadmitted():
-                metrics.count("backlog_readmissions", of, event.backlog_queue)
+                metrics.count("backlog_readmissions", namespace, event.backlog_queue)
             case Throttled(backlog_queue=None):
-                metrics.count("throttles", of, event.path)
+                metrics.count("throttles", namespace, event.path)
             case Throttled(backlog_queue=str(queue)):
-                metrics.count("backlog_throttles", of, queue)
+                metrics.count("backlog_throttles", namespace, queue)
             case PingSent():
-                metrics.count("pings", of, event.path)
-                metrics.count("pings_answered", of, event.path, by=int(event.answered))
+                metrics.count("pings", namespace, event.path)
+                metrics.count("pings_answered", namespace, event.path, by=int(event.answered))
             case SendFailed():
-                metrics.count("send_failures", of, event.path)
-        for move in self._levels.moves(event):
-            labels = (move.namespace, move.name) if move.name else (move.namespace,)
-            metrics.gauges[move.level].labels(*labels).inc(move.by)
+                metrics.count("send_failures", namespace, event.path)
+        for change in self._gauge_tracker.changes(event):
+            labels = (change.namespace, change.name) if change.name else (change.namespace,)
+            metrics.gauges[change.gauge].labels(*labels).inc(change.delta)
 
 
 class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        from prometheus_client import Counter, Gauge, Histogram
+        import prometheus_client
 
-        self.counters: dict[str, Counter] = {
-            name: Counter(f"pairbus_{name}", text, labels, registry=registry)
+        self.counters: dict[str, prometheus_client.Counter] = {
+            name: prometheus_client.Counter(f"pairbus_{name}", text, labels, registry=registry)
             for name, (text, labels) in COUNTERS.items()
         }
-        # Across processes that report together, the sum of those that live.
-        self.gauges: dict[Level, Gauge] = {
-            level: Gauge(
+        # livesum: with several processes, the sum over those that still run.
+        self.gauges: dict[Gauge, prometheus_client.Gauge] = {
+            gauge: prometheus_client.Gauge(
                 f"pairbus_{name}", text, labels, registry=registry, multiprocess_mode="livesum"
             )
-            for level, (name, text, labels) in GAUGES.items()
+            for gauge, (name, text, labels) in GAUGES.items()
         }
-        self.divert_seconds: Histogram = Histogram(
+        self.divert_seconds = prometheus_client.Histogram(
             "pairbus_divert_seconds",
-            "How long sends to a backlog queue took.",
+            "Duration of sends to a backlog queue.",
             QUEUE,
             registry=registry,
             buckets=SEND_SECONDS,
@@ -149,15 +150,15 @@ class _Metrics:
         self.counters[name].labels(*labels).inc(by)
 
     def begin(self, namespace: str, queue: str) -> None:
-        """Show what is known of a queue from the start: a rate needs a zero to rise from."""
+        """Publish zeros for a queue from the start: `rate()` needs a zero to start from."""
         for name, (_, labels) in COUNTERS.items():
             if labels == QUEUE:
                 self.counters[name].labels(namespace, queue)
-        self.gauges[Level.QUEUES_WITHDRAWN].labels(namespace, queue)
+        self.gauges[Gauge.QUEUES_WITHDRAWN].labels(namespace, queue)
         self.divert_seconds.labels(namespace, queue)
 
 
-# A registry takes each name once, so all observers that report to one share its metrics.
+# A registry accepts each name only once, so all observers of a registry share its metrics.
 _LOCK: Final = threading.Lock()
 _BY_REGISTRY: Final[WeakKeyDictionary[CollectorRegistry, _Metrics]] = WeakKeyDictionary()
 

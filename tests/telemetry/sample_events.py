@@ -1,4 +1,4 @@
-"""One event of every kind, and some variants, as they come from a pair of namespaces."""
+"""One event of each kind, some variants, and the events of a whole outage in order."""
 
 from pairbus import events
 from pairbus.events import (
@@ -51,7 +51,7 @@ send_failed = SendFailed(
 )
 closed = Closed(namespace=CONTOSO)
 
-# From pairing to closing, with an outage in between that is over at the end.
+# From pairing to close, with an outage that is over at the end.
 HISTORY = [
     paired,
     primary_failed,

@@ -1,0 +1,93 @@
+"""The current values behind gauges, computed from events that report only changes.
+
+Counts open pairings, failed-over entities and withdrawn backlog queues. An event does not say
+which client it comes from, and clients may share an observer. So an entity counts at most once for
+each open client of its primary, and not at all after the last of them has closed. Independent of
+any metrics library.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pairbus.events import (
+    BacklogReadmitted,
+    BacklogWithdrawn,
+    Closed,
+    Event,
+    FailedBack,
+    FailedOver,
+    Paired,
+)
+
+
+class Gauge(Enum):
+    PAIRINGS = auto()
+    ENTITIES_FAILED_OVER = auto()
+    QUEUES_WITHDRAWN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaugeChange:
+    gauge: Gauge
+    namespace: str
+    name: str
+    """The entity or the backlog queue; empty for pairings."""
+    delta: int
+
+
+class GaugeTracker:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # events arrive on the threads of all senders
+        self._open_pairings: dict[str, int] = {}
+        self._values: dict[tuple[Gauge, str, str], int] = {}
+
+    def changes(self, event: Event) -> list[GaugeChange]:
+        """What the event changes. Events of a closed client change nothing."""
+        with self._lock:
+            match event:
+                case Paired():
+                    return self._opened(event.namespace)
+                case FailedOver():
+                    return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, +1)
+                case FailedBack():
+                    return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, -1)
+                case BacklogWithdrawn():
+                    queue = event.backlog_queue
+                    return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, +1)
+                case BacklogReadmitted():
+                    queue = event.backlog_queue
+                    return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, -1)
+                case Closed():
+                    return self._closed(event.namespace)
+        return []
+
+    def _opened(self, namespace: str) -> list[GaugeChange]:
+        self._open_pairings[namespace] = self._open_pairings.get(namespace, 0) + 1
+        return [GaugeChange(gauge=Gauge.PAIRINGS, namespace=namespace, name="", delta=+1)]
+
+    def _closed(self, namespace: str) -> list[GaugeChange]:
+        before = self._open_pairings.get(namespace, 0)
+        self._open_pairings[namespace] = max(0, before - 1)
+        changes = []
+        if before:
+            pairings = GaugeChange(gauge=Gauge.PAIRINGS, namespace=namespace, name="", delta=-1)
+            changes.append(pairings)
+        for key in list(self._values):
+            changes += self._add(*key, 0)  # lowers it to the number of clients still open
+        return changes
+
+    def _add(self, gauge: Gauge, namespace: str, name: str, delta: int) -> list[GaugeChange]:
+        key = (gauge, namespace, name)
+        before = self._values.get(key, 0)
+        # The default of 1 is for an observer that was added after the pairing was opened.
+        after = min(max(0, before + delta), self._open_pairings.get(namespace, 1))
+        if after == before:
+            return []
+        if after:
+            self._values[key] = after
+        else:
+            del self._values[key]
+        return [GaugeChange(gauge=gauge, namespace=namespace, name=name, delta=after - before)]
