@@ -265,7 +265,7 @@ def test_an_open_that_is_never_finished_ends_the_connection(way: str, said: byte
             await client.until(b"no such bytes", sending=said)
         client.writer.close()
         (listener,) = server._listeners
-        while len(listener.seats):
+        while len(listener.connections):
             await asyncio.sleep(0.01)
         await server.stop()
 

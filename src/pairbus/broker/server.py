@@ -18,9 +18,7 @@ from typing import Final
 from pairbus.broker.entities.descriptions import DEFAULT_KEY, NamespaceOptions, Policy, Right
 from pairbus.broker.entities.namespace import Namespace
 from pairbus.broker.faults import Faults
-from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.certificates import FOLDER, Certificates
-from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.cost.meter import Meter
@@ -171,13 +169,9 @@ class Server:
             own_meter=namespace.meter,
         )
 
-        def open_amqp(seat: Seat, is_encrypted: bool) -> AmqpProtocol:
-            return _SeatedAmqp(seat, namespace, options, is_encrypted)
-
         listener = Listener(
             sockets,
             namespace=namespace,
-            open_amqp=open_amqp,
             certificates=self._certificates,
             limits=options.limits,
             is_tls_only=self._is_tls_only,
@@ -185,26 +179,6 @@ class Server:
         )
         namespace.faults.port = listener
         return listener
-
-
-class _SeatedAmqp(AmqpConnection):
-    """An AMQP connection that gives its seat back when its socket is gone."""
-
-    def __init__(
-        self, seat: Seat, namespace: Namespace, options: NamespaceOptions, is_encrypted: bool
-    ) -> None:
-        super().__init__(namespace, limits=options.limits, encrypted=is_encrypted)
-        self._seat = seat
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._seat.take(self, transport)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        try:
-            super().connection_lost(exc)
-        finally:
-            self._seat.leave()
 
 
 def _check_names(namespaces: Sequence[NamespaceOptions]) -> None:

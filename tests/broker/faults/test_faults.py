@@ -1,4 +1,4 @@
-"""Faults on demand without a network: descriptions, timeline, decisions, lines, and the board."""
+"""Faults on demand without a network: descriptions, schedule, decisions, controller."""
 
 import asyncio
 import json
@@ -30,8 +30,8 @@ from pairbus.broker.faults import (
     Throttle,
     Unreachable,
 )
-from pairbus.broker.faults.active_faults import Silence, Trouble
-from pairbus.broker.faults.delay_line import Line
+from pairbus.broker.faults.active_faults import ActiveFaults, Silence
+from pairbus.broker.faults.delay_line import DelayLine
 from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json, to_json
 from pairbus.broker.faults.handle import Faults
 from pairbus.broker.faults.schedule import ENTRIES_MAX, Timeline
@@ -61,16 +61,16 @@ EXAMPLES = [
 ]
 
 
-def trouble(*faults, seed=1):
+def active(*faults, seed=1):
     """All of them at once."""
     timeline = Timeline(Random(seed))
     timeline.plan([(0.0, fault) for fault in faults], seed=seed, now=0.0)
     timeline.pass_time(now=0.0)
-    return Trouble(timeline.active)
+    return ActiveFaults(timeline.active)
 
 
 def refusals(faults, count, *operations, seed=1, entity="orders"):
-    those = trouble(*faults, seed=seed)
+    those = active(*faults, seed=seed)
     return [those.refusal(entity, *operations) is not None for _ in range(count)]
 
 
@@ -214,7 +214,7 @@ def test_a_fault_for_so_many_times_is_over_with_the_last():
     timeline.pass_time(now=0.0)
     spent = []
     entry.when_spent = lambda: spent.append(entry.hits)
-    those = Trouble([entry])
+    those = ActiveFaults([entry])
 
     assert [those.cuts_after_accept("a") for _ in range(4)] == [True, True, False, False]
     assert spent == [2]
@@ -275,7 +275,7 @@ def test_a_seed_of_its_own_outweighs_the_scripts():
 
 def test_faults_that_are_alike_do_not_hit_alike():
     one = refusals([Error(probability=0.5)], 100, SEND)
-    both = trouble(Error("a", probability=0.5), Error("b", probability=0.5), seed=1)
+    both = active(Error("a", probability=0.5), Error("b", probability=0.5), seed=1)
 
     assert [both.refusal("a", SEND) is not None for _ in range(100)] == one
     assert [both.refusal("b", SEND) is not None for _ in range(100)] != one
@@ -297,7 +297,7 @@ def test_a_rate_of_nothing_and_of_all_is_exact(rate, refused):
     [("constant", 2.0, 2.0), ("uniform", 0.0, 4.0), ("exponential", 0.0, 40.0)],
 )
 def test_a_latency_has_the_mean_that_was_asked_for(distribution, low, high):
-    those = trouble(Slow(latency_seconds=2, distribution=distribution))
+    those = active(Slow(latency_seconds=2, distribution=distribution))
 
     drawn = [those.latency_seconds(None) for _ in range(3000)]
 
@@ -325,7 +325,7 @@ def test_a_latency_has_the_mean_that_was_asked_for(distribution, low, high):
     ],
 )
 def test_a_fault_hits_whom_it_is_for(scope, entity, is_hit):
-    those = trouble(CannotSend(scope))
+    those = active(CannotSend(scope))
 
     assert (those.refusal(entity, SEND) is not None) is is_hit
 
@@ -345,18 +345,18 @@ def test_a_fault_hits_whom_it_is_for(scope, entity, is_hit):
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_a_fault_refuses_what_it_is_for(fault, hit):
-    assert {str(one) for one in Operation if trouble(fault).refusal("orders", one)} == hit
+    assert {str(one) for one in Operation if active(fault).refusal("orders", one)} == hit
 
 
 def test_a_request_that_counts_twice_is_thrown_for_once():
-    those = trouble(Error(on=["send", "management"], times=1))
+    those = active(Error(on=["send", "management"], times=1))
 
     assert those.refusal("orders", Operation.MANAGEMENT, SEND) is not None
     assert those.refusal("orders", Operation.MANAGEMENT, SEND) is None
 
 
 def test_an_error_says_that_it_was_asked_for():
-    error = trouble(Error(condition="amqp:not-found", description="gone")).refusal("q", SEND)
+    error = active(Error(condition="amqp:not-found", description="gone")).refusal("q", SEND)
 
     assert (error.condition, error.description) == (
         "amqp:not-found",
@@ -366,54 +366,54 @@ def test_an_error_says_that_it_was_asked_for():
 
 @pytest.mark.parametrize("make", [Restart, Unreachable, CannotContact])
 def test_what_closes_an_entity_bars_its_links_and_no_others(make):
-    those = trouble(make("orders"))
+    those = active(make("orders"))
 
-    assert those.bar("orders", receives=False).condition == "amqp:link:detach-forced"
-    assert those.bar("other", receives=True) is None
+    assert those.refusal_of_link("orders", receives=False).condition == "amqp:link:detach-forced"
+    assert those.refusal_of_link("other", receives=True) is None
     assert not those.is_refusing
     assert not those.is_cut_off
 
 
 def test_who_cannot_receive_loses_only_receivers():
-    those = trouble(CannotReceive("orders", condition="amqp:not-found"))
+    those = active(CannotReceive("orders", condition="amqp:not-found"))
 
-    assert those.bar("orders", receives=True).condition == "amqp:not-found"
-    assert those.bar("orders", receives=False) is None
+    assert those.refusal_of_link("orders", receives=True).condition == "amqp:not-found"
+    assert those.refusal_of_link("orders", receives=False) is None
 
 
 def test_what_closes_the_namespace_closes_its_port():
-    assert trouble(Restart()).is_refusing
-    assert trouble(Unreachable()).is_refusing
-    assert not trouble(Unreachable(mode="drop")).is_refusing
-    assert not trouble(CannotContact()).is_refusing
-    assert trouble(CannotContact()).is_cut_off
+    assert active(Restart()).is_refusing
+    assert active(Unreachable()).is_refusing
+    assert not active(Unreachable(mode="drop")).is_refusing
+    assert not active(CannotContact()).is_refusing
+    assert active(CannotContact()).is_cut_off
 
 
 def test_silence_is_of_the_namespace_or_of_an_entity():
-    everywhere, there = trouble(Hang()), trouble(Unreachable("orders", mode="drop"))
+    everywhere, there = active(Hang()), active(Unreachable("orders", mode="drop"))
 
     assert (everywhere.silence(None), everywhere.silence("orders")) == (Silence.HANG, None)
     assert (there.silence(None), there.silence("orders")) == (None, Silence.DROP)
-    assert trouble(Hang(), Unreachable(mode="drop")).silence(None) is Silence.DROP
+    assert active(Hang(), Unreachable(mode="drop")).silence(None) is Silence.DROP
 
 
 def test_messages_are_seen_after_the_longest_delay():
-    those = trouble(DelayedVisibility(delay_seconds=1), DelayedVisibility("q", delay_seconds=9))
+    those = active(DelayedVisibility(delay_seconds=1), DelayedVisibility("q", delay_seconds=9))
 
     assert those.visible_at_ms("q", now_ms=1000) == 10_000
     assert those.visible_at_ms("other", now_ms=1000) == 2000
-    assert trouble(Hang()).visible_at_ms("q", now_ms=1000) is None
+    assert active(Hang()).visible_at_ms("q", now_ms=1000) is None
 
 
 def test_the_narrowest_line_counts():
-    those = trouble(Slow(bytes_per_second=100), Slow(bytes_per_second=50), Slow(latency_seconds=1))
+    those = active(Slow(bytes_per_second=100), Slow(bytes_per_second=50), Slow(latency_seconds=1))
 
     assert those.transmission_seconds(None, 100) == 2.0
     assert those.transmission_seconds("orders", 100) == 0.0
 
 
 def test_jumps_of_the_clock_add_up():
-    those = trouble(ClockJump(offset_seconds=60), ClockJump(offset_seconds=-20))
+    those = active(ClockJump(offset_seconds=60), ClockJump(offset_seconds=-20))
 
     assert those.clock_offset_seconds == 40
 
@@ -422,7 +422,7 @@ def test_jumps_of_the_clock_add_up():
 
 
 def test_a_line_keeps_the_order_whatever_the_latencies():
-    line = Line()
+    line = DelayLine()
     line.put("slow", 1, now=0.0, latency_seconds=5)
     line.put("fast", 1, now=0.0, latency_seconds=1)
 
@@ -431,7 +431,7 @@ def test_a_line_keeps_the_order_whatever_the_latencies():
 
 
 def test_a_line_carries_one_thing_after_the_other():
-    line = Line()
+    line = DelayLine()
     line.put("a", 10, now=0.0, transmission_seconds=2)
     line.put("b", 20, now=1.0, transmission_seconds=2)
 
@@ -442,23 +442,23 @@ def test_a_line_carries_one_thing_after_the_other():
 
 
 def test_a_line_without_its_latency_gives_all_it_has():
-    line = Line()
+    line = DelayLine()
     line.put("a", 1, now=0.0, latency_seconds=3600)
     line.hurry()
 
     assert line.take(now=0.0) == "a"
 
 
-# the board, in a namespace
+# the controller, in a namespace
 
 
 @pytest.fixture
-def board(world):
+def controller(world):
     return world.namespace.faults
 
 
 class Client:
-    """A connection, as far as the board is concerned."""
+    """A connection, as far as the controller is concerned."""
 
     def __init__(self, world):
         self.told = []
@@ -469,56 +469,56 @@ class Client:
 
 
 class Port(Client):
-    def __init__(self, board):
+    def __init__(self, controller):
         self.told = []
-        board.port = self
+        controller.port = self
 
 
-def test_without_faults_there_is_no_trouble(world, board):
-    assert world.namespace.trouble is None
-    entry = board.start(Hang())
-    assert world.namespace.trouble is not None
-    board.clear([entry])
-    assert world.namespace.trouble is None
+def test_without_faults_there_is_no_active_faults(world, controller):
+    assert world.namespace.active_faults is None
+    entry = controller.start(Hang())
+    assert world.namespace.active_faults is not None
+    controller.clear([entry])
+    assert world.namespace.active_faults is None
 
 
-def test_a_timed_fault_ends_by_the_clock(world, board):
-    entry = board.start(Hang(seconds=30))
+def test_a_timed_fault_ends_by_the_clock(world, controller):
+    entry = controller.start(Hang(seconds=30))
     world.pass_time(29.9)
     assert entry.is_active
     assert 30 in world.loop.delays
     world.pass_time(0.1)
-    assert (entry.state, world.namespace.trouble, board.entries) == ("over", None, [])
+    assert (entry.state, world.namespace.active_faults, controller.entries) == ("over", None, [])
 
 
-def test_a_script_goes_by_the_clock(world, board):
-    first, second = board.script([(0, Hang(seconds=2)), (5, DiskFull())], seed=1)
+def test_a_script_goes_by_the_clock(world, controller):
+    first, second = controller.script([(0, Hang(seconds=2)), (5, DiskFull())], seed=1)
     assert (first.state, second.state) == ("active", "planned")
     world.pass_time(3)
-    assert (first.state, second.state, world.namespace.trouble) == ("over", "planned", None)
+    assert (first.state, second.state, world.namespace.active_faults) == ("over", "planned", None)
     world.pass_time(2)
     assert second.state == "active"
 
 
-def test_a_jump_of_the_namespaces_clock_ends_no_fault(world, board):
-    entry = board.start(Hang(seconds=60))
-    board.start(ClockJump(offset_seconds=3600))
+def test_a_jump_of_the_namespaces_clock_ends_no_fault(world, controller):
+    entry = controller.start(Hang(seconds=60))
+    controller.start(ClockJump(offset_seconds=3600))
     world.tick()
     assert entry.is_active
     assert world.namespace.clock() == world.clock() + 3600
 
 
-def test_a_clock_jumps_back_when_the_fault_is_over(world, board):
-    [entry] = board.script([(0, ClockJump(offset_seconds=-60))])
+def test_a_clock_jumps_back_when_the_fault_is_over(world, controller):
+    [entry] = controller.script([(0, ClockJump(offset_seconds=-60))])
     assert world.namespace.clock() == world.clock() - 60
-    board.clear([entry])
+    controller.clear([entry])
     assert world.namespace.clock() == world.clock()
 
 
-def test_locks_lapse_at_a_jump_of_the_clock(world, board):
+def test_locks_lapse_at_a_jump_of_the_clock(world, controller):
     world.send(encoded())
     [lock] = world.receive()
-    board.start(ClockJump(offset_seconds=61))
+    controller.start(ClockJump(offset_seconds=61))
     world.loop.run_until_complete(asyncio.sleep(0))
     world.flush()
     [again] = world.receive()
@@ -526,58 +526,58 @@ def test_locks_lapse_at_a_jump_of_the_clock(world, board):
     assert again.message.delivery_count == 1
 
 
-def test_connections_are_told_of_every_change(world, board):
+def test_connections_are_told_of_every_change(world, controller):
     client = Client(world)
-    entry = board.start(Hang())
-    board.clear([entry])
-    assert client.told == ["trouble_changed", "trouble_changed"]
+    entry = controller.start(Hang())
+    controller.clear([entry])
+    assert client.told == ["faults_changed", "faults_changed"]
 
 
 @pytest.mark.parametrize(("fault", "farewell"), [(Restart(), "shutdown"), (Unreachable(), "cut")])
-def test_a_closed_port_lets_nobody_in_until_it_is_over(world, board, fault, farewell):
-    port, client = Port(board), Client(world)
-    entry = board.start(fault)
-    assert port.told == ["refuse", "see_off"]
-    assert client.told == ["trouble_changed", farewell]
-    other = board.start(Restart(seconds=60))
-    board.clear([entry])
-    assert port.told == ["refuse", "see_off", "see_off"]
-    board.clear([other])
+def test_a_closed_port_lets_nobody_in_until_it_is_over(world, controller, fault, farewell):
+    port, client = Port(controller), Client(world)
+    entry = controller.start(fault)
+    assert port.told == ["refuse", "shut_down_all"]
+    assert client.told == ["faults_changed", farewell]
+    other = controller.start(Restart(seconds=60))
+    controller.clear([entry])
+    assert port.told == ["refuse", "shut_down_all", "shut_down_all"]
+    controller.clear([other])
     assert port.told[3:] == ["admit"]
 
 
-def test_an_entitys_trouble_leaves_the_port_open(world, board):
-    port = Port(board)
-    board.start(Restart("q"))
-    board.start(Unreachable("q"))
+def test_an_entitys_fault_leaves_the_port_open(world, controller):
+    port = Port(controller)
+    controller.start(Restart("q"))
+    controller.start(Unreachable("q"))
     assert port.told == []
 
 
-def test_a_full_disk_refuses_a_send_and_loses_nothing(world, board):
+def test_a_full_disk_refuses_a_send_and_loses_nothing(world, controller):
     assert world.send(encoded(b"before")) == [1]
-    entry = board.start(DiskFull())
+    entry = controller.start(DiskFull())
     error = world.send(encoded(b"meanwhile"))
     assert error.condition == "amqp:internal-error"
     assert "database or disk is full" in error.description
-    board.clear([entry])
+    controller.clear([entry])
     assert isinstance(world.send(encoded(b"after")), list)
     assert len(world.sequences()) == 2
     world.check_counters()
     assert entry.hits >= 1
 
 
-def test_a_slow_disk_is_waited_for_and_let_go(world, board):
-    entry = board.start(SlowDisk(latency_seconds=3600))
+def test_a_slow_disk_is_waited_for_and_let_go(world, controller):
+    entry = controller.start(SlowDisk(latency_seconds=3600))
     _, told = world.submit(encoded())
     world.loop.run_until_complete(asyncio.sleep(0))
     assert told == []
-    board.clear([entry])
+    controller.clear([entry])
     world.flush()
     assert told == [None]
 
 
-def test_delayed_messages_survive_a_crash(world, board):
-    board.start(DelayedVisibility("Q", delay_seconds=900))
+def test_delayed_messages_survive_a_crash(world, controller):
+    controller.start(DelayedVisibility("Q", delay_seconds=900))
     world.send(encoded(b"late"))
     world.crash()
     assert world.receive() == []
@@ -588,8 +588,8 @@ def test_delayed_messages_survive_a_crash(world, board):
     assert b"late" in lock.message.bare
 
 
-def test_a_delay_shortens_no_schedule(world, board):
-    board.start(DelayedVisibility(delay_seconds=60))
+def test_a_delay_shortens_no_schedule(world, controller):
+    controller.start(DelayedVisibility(delay_seconds=60))
     world.send(encoded(due_ms=world.now_ms + 120_000))
     world.pass_time(61)
     assert world.receive() == []
@@ -597,36 +597,36 @@ def test_a_delay_shortens_no_schedule(world, board):
     assert len(world.receive()) == 1
 
 
-def test_a_fault_for_nobody_is_told_in_the_log(world, board, caplog):
-    board.start(CannotSend("oders"))
+def test_a_fault_for_nobody_is_told_in_the_log(world, controller, caplog):
+    controller.start(CannotSend("oders"))
     assert "is for 'oders', which does not exist" in caplog.text
 
 
-def test_a_namespace_closes_in_the_middle_of_a_fault(world, board):
-    board.start(DiskFull())
-    board.start(SlowDisk(latency_seconds=3600))
+def test_a_namespace_closes_in_the_middle_of_a_fault(world, controller):
+    controller.start(DiskFull())
+    controller.start(SlowDisk(latency_seconds=3600))
     world.submit(encoded())
     world.restart()
     assert len(world.sequences()) == 1
 
 
-# the desk
+# the faults
 
 
 def test_the_desk_of_a_stopped_broker_says_so(world):
-    desk = Faults(world.namespace)
-    entry_of = desk._board.start(Hang())
+    faults = Faults(world.namespace)
+    entry_of = faults._controller.start(Hang())
     assert entry_of.is_active
     world.loop.close()
     try:
         with pytest.raises(BrokerError, match="the broker is not running"):
-            desk.all()
+            faults.all()
     finally:
         world._vanish()
         world.open()
 
 
-def test_the_error_of_a_full_disk_is_sqlites(world, board):
-    board.start(DiskFull())
+def test_the_error_of_a_full_disk_is_sqlites(world, controller):
+    controller.start(DiskFull())
     with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
         world.namespace.committer.before_commit()

@@ -7,10 +7,10 @@ import pytest
 from pairbus.amqp.engine.engine import Attached, Detached, SessionBegun, Transferred
 from pairbus.amqp.engine.link import RemoteAttach
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
-from pairbus.broker.faults.faulty_transport import Detour
+from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths
-from pairbus.broker.links.links import Inlet
-from tests.broker.faults.test_faults import trouble
+from pairbus.broker.links.links import SenderLink
+from tests.broker.faults.test_faults import active
 
 pytestmark = pytest.mark.req("B-13")
 
@@ -41,21 +41,21 @@ class Loop:
 
 class Connection:
     def __init__(self):
-        self.namespace = SimpleNamespace(trouble=None, loop=Loop(), run=lambda: None)
+        self.namespace = SimpleNamespace(active_faults=None, loop=Loop(), run=lambda: None)
         self.links = []
         self.took, self.handled, self.written, self.ended = [], [], [], []
         self.is_closing = self.is_held_back = False
         self.feeds = 0
         self.waiting_output = b""
-        self.detour = Detour(self)
+        self.faulty_transport = FaultyTransport(self)
 
     @property
     def loop(self):
         return self.namespace.loop
 
     def suffer(self, *faults):
-        self.namespace.trouble = trouble(*faults) if faults else None
-        self.detour.trouble_changed()
+        self.namespace.active_faults = active(*faults) if faults else None
+        self.faulty_transport.faults_changed()
 
     def take(self, data):
         self.took.append(data)
@@ -79,13 +79,13 @@ class Connection:
     def hold_back(self, is_full):
         self.is_held_back = is_full
 
-    def feed_outlets(self):
+    def offer_messages(self):
         self.feeds += 1
 
     def has_output(self):
         pass
 
-    def drop_detour(self):
+    def drop_faulty_transport(self):
         pass
 
 
@@ -94,7 +94,7 @@ class Link:
 
     def __init__(self, address, *, is_open=True):
         self.remote = RemoteAttach(target_address=address)
-        self.context = Inlet.__new__(Inlet) if is_open else None
+        self.context = SenderLink.__new__(SenderLink) if is_open else None
         self.refused = []
 
     def refuse(self, error):
@@ -112,29 +112,29 @@ def connection():
 
 def test_bytes_pass_where_nothing_is_wrong_with_the_namespace(connection):
     connection.suffer(Hang("orders"))
-    connection.detour.received(b"a")
+    connection.faulty_transport.received(b"a")
     assert connection.took == [b"a"]
-    assert not connection.detour.holds_output()
+    assert not connection.faulty_transport.holds_output()
 
 
 def test_a_hang_keeps_bytes_in_their_order_and_output_too(connection):
     connection.suffer(Hang())
     for data in (b"a", b"b"):
-        connection.detour.received(data)
+        connection.faulty_transport.received(data)
     assert connection.took == []
-    assert connection.detour.holds_output()
-    assert connection.detour.is_silent
+    assert connection.faulty_transport.holds_output()
+    assert connection.faulty_transport.is_silent
     connection.suffer()
     assert connection.took == [b"a", b"b"]
-    assert connection.detour.is_over
+    assert connection.faulty_transport.is_over
 
 
 def test_who_says_too_much_into_a_hang_is_held_back(connection):
     connection.suffer(Hang())
     for _ in range(4):
-        connection.detour.received(bytes(MEGABYTE))
+        connection.faulty_transport.received(bytes(MEGABYTE))
     assert not connection.is_held_back
-    connection.detour.received(b"x")
+    connection.faulty_transport.received(b"x")
     assert connection.is_held_back
     connection.suffer()
     assert not connection.is_held_back
@@ -143,7 +143,7 @@ def test_who_says_too_much_into_a_hang_is_held_back(connection):
 
 def test_what_was_dropped_ends_the_connection_when_it_could_go_on(connection):
     connection.suffer(Unreachable(mode="drop"))
-    connection.detour.received(b"lost")
+    connection.faulty_transport.received(b"lost")
     connection.suffer(Unreachable(mode="drop"), Hang("orders"))
     assert not connection.is_closing
     connection.suffer()
@@ -155,13 +155,13 @@ def test_a_connection_that_lost_nothing_goes_on(connection):
     connection.suffer(Unreachable(mode="drop"))
     connection.suffer()
     assert not connection.is_closing
-    connection.detour.received(b"a")
+    connection.faulty_transport.received(b"a")
     assert connection.took == [b"a"]
 
 
 def test_who_cannot_contact_is_cut_at_once_and_when_it_speaks(connection):
-    connection.namespace.trouble = trouble(CannotContact())
-    connection.detour.received(b"AMQP")
+    connection.namespace.active_faults = active(CannotContact())
+    connection.faulty_transport.received(b"AMQP")
     assert connection.is_closing
     other = Connection()
     other.suffer(CannotContact())
@@ -170,9 +170,9 @@ def test_who_cannot_contact_is_cut_at_once_and_when_it_speaks(connection):
 
 def test_latency_is_waited_for(connection):
     connection.suffer(Slow(latency_seconds=2))
-    connection.detour.received(b"a")
+    connection.faulty_transport.received(b"a")
     connection.loop.pass_time(1)
-    connection.detour.received(b"b")
+    connection.faulty_transport.received(b"b")
     connection.loop.pass_time(1)
     assert connection.took == [b"a"]
     connection.loop.pass_time(1)
@@ -181,7 +181,7 @@ def test_latency_is_waited_for(connection):
 
 def test_a_latency_ends_with_the_fault(connection):
     connection.suffer(Slow(latency_seconds=3600))
-    connection.detour.received(b"a")
+    connection.faulty_transport.received(b"a")
     connection.suffer(Slow(latency_seconds=3600), Hang("orders"))
     assert connection.took == []
     connection.suffer()
@@ -191,27 +191,30 @@ def test_a_latency_ends_with_the_fault(connection):
 def test_output_goes_by_the_width_of_the_line(connection):
     connection.suffer(Slow(bytes_per_second=10))
     connection.waiting_output = bytes(20)
-    assert connection.detour.holds_output()
+    assert connection.faulty_transport.holds_output()
     connection.loop.pass_time(1)
     connection.waiting_output = bytes(10)
-    assert connection.detour.holds_output()
+    assert connection.faulty_transport.holds_output()
     assert connection.written == []
     connection.loop.pass_time(1)
     assert connection.written == [bytes(20)]
     connection.loop.pass_time(1)
     assert connection.written == [bytes(20), bytes(10)]
-    assert not connection.detour.holds_output()
+    assert not connection.faulty_transport.holds_output()
 
 
 def test_an_entitys_line_is_busy_with_what_it_gave(connection):
     orders, other = paths.parse("Orders"), paths.parse("other")
     connection.suffer(Slow("orders", bytes_per_second=10))
-    connection.detour.gave(orders, 20)
-    connection.detour.gave(other, 20)
-    assert (connection.detour.may_give(orders), connection.detour.may_give(other)) == (False, True)
+    connection.faulty_transport.gave(orders, 20)
+    connection.faulty_transport.gave(other, 20)
+    assert (
+        connection.faulty_transport.may_give(orders),
+        connection.faulty_transport.may_give(other),
+    ) == (False, True)
     feeds = connection.feeds
     connection.loop.pass_time(2)
-    assert connection.detour.may_give(orders)
+    assert connection.faulty_transport.may_give(orders)
     assert connection.feeds == feeds + 1
 
 
@@ -221,9 +224,9 @@ def test_an_entitys_events_wait_in_their_order_and_others_pass(connection, fault
     connection.suffer(fault("orders"))
     events = [Attached(orders), transfer(orders), transfer(other), Detached(orders, True, None)]
     for event in events:
-        connection.detour.took(event)
+        connection.faulty_transport.took(event)
     begun = SessionBegun(None)
-    connection.detour.took(begun)
+    connection.faulty_transport.took(begun)
     assert connection.handled == [events[2], begun]
     connection.suffer()
     assert connection.handled[2:] == [events[0], events[1], events[3]]
@@ -231,10 +234,10 @@ def test_an_entitys_events_wait_in_their_order_and_others_pass(connection, fault
 
 def test_an_entity_that_hangs_gives_nothing(connection):
     connection.suffer(Hang("orders"))
-    assert not connection.detour.may_give(paths.parse("orders"))
-    assert connection.detour.may_give(paths.parse("other"))
+    assert not connection.faulty_transport.may_give(paths.parse("orders"))
+    assert connection.faulty_transport.may_give(paths.parse("other"))
     connection.suffer(Hang())
-    assert not connection.detour.may_give(paths.parse("other"))
+    assert not connection.faulty_transport.may_give(paths.parse("other"))
 
 
 def test_links_that_lost_something_are_closed_when_it_is_over(connection):
@@ -244,7 +247,7 @@ def test_links_that_lost_something_are_closed_when_it_is_over(connection):
     connection.suffer(Unreachable("orders", mode="drop"))
     detached = Detached(left, True, None)
     for event in (transfer(spoke), Attached(attaching), transfer(left), detached):
-        connection.detour.took(event)
+        connection.faulty_transport.took(event)
     assert connection.handled == [detached]
     connection.suffer(Unreachable("orders", mode="drop"), Hang("other"))
     assert connection.ended == []
@@ -268,11 +271,11 @@ def test_a_cut_is_thrown_for_once_a_message(connection):
     for _ in range(200):
         connection.is_closing = False
         for _ in range(5):
-            connection.detour.arriving(link)
+            connection.faulty_transport.arriving(link)
             if connection.is_closing:
                 break
         else:
-            connection.detour.took(transfer(link))
+            connection.faulty_transport.took(transfer(link))
         thrown.append(connection.is_closing)
     assert 70 < sum(thrown) < 130
 
@@ -280,17 +283,17 @@ def test_a_cut_is_thrown_for_once_a_message(connection):
 def test_only_messages_of_senders_are_cut(connection):
     requests = Link("orders/$management", is_open=False)
     connection.suffer(CutInTransfer())
-    connection.detour.took(transfer(requests))
-    connection.detour.arriving(requests)
+    connection.faulty_transport.took(transfer(requests))
+    connection.faulty_transport.arriving(requests)
     assert not connection.is_closing
-    connection.detour.took(transfer(Link("orders")))
+    connection.faulty_transport.took(transfer(Link("orders")))
     assert connection.is_closing
 
 
 def test_a_connection_that_is_gone_has_nothing_on_its_way(connection):
     connection.suffer(Slow(latency_seconds=1))
-    connection.detour.received(b"a")
-    connection.detour.close()
+    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.close()
     connection.loop.pass_time(2)
     assert connection.took == []
     assert connection.loop.calls == []

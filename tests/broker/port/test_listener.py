@@ -23,7 +23,7 @@ from websockets.uri import parse_uri
 from pairbus.broker.entities.descriptions import Limits, NamespaceOptions
 from pairbus.broker.entities.namespace import Namespace
 from pairbus.broker.port.certificates import Certificates
-from pairbus.broker.port.connection_limit import Seat
+from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import listen, look_up
 
@@ -35,9 +35,8 @@ GOODBYE = b"goodbye"
 class Echo(asyncio.Protocol):
     """In the place of an AMQP connection."""
 
-    def __init__(self, seat: Seat, is_encrypted: bool) -> None:
-        self.seat = seat
-        self.is_encrypted = is_encrypted
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
         self.transport: asyncio.Transport
         self.received = 0
         self.pauses = 0
@@ -45,7 +44,7 @@ class Echo(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.seat.take(self, transport)
+        self.slot.occupy(self, transport)
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
@@ -60,7 +59,11 @@ class Echo(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        self.seat.leave()
+        self.slot.free()
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
 
     def shutdown(self) -> None:
         self.transport.write(GOODBYE)
@@ -88,7 +91,7 @@ class Port:
 
     async def emptied(self) -> None:
         async with asyncio.timeout(10):
-            while len(self.listener.seats):
+            while len(self.listener.connections):
                 await asyncio.sleep(0.01)
 
 
@@ -130,14 +133,14 @@ async def opened(
         NamespaceOptions(name="n"), loop=asyncio.get_running_loop(), clock=time.time
     )
 
-    def open_amqp(seat: Seat, is_encrypted: bool) -> Echo:
-        port.made.append(Echo(seat, is_encrypted))
-        return port.made[-1]
+    class EchoListener(Listener):
+        def open_amqp(self, slot: Slot) -> Any:
+            port.made.append(Echo(slot))
+            return port.made[-1]
 
-    listener = Listener(
+    listener = EchoListener(
         sockets,
         namespace=namespace,
-        open_amqp=open_amqp,
         certificates=certificates,
         limits=limits,
         is_tls_only=is_tls_only,
@@ -149,7 +152,7 @@ async def opened(
         yield port
     finally:
         await listener.stop(patience_seconds=2)
-        assert len(listener.seats) == 0
+        assert len(listener.connections) == 0
 
 
 def socket_count() -> int:
@@ -326,7 +329,7 @@ def test_one_connection_too_many_is_closed_and_the_others_go_on(
             assert await first.ask(b"still here") == b"still here"
             await first.close()
             async with asyncio.timeout(10):
-                while len(port.listener.seats) > 1:
+                while len(port.listener.connections) > 1:
                     await asyncio.sleep(0.01)
             fourth = await port.connect()
             assert await fourth.ask(HELLO) == HELLO

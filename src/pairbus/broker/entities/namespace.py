@@ -25,8 +25,8 @@ from pairbus.broker.entities.descriptions import (
 )
 from pairbus.broker.entities.directory import Directory
 from pairbus.broker.entities.topic_entities import SubscriptionDescription, TopicDescription
-from pairbus.broker.faults.active_faults import Trouble
-from pairbus.broker.faults.controller import Board
+from pairbus.broker.faults.active_faults import ActiveFaults
+from pairbus.broker.faults.controller import FaultController
 from pairbus.broker.messages.mailbox import Mailbox, Tokens
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
@@ -53,7 +53,7 @@ class Flushable(Protocol):
     def entity_gone(self, queue: Queue) -> None: ...
     def entity_changed(self, queue: Queue) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
-    def trouble_changed(self) -> None: ...
+    def faults_changed(self) -> None: ...
     def cut(self) -> None: ...
     def shutdown(self) -> None: ...
 
@@ -85,9 +85,9 @@ class Namespace:
         self._is_closing = False
         self._is_cleaning = False
         self._unsubscribe: Callable[[], None] | None = None
-        self.trouble: Trouble | None = None
+        self.active_faults: ActiveFaults | None = None
         """What faults on demand do at the moment; nearly always nothing."""
-        self.faults = Board(self)
+        self.faults = FaultController(self)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
@@ -304,7 +304,7 @@ class Namespace:
         now_ms = self.now_ms()
         self._timer, self._next_ms = None, float("inf")
         try:
-            self.faults.look()
+            self.faults.update()
             self._pass_time(now_ms)
         finally:  # whatever went wrong, time goes on
             self.expect(self._next_deadline(now_ms))

@@ -1,7 +1,8 @@
 """Faults on demand: what goes wrong in a datacenter, when a test asks for it.
 
-`kinds` describes faults, `timeline` says when, `trouble` decides whom they hit; those are pure.
-`board` puts them into effect in a namespace, `detour` in a connection; `desk` is `broker.faults`.
+`kinds` describes faults, `schedule` says when they are active, `active_faults` decides what they
+hit; these are pure. `controller` applies them to a namespace, `faulty_transport` to a connection.
+`handle` is `broker.faults`.
 """
 
 from pairbus.broker.faults.handle import Faults, RunningFault, Script

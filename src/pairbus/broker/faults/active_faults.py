@@ -54,7 +54,7 @@ class Silence(Enum):
     """What is said waits."""
 
 
-class Trouble:
+class ActiveFaults:
     """The faults that are active. A new one is made at each change."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -82,7 +82,7 @@ class Trouble:
                 return error
         return None
 
-    def bar(self, entity: str, *, receives: bool) -> AmqpError | None:
+    def refusal_of_link(self, entity: str, *, receives: bool) -> AmqpError | None:
         """Why there may be no link to the entity, not even one that is there already."""
         for entry in self._entries:
             fault = entry.fault
@@ -160,7 +160,7 @@ class Trouble:
     # the namespace
 
     @property
-    def has_disk_trouble(self) -> bool:
+    def has_disk_faults(self) -> bool:
         return any(self._of(DiskFull, None)) or any(self._of(SlowDisk, None))
 
     def is_disk_full(self) -> bool:

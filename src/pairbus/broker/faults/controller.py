@@ -1,7 +1,7 @@
-"""The faults of one namespace, put into effect: on its loop, by its clock.
+"""The faults of one namespace, put into effect on its loop, by its clock.
 
-Keeps the timeline, and at each change gives the namespace a new `trouble`, which connections and
-links ask, and sees to what nobody asks for: the port, the disk, the clock, links to be closed.
+Keeps the schedule. At each change it gives the namespace a new `active_faults`, which connections
+and links ask, and does what nobody asks for: the port, the disk, the clock, links to be closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from pairbus.broker.faults.active_faults import Trouble
+from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.kinds import Fault, Mode, Restart, Unreachable
 from pairbus.broker.faults.schedule import Entry, Timeline
 
@@ -33,11 +33,11 @@ class Port(Protocol):
     def admit(self) -> None:
         """Listen again."""
 
-    def see_off(self) -> None:
+    def shut_down_all(self) -> None:
         """Ask all who are in to leave; answers that are being written are finished."""
 
 
-class Board:
+class FaultController:
     def __init__(self, namespace: Namespace) -> None:
         self.port: Port | None = None
         self._namespace = namespace
@@ -60,11 +60,11 @@ class Board:
     @property
     def entries(self) -> list[Entry]:
         """Planned and active."""
-        self.look()
+        self.update()
         return self._timeline.entries
 
     def find(self, number: int) -> Entry | None:
-        self.look()
+        self.update()
         return self._timeline.find(number)
 
     def start(self, fault: Fault) -> Entry:
@@ -75,13 +75,13 @@ class Board:
     ) -> list[Entry]:
         planned = self._timeline.plan(faults, seed=seed, now=self._clock())
         for entry in planned:
-            entry.when_spent = self._look_soon
+            entry.when_spent = self._update_soon
             if entry.fault.entity is not None and not self._namespace.find(entry.fault.entity):
                 logger.warning(
                     "%s: fault %d (%s) is for %r, which does not exist",
                     self._namespace.name, entry.id, entry.fault.kind, entry.fault.entity,
                 )  # fmt: skip
-        self.look()
+        self.update()
         return planned
 
     def clear(self, entries: Sequence[Entry]) -> None:
@@ -89,7 +89,7 @@ class Board:
             self._timeline.end(entry)
         self._apply()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Time has passed."""
         if self._timer is not None:
             self._timer.cancel()
@@ -107,10 +107,10 @@ class Board:
         next_at = self._timeline.next_at
         if next_at is not None:
             delay = max(next_at - self._clock(), 0.0)
-            self._timer = self._namespace.loop.call_later(delay, self.look)
+            self._timer = self._namespace.loop.call_later(delay, self.update)
 
-    def _look_soon(self) -> None:
-        self._namespace.loop.call_soon(self.look)
+    def _update_soon(self) -> None:
+        self._namespace.loop.call_soon(self.update)
 
     async def changed(self) -> None:
         """Wait for the next change."""
@@ -123,7 +123,7 @@ class Board:
             self._timer.cancel()
         for entry in self._timeline.entries:
             self._timeline.end(entry)
-        self._namespace.trouble = None
+        self._namespace.active_faults = None
         self._set_disk(None)
         self._changed.set()
 
@@ -132,13 +132,13 @@ class Board:
     def _apply(self) -> None:
         namespace = self._namespace
         active = self._timeline.active
-        trouble = Trouble(active) if active else None
-        namespace.trouble = trouble
-        self._set_disk(trouble)
-        self._set_clock(0.0 if trouble is None else trouble.clock_offset_seconds)
-        self._set_port(trouble is not None and trouble.is_refusing)
+        faults = ActiveFaults(active) if active else None
+        namespace.active_faults = faults
+        self._set_disk(faults)
+        self._set_clock(0.0 if faults is None else faults.clock_offset_seconds)
+        self._set_port(faults is not None and faults.is_refusing)
         for connection in list(namespace.connections):
-            connection.trouble_changed()
+            connection.faults_changed()
         self._changed.set()
         self._changed = asyncio.Event()
         namespace.loop.call_soon(namespace.run)
@@ -157,7 +157,7 @@ class Board:
         else:
             return
         if self.port is not None:
-            self.port.see_off()
+            self.port.shut_down_all()
 
     def _set_port(self, is_refusing: bool) -> None:
         if self.port is None or is_refusing is self._is_refusing:
@@ -175,24 +175,24 @@ class Board:
         self.has_moved_clock = True
         self._namespace.set_clock(_shifted(self._clock, offset_seconds))
 
-    def _set_disk(self, trouble: Trouble | None) -> None:
+    def _set_disk(self, faults: ActiveFaults | None) -> None:
         if self._disk is not None:
             self._disk.over.set()
-        has_trouble = trouble is not None and trouble.has_disk_trouble
-        self._disk = _Disk(trouble) if trouble is not None and has_trouble else None
+        has_disk_faults = faults is not None and faults.has_disk_faults
+        self._disk = _Disk(faults) if faults is not None and has_disk_faults else None
         self._namespace.committer.before_commit = self._disk
 
 
 class _Disk:
     """Called on the committer's thread before each commit."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        self._trouble = trouble
+    def __init__(self, faults: ActiveFaults) -> None:
+        self._faults = faults
         self.over = threading.Event()
 
     def __call__(self) -> None:
-        self.over.wait(self._trouble.commit_seconds())
-        if not self.over.is_set() and self._trouble.is_disk_full():
+        self.over.wait(self._faults.commit_seconds())
+        if not self.over.is_set() and self._faults.is_disk_full():
             raise sqlite3.OperationalError("database or disk is full")
 
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Line(Generic[T]):
+class DelayLine(Generic[T]):
     def __init__(self) -> None:
         self.size_bytes = 0
         self._things: deque[tuple[float, int, T]] = deque()

@@ -1,8 +1,8 @@
-"""The way of one connection's bytes and events while there are faults: late, or never.
+"""What active faults do to one connection's bytes and events: delay them, hold them or drop them.
 
-A connection has a detour only then, and does without when the faults are over and nothing is on its
-way any more. What the namespace suffers is done to bytes, what an entity suffers to the events
-of its links, so that the connection's other links do not notice. The decisions are `trouble.py`'s.
+A connection has a FaultyTransport only while faults are active or something is still delayed. A
+fault of the namespace applies to bytes; a fault of an entity applies to the events of its links, so
+that the connection's other links do not notice. `active_faults` decides.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pairbus.amqp.engine.engine import (
     Transferred,
 )
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.faults.active_faults import Silence, Trouble
-from pairbus.broker.faults.delay_line import Line
+from pairbus.broker.faults.active_faults import ActiveFaults, Silence
+from pairbus.broker.faults.delay_line import DelayLine
 from pairbus.broker.links import paths
-from pairbus.broker.links.links import Inlet, Outlet
+from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 
 if TYPE_CHECKING:
@@ -35,32 +35,32 @@ _EVENT_BYTES: Final = 200
 _NOW_SECONDS: Final = 0.0005
 
 
-class Detour:
+class FaultyTransport:
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
         self._namespace = connection.namespace
         self._loop = connection.namespace.loop
-        self._bytes: Line[bytes] = Line()
-        self._events: dict[str, Line[Event]] = {}
+        self._bytes: DelayLine[bytes] = DelayLine()
+        self._events: dict[str, DelayLine[Event]] = {}
         """By entity."""
-        self._output: Line[bytes] = Line()
+        self._output: DelayLine[bytes] = DelayLine()
         self._is_lossy = False
         """It has lost bytes, and makes no sense any more."""
         self._lossy_links: set[Link] = set()
-        self._spared: set[Link] = set()
+        self._already_drawn: set[Link] = set()
         """The message that arrives there now is not to be cut."""
         self._gives_at: dict[str, float] = {}
         """Until then an entity's line is busy with what it gave out."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def _trouble(self) -> Trouble | None:
-        return self._namespace.trouble
+    def _faults(self) -> ActiveFaults | None:
+        return self._namespace.active_faults
 
     @property
     def is_over(self) -> bool:
         return (
-            self._trouble is None
+            self._faults is None
             and not self._bytes
             and not self._output
             and not any(self._events.values())
@@ -69,8 +69,8 @@ class Detour:
     # in: bytes
 
     def received(self, data: bytes) -> None:
-        trouble = self._trouble
-        if trouble is not None and trouble.is_cut_off:
+        faults = self._faults
+        if faults is not None and faults.is_cut_off:
             self._connection.cut()
         elif self._silence(None) is Silence.DROP:
             self._is_lossy = True
@@ -107,16 +107,16 @@ class Detour:
 
     def _cuts(self, link: Link, entity: str, *, is_whole: bool) -> bool:
         """Thrown once a message, however many frames it has."""
-        if self._trouble is None or not isinstance(link.context, Inlet):
+        if self._faults is None or not isinstance(link.context, SenderLink):
             return False
-        if link in self._spared:
+        if link in self._already_drawn:
             if is_whole:
-                self._spared.discard(link)
+                self._already_drawn.discard(link)
             return False
-        if self._trouble.cuts_in_transfer(entity):
+        if self._faults.cuts_in_transfer(entity):
             return True
         if not is_whole:
-            self._spared.add(link)
+            self._already_drawn.add(link)
         return False
 
     def _pass_on(self, event: Event, entity: str) -> None:
@@ -124,19 +124,19 @@ class Detour:
         line = self._events.get(entity)
         size = len(event.data) if isinstance(event, Transferred) else _EVENT_BYTES
         if line is None:
-            trouble = self._trouble
-            if trouble is None or not (trouble.is_slow(entity) or trouble.silence(entity)):
+            faults = self._faults
+            if faults is None or not (faults.is_slow(entity) or faults.silence(entity)):
                 self._connection.handle(event)
                 return
-            line = self._events[entity] = Line()
+            line = self._events[entity] = DelayLine()
         self._put(line, event, size, entity)
 
-    def _put(self, line: Line[Any], thing: Any, size: int, entity: str | None) -> None:
-        trouble = self._trouble
+    def _put(self, line: DelayLine[Any], thing: Any, size: int, entity: str | None) -> None:
+        faults = self._faults
         latency = transmission = 0.0
-        if trouble is not None:
-            latency = trouble.latency_seconds(entity)
-            transmission = trouble.transmission_seconds(entity, size)
+        if faults is not None:
+            latency = faults.latency_seconds(entity)
+            transmission = faults.transmission_seconds(entity, size)
         line.put(
             thing,
             size,
@@ -157,12 +157,12 @@ class Detour:
         """Asked before anything is written."""
         if self._silence(None) is not None:
             return True
-        trouble = self._trouble
-        if not self._output and (trouble is None or not trouble.transmission_seconds(None, 1)):
+        faults = self._faults
+        if not self._output and (faults is None or not faults.transmission_seconds(None, 1)):
             return False
         data = self._connection.output()
         if data:
-            seconds = 0.0 if trouble is None else trouble.transmission_seconds(None, len(data))
+            seconds = 0.0 if faults is None else faults.transmission_seconds(None, len(data))
             now = self._loop.time()
             self._output.put(data, len(data), now=now, transmission_seconds=seconds)
             self._arm()
@@ -178,37 +178,37 @@ class Detour:
         )
 
     def gave(self, path: Path, size: int) -> None:
-        trouble, entity = self._trouble, path.entity.lower()
-        seconds = 0.0 if trouble is None else trouble.transmission_seconds(entity, size)
+        faults, entity = self._faults, path.entity.lower()
+        seconds = 0.0 if faults is None else faults.transmission_seconds(entity, size)
         if seconds:
             self._gives_at[entity] = self._loop.time() + seconds
             self._arm()
 
     # changes
 
-    def trouble_changed(self) -> None:
+    def faults_changed(self) -> None:
         """A fault has started or ended."""
-        trouble = self._trouble
+        faults = self._faults
         lost = self._is_lossy and self._silence(None) is not Silence.DROP
-        if lost or (trouble is not None and trouble.is_cut_off):
+        if lost or (faults is not None and faults.is_cut_off):
             self._connection.cut()
             return
-        if trouble is not None:
-            self._close_barred(trouble)
+        if faults is not None:
+            self._close_unreachable(faults)
         self._close_lossy()
-        if trouble is None:
-            lines: list[Line[Any]] = [self._bytes, self._output, *self._events.values()]
+        if faults is None:
+            lines: list[DelayLine[Any]] = [self._bytes, self._output, *self._events.values()]
             for line in lines:
                 line.hurry()
             self._gives_at.clear()
         self._run()
-        self._connection.feed_outlets()
+        self._connection.offer_messages()
         self._connection.has_output()
 
-    def _close_barred(self, trouble: Trouble) -> None:
+    def _close_unreachable(self, faults: ActiveFaults) -> None:
         for link in self._connection.links:
-            receives = isinstance(link.context, Outlet)
-            error = trouble.bar(_path(link).entity, receives=receives)
+            receives = isinstance(link.context, ReceiverLink)
+            error = faults.refusal_of_link(_path(link).entity, receives=receives)
             if error is not None:
                 self._connection.end(link, error)
 
@@ -243,7 +243,7 @@ class Detour:
                 self._events.pop(entity, None)
         for entity in [entity for entity, at in self._gives_at.items() if at <= now]:
             del self._gives_at[entity]
-            connection.feed_outlets()
+            connection.offer_messages()
         if self._held_bytes < _HELD_BYTES_MAX // 2:
             connection.hold_back(False)
         self._arm()
@@ -266,11 +266,11 @@ class Detour:
         self._timer = None
         self._run()
         self._connection.has_output()
-        self._connection.drop_detour()
+        self._connection.drop_faulty_transport()
         self._namespace.run()
 
     def _silence(self, entity: str | None) -> Silence | None:
-        return None if self._trouble is None else self._trouble.silence(entity)
+        return None if self._faults is None else self._faults.silence(entity)
 
     @property
     def is_silent(self) -> bool:

@@ -29,8 +29,8 @@ T = TypeVar("T")
 class RunningFault:
     """One that was asked for: planned, active or over. As a context manager, it ends with it."""
 
-    def __init__(self, desk: Faults, entry: Entry) -> None:
-        self._desk = desk
+    def __init__(self, owner: Faults, entry: Entry) -> None:
+        self._owner = owner
         self._entry = entry
 
     @property
@@ -72,7 +72,7 @@ class RunningFault:
     def clear(self) -> None:
         """End it now. Does nothing if it is over, or the broker is."""
         if self.state != "over":
-            self._desk._end([self._entry])
+            self._owner._end([self._entry])
 
     def __enter__(self) -> Self:
         return self
@@ -87,12 +87,12 @@ class RunningFault:
 class Script:
     """Faults on a timeline. As a context manager, all of them end with it."""
 
-    def __init__(self, desk: Faults, faults: Sequence[RunningFault]) -> None:
-        self._desk = desk
+    def __init__(self, owner: Faults, faults: Sequence[RunningFault]) -> None:
+        self._owner = owner
         self.faults = tuple(faults)
 
     def clear(self) -> None:
-        self._desk._end([each._entry for each in self.faults])
+        self._owner._end([each._entry for each in self.faults])
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Faults:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._board = namespace.faults
+        self._controller = namespace.faults
 
     unreachable = _starter(kinds.Unreachable)
     hang = _starter(kinds.Hang)
@@ -139,14 +139,14 @@ class Faults:
         return self.start(kinds.ClockJump(offset_seconds=offset_seconds, seconds=seconds))
 
     def start(self, fault: Fault) -> RunningFault:
-        return RunningFault(self, self._call(lambda: self._board.start(fault)))
+        return RunningFault(self, self._call(lambda: self._controller.start(fault)))
 
     def script(self, faults: Sequence[tuple[float, Fault]], *, seed: int | None = None) -> Script:
         """Each fault starts so many seconds from now.
 
         With a seed, those faults that bring none decide the same in each run of the script.
         """
-        entries = self._call(lambda: self._board.script(faults, seed=seed))
+        entries = self._call(lambda: self._controller.script(faults, seed=seed))
         return Script(self, [RunningFault(self, entry) for entry in entries])
 
     def active(self) -> list[RunningFault]:
@@ -154,21 +154,21 @@ class Faults:
 
     def all(self) -> list[RunningFault]:
         """Active and planned."""
-        entries = self._call(lambda: self._board.entries)
+        entries = self._call(lambda: self._controller.entries)
         return [RunningFault(self, entry) for entry in entries]
 
     def listing(self) -> list[dict[str, object]]:
         """All, as `GET /$faults` tells them."""
-        return self._call(lambda: [entry_to_json(entry) for entry in self._board.entries])
+        return self._call(lambda: [entry_to_json(entry) for entry in self._controller.entries])
 
     def clear(self) -> None:
         """End all that are active, and forget those that are planned."""
-        self._call(lambda: self._board.clear(self._board.entries))
+        self._call(lambda: self._controller.clear(self._controller.entries))
 
     def _end(self, entries: Sequence[Entry]) -> None:
         if self._namespace.loop.is_closed():
             return
-        self._call(lambda: self._board.clear([e for e in entries if e.state != "over"]))
+        self._call(lambda: self._controller.clear([e for e in entries if e.state != "over"]))
 
     def _call(self, function: Callable[[], T]) -> T:
         loop = self._namespace.loop
@@ -185,9 +185,9 @@ class Faults:
             except BaseException as error:
                 outcome.set_exception(error)
                 return
-            if self._board.has_moved_clock:
+            if self._controller.has_moved_clock:
                 # Told only when what follows from the new time is on the disk.
-                self._board.has_moved_clock = False
+                self._controller.has_moved_clock = False
                 self._namespace.committer.when_durable(lambda _: outcome.set_result(result))
             else:
                 outcome.set_result(result)

@@ -1,4 +1,4 @@
-"""What a link becomes when a client attaches it: an inlet, an outlet, or a way for requests.
+"""What a link becomes when a client attaches it: a sender, a receiver, or a link for requests.
 
 Each function makes the link's owner and returns None, or changes nothing and returns the error that
 the client is to be told.
@@ -12,10 +12,10 @@ from pairbus.amqp.engine.engine import AmqpError, Link
 from pairbus.broker.entities.descriptions import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links import paths
-from pairbus.broker.links.links import SESSION_FILTER, Inlet, Outlet
+from pairbus.broker.links.links import SESSION_FILTER, ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import no_entity
-from pairbus.broker.links.requests import AnswerLink, CbsLink, ManagementLink
+from pairbus.broker.links.requests import CbsLink, ManagementLink, ReplyLink
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import Kind
 from pairbus.broker.messages.queue import Queue
@@ -35,15 +35,15 @@ def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError 
     path = paths.parse(address)
     if path.is_cbs:
         if link.is_sender:
-            AnswerLink(connection, link, path)
+            ReplyLink(connection, link, path)
         else:
             CbsLink(connection, link, path)
         return None
     queue = connection.namespace.find(path.entity)
     if queue is None:
         return no_entity(connection.namespace.name, path.entity)
-    if (trouble := connection.namespace.trouble) is not None:
-        refused = trouble.bar(path.entity, receives=False) or trouble.refusal(
+    if (faults := connection.namespace.active_faults) is not None:
+        refused = faults.refusal_of_link(path.entity, receives=False) or faults.refusal(
             path.entity, Operation.ATTACH
         )
         if refused is not None:
@@ -51,8 +51,8 @@ def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError 
     if path.is_management:
         return _attach_management(connection, link, path, queue, now_ms)
     if link.is_sender:
-        return _attach_outlet(connection, link, path, queue, now_ms)
-    return _attach_inlet(connection, link, path, queue, now_ms)
+        return _attach_receiver(connection, link, path, queue, now_ms)
+    return _attach_sender(connection, link, path, queue, now_ms)
 
 
 def _attach_management(
@@ -62,13 +62,13 @@ def _attach_management(
     if not any(connection.credentials.allow(path, right, now_ms=now_ms) for right in rights):
         return _unauthorized(path, "Send or Listen")
     if link.is_sender:
-        AnswerLink(connection, link, path)
+        ReplyLink(connection, link, path)
     else:
         ManagementLink(connection, link, path, queue, queue.mailboxes[path.kind])
     return None
 
 
-def _attach_inlet(
+def _attach_sender(
     connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
     if not connection.credentials.allow(path, Right.SEND, now_ms=now_ms):
@@ -77,11 +77,11 @@ def _attach_inlet(
         return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
     error = lifecycle.refusal_to_send(queue.description)
     if error is None:
-        Inlet(connection, link, queue, path)
+        SenderLink(connection, link, queue, path)
     return error
 
 
-def _attach_outlet(
+def _attach_receiver(
     connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
     if not connection.credentials.allow(path, Right.LISTEN, now_ms=now_ms):
@@ -103,11 +103,11 @@ def _attach_outlet(
             "com.microsoft:argument-error",
             f"the session id {session_id!r} for {path} is not a string",
         )
-    outlet = Outlet(connection, link, queue, mailbox, path)
+    receiver = ReceiverLink(connection, link, queue, mailbox, path)
     if wants_session:
-        outlet.open_session(session_id, now_ms=now_ms)
+        receiver.open_session(session_id, now_ms=now_ms)
     else:
-        outlet.open()
+        receiver.open()
     return None
 
 

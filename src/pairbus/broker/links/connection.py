@@ -36,17 +36,17 @@ from pairbus.amqp.engine.engine import (
 )
 from pairbus.broker.entities.descriptions import Limits, Right
 from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.faults.faulty_transport import Detour
+from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import tokens
 from pairbus.broker.links.attach import attach
 from pairbus.broker.links.credentials import Credentials
-from pairbus.broker.links.links import Inlet, Outlet
+from pairbus.broker.links.host import ConnectionSlot
+from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import Request, no_entity
-from pairbus.broker.links.requests import AnswerLink, RequestLink
+from pairbus.broker.links.requests import ReplyLink, RequestLink
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.port.connection_limit import reset
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class Pause(Enum):
 
 
 class AmqpConnection(asyncio.Protocol):
-    def __init__(self, namespace: Namespace, *, limits: Limits, encrypted: bool) -> None:
+    def __init__(self, namespace: Namespace, slot: ConnectionSlot, *, limits: Limits) -> None:
         self.namespace = namespace
-        self.is_encrypted = encrypted
+        self._slot = slot
         self._limits = limits
         self._transport: Any = None
         self._links: set[Link] = set()
         """Those we accepted, or still owe an answer (a session that is waited for)."""
-        self._answers: list[AnswerLink] = []
+        self._answers: list[ReplyLink] = []
         self.credentials = Credentials()
         self._held_bytes = 0
         self._unsent_bytes = 0
@@ -84,8 +84,8 @@ class AmqpConnection(asyncio.Protocol):
         """The client does not read as fast as it asks; it gets no more messages for now."""
         self._pauses: set[Pause] = set()
         self._requests: deque[tuple[RequestLink, Request]] = deque()
-        self._is_working = False
-        self.detour: Detour | None = None
+        self._is_request_scheduled = False
+        self.faulty_transport: FaultyTransport | None = None
         """Only while there are faults on demand."""
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -116,19 +116,20 @@ class AmqpConnection(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._slot.occupy(self, transport)
         self._transport = transport
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         self.namespace.connections.add(self)
         self._handshake = self.namespace.loop.call_later(
             self._limits.handshake_seconds, self._handshake_overdue
         )
-        if self.namespace.trouble is not None:
-            self.trouble_changed()
+        if self.namespace.active_faults is not None:
+            self.faults_changed()
         self._keep_alive()
 
     def data_received(self, data: bytes) -> None:
-        if self.detour is not None:
-            self.detour.received(data)
+        if self.faulty_transport is not None:
+            self.faulty_transport.received(data)
             return
         now_ms = self.namespace.now_ms()
         handlers = self._handlers
@@ -149,6 +150,12 @@ class AmqpConnection(asyncio.Protocol):
         return False  # close the transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        try:
+            self._clean_up()
+        finally:
+            self._slot.free()
+
+    def _clean_up(self) -> None:
         self.namespace.connections.discard(self)
         for timer in (self._timer, self._handshake):
             if timer is not None:
@@ -160,8 +167,8 @@ class AmqpConnection(asyncio.Protocol):
         self._links.clear()
         self._answers.clear()
         self._requests.clear()
-        if self.detour is not None:
-            self.detour.close()
+        if self.faulty_transport is not None:
+            self.faulty_transport.close()
         self._engine.free()
         self.namespace.run()
 
@@ -172,8 +179,8 @@ class AmqpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_congested = False
         self._resume(Pause.WRITES)
-        self.feed_outlets()
-        self._work_on()
+        self.offer_messages()
+        self._schedule_next_request()
         self.namespace.run()
 
     def shutdown(self) -> None:
@@ -192,7 +199,7 @@ class AmqpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.detour is not None and self.detour.holds_output():
+        if self.faulty_transport is not None and self.faulty_transport.holds_output():
             return
         if data := self._engine.data_to_send():
             transport.write(data)
@@ -203,16 +210,16 @@ class AmqpConnection(asyncio.Protocol):
         if self.is_congested and Pause.WRITES not in self._pauses:
             # It was only our own turn that got too long; go on in the next one.
             self.is_congested = False
-            self.feed_outlets()
+            self.offer_messages()
             self.namespace.loop.call_soon(self.namespace.run)
 
-    def sends(self, size: int, path: Path) -> None:
+    def count_output(self, size: int, path: Path) -> None:
         """A message of so many bytes goes out."""
         self._unsent_bytes += size
         if self._unsent_bytes > self._limits.write_buffer_bytes_max:
             self.is_congested = True
-        if self.detour is not None:
-            self.detour.gave(path, size)
+        if self.faulty_transport is not None:
+            self.faulty_transport.gave(path, size)
         self.namespace.unsent(self)
 
     def hold(self, size: int) -> None:
@@ -238,27 +245,27 @@ class AmqpConnection(asyncio.Protocol):
             if not self._pauses and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def feed_outlets(self) -> None:
+    def offer_messages(self) -> None:
         for link in self._links:
-            if isinstance(link.context, Outlet) and link.credit > 0:
+            if isinstance(link.context, ReceiverLink) and link.credit > 0:
                 link.context.mailbox.hunger(link.context)
                 self.namespace.wake(link.context.queue, link.context.mailbox)
 
     # requests, one a turn: a client that asks for much must not keep the others waiting
 
-    def put_off(self, link: RequestLink, request: Request) -> None:
+    def queue_request(self, link: RequestLink, request: Request) -> None:
         self._requests.append((link, request))
         if len(self._requests) > _REQUESTS_MAX:
             self._pause(Pause.REQUESTS)
-        self._work_on()
+        self._schedule_next_request()
 
-    def _work_on(self) -> None:
-        if self._requests and not self._is_working and Pause.WRITES not in self._pauses:
-            self._is_working = True
-            self.namespace.loop.call_soon(self._work)
+    def _schedule_next_request(self) -> None:
+        if self._requests and not self._is_request_scheduled and Pause.WRITES not in self._pauses:
+            self._is_request_scheduled = True
+            self.namespace.loop.call_soon(self._next_request)
 
-    def _work(self) -> None:
-        self._is_working = False
+    def _next_request(self) -> None:
+        self._is_request_scheduled = False
         if not self._requests:
             return
         link, request = self._requests.popleft()
@@ -270,7 +277,7 @@ class AmqpConnection(asyncio.Protocol):
             self._failed()
         self.has_output()
         self.namespace.run()
-        self._work_on()
+        self._schedule_next_request()
 
     def _keep_alive(self) -> None:
         if self._timer is not None:
@@ -283,7 +290,7 @@ class AmqpConnection(asyncio.Protocol):
             self._timer = self.namespace.loop.call_later(delay, self._keep_alive)
 
     def _handshake_overdue(self) -> None:
-        if self.detour is not None and self.detour.is_silent:
+        if self.faulty_transport is not None and self.faulty_transport.is_silent:
             return  # it is not the client's fault
         logger.info("%s: no AMQP open in time", self._peer)
         self._transport.abort()
@@ -292,27 +299,27 @@ class AmqpConnection(asyncio.Protocol):
     def _peer(self) -> str:
         return str(self._transport.get_extra_info("peername"))
 
-    # faults on demand; the detour decides
+    # faults on demand; FaultyTransport decides
 
-    def trouble_changed(self) -> None:
-        if self.detour is None:
-            self.detour = Detour(self)
-        self.detour.trouble_changed()
-        self.drop_detour()
+    def faults_changed(self) -> None:
+        if self.faulty_transport is None:
+            self.faulty_transport = FaultyTransport(self)
+        self.faulty_transport.faults_changed()
+        self.drop_faulty_transport()
 
-    def drop_detour(self) -> None:
-        if self.detour is not None and self.detour.is_over:
-            self.detour.close()
-            self.detour = None
+    def drop_faulty_transport(self) -> None:
+        if self.faulty_transport is not None and self.faulty_transport.is_over:
+            self.faulty_transport.close()
+            self.faulty_transport = None
 
     def take(self, data: bytes) -> None:
-        """What `data_received` does without a detour."""
-        assert self.detour is not None
+        """Bytes that the faulty transport lets through."""
+        assert self.faulty_transport is not None
         for event in self._engine.receive(data):
-            self.detour.took(event)
+            self.faulty_transport.took(event)
         for link in self.links:
             if link.is_arriving:
-                self.detour.arriving(link)
+                self.faulty_transport.arriving(link)
         self.has_output()
         self.namespace.run()
 
@@ -328,7 +335,7 @@ class AmqpConnection(asyncio.Protocol):
     def cut(self) -> None:
         """Reset it: nothing that was not sent yet leaves."""
         if self._transport is not None and not self._transport.is_closing():
-            reset(self._transport)
+            self._slot.reset()
 
     def hold_back(self, is_full: bool) -> None:
         if is_full:
@@ -348,7 +355,9 @@ class AmqpConnection(asyncio.Protocol):
 
     def _authenticate(self, mechanism: str, user: str, password: str) -> bool:
         try:
-            self.credentials.log_in(mechanism, user, password, self.namespace.options.policies)
+            self.credentials.verify_plain(
+                mechanism, user, password, self.namespace.options.policies
+            )
         except tokens.TokenRefused as refused:
             logger.info("%s: %s", self._peer, refused.reason)
             return False
@@ -380,9 +389,9 @@ class AmqpConnection(asyncio.Protocol):
             if getattr(owner, "queue", None) is not queue:
                 continue
             error = None
-            if isinstance(owner, Inlet):
+            if isinstance(owner, SenderLink):
                 error = lifecycle.refusal_to_send(queue.description)
-            elif isinstance(owner, Outlet):
+            elif isinstance(owner, ReceiverLink):
                 error = lifecycle.refusal_to_receive(queue.description, owner.mailbox.kind)
             if error is not None:
                 self.end(link, error)
@@ -395,7 +404,7 @@ class AmqpConnection(asyncio.Protocol):
     def _forget(self, link: Link) -> None:
         owner, link.context = link.context, None
         self._links.discard(link)
-        if isinstance(owner, AnswerLink):
+        if isinstance(owner, ReplyLink):
             self._answers.remove(owner)
         if owner is not None:
             owner.closed()
@@ -417,7 +426,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _disposed(self, event: Disposed, now_ms: int) -> None:
         owner = event.delivery.link.context
-        if isinstance(owner, Outlet):
+        if isinstance(owner, ReceiverLink):
             owner.disposed(event, now_ms=now_ms)
 
     def _flowed(self, event: Flowed, now_ms: int) -> None:
@@ -434,10 +443,10 @@ class AmqpConnection(asyncio.Protocol):
             link.refuse(error)
             return
         self._links.add(link)
-        if isinstance(link.context, AnswerLink):
+        if isinstance(link.context, ReplyLink):
             self._answers.append(link.context)
 
-    def answer_link(self, path: Path, reply_to: str | None, session: Session) -> AnswerLink | None:
+    def reply_link(self, path: Path, reply_to: str | None, session: Session) -> ReplyLink | None:
         """By the address that the request names, else of the same session, else the newest."""
         name = str(path).lower()
         candidates = [link for link in self._answers if str(link.path).lower() == name]

@@ -18,7 +18,9 @@ class Credentials:
         self._grants: dict[str, tokens.Grant] = {}
         self._identity: tokens.Grant | None = None
 
-    def log_in(self, mechanism: str, user: str, password: str, policies: Iterable[Policy]) -> None:
+    def verify_plain(
+        self, mechanism: str, user: str, password: str, policies: Iterable[Policy]
+    ) -> None:
         """Raises TokenRefused. Whoever comes without a password shows its tokens over `$cbs`."""
         if mechanism == "PLAIN":
             self._identity = tokens.verify_plain(user, password, policies)

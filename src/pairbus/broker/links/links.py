@@ -1,4 +1,4 @@
-"""Links that carry messages: `Inlet` takes them from senders, `Outlet` gives them to receivers.
+"""Links that carry messages: `SenderLink` of a client that sends, `ReceiverLink` of a receiver.
 
 A link translates between AMQP (transfers, credit, outcomes) and the queue (enqueue, lock, settle),
 and answers only when the queue says that the change is durable. Requests on `$cbs` and
@@ -56,7 +56,7 @@ _SETTLEMENTS: Final = {
 }
 
 
-class Inlet:
+class SenderLink:
     """A sender's link."""
 
     right = Right.SEND
@@ -79,8 +79,8 @@ class Inlet:
         if self._used >= _CREDIT // 2:
             self.link.grant(self._used)
             self._used = 0
-        if (trouble := self.queue.namespace.trouble) is not None:
-            refused = trouble.refusal(self.path.entity, Operation.SEND)
+        if (faults := self.queue.namespace.active_faults) is not None:
+            refused = faults.refusal(self.path.entity, Operation.SEND)
             if refused is not None:
                 delivery.reject(refused)
                 return
@@ -100,8 +100,8 @@ class Inlet:
             self.connection.hold(size)
 
     def _taken(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
-        trouble = self.queue.namespace.trouble
-        if trouble is not None and error is None and trouble.cuts_after_accept(self.path.entity):
+        faults = self.queue.namespace.active_faults
+        if faults is not None and error is None and faults.cuts_after_accept(self.path.entity):
             self.connection.cut()
         elif error is None:
             delivery.accept()
@@ -113,7 +113,7 @@ class Inlet:
         """Nothing to give back: what was sent is stored, or was never acknowledged."""
 
 
-class Outlet:
+class ReceiverLink:
     """A receiver's link, of a whole mailbox or of one session."""
 
     right = Right.LISTEN
@@ -137,7 +137,7 @@ class Outlet:
         self._deleting = 0
         self._tally = queue.tally
         self._poll = Poll(queue.tally)
-        self._gave = False
+        self._has_delivered = False
         """Something, since it was last asked."""
         link.context = self
 
@@ -205,7 +205,7 @@ class Outlet:
     def closed(self) -> None:
         """The link is gone: a session is free at once, locks of single messages run on."""
         self.queue.waiting.pop(self, None)
-        self._poll.over(gave=self._gave)
+        self._poll.over(gave=self._has_delivered)
         if self.session is not None:
             session, self.session = self.session, None
             self.mailbox.detach(self)
@@ -218,14 +218,14 @@ class Outlet:
     # giving out
 
     def flowed(self, *, now_ms: int) -> None:
-        if (trouble := self.queue.namespace.trouble) is not None and self.link.credit > 0:
-            refused = trouble.refusal(self.path.entity, Operation.RECEIVE)
+        if (faults := self.queue.namespace.active_faults) is not None and self.link.credit > 0:
+            refused = faults.refusal(self.path.entity, Operation.RECEIVE)
             if refused is not None:
                 self.connection.end(self.link, refused)
                 return
         credit = self.link.credit
-        self._poll.asked(credit, gave=self._gave, drain=self.link.drain)
-        self._gave = False
+        self._poll.asked(credit, gave=self._has_delivered, drain=self.link.drain)
+        self._has_delivered = False
         if credit > 0:
             self.mailbox.hunger(self)
             self.queue.pump(self.mailbox, now_ms=now_ms)
@@ -233,7 +233,7 @@ class Outlet:
 
     def _answer_drain(self) -> None:
         if self._deleting == 0 and self.link.drain:
-            self._poll.over(gave=self._gave)
+            self._poll.over(gave=self._has_delivered)
             self.link.drained()
             self.connection.has_output()
 
@@ -245,11 +245,14 @@ class Outlet:
             # What waits for the client's session window waits in memory.
             and self.link.session.outgoing_bytes < _WINDOW_BYTES_MAX
             and (self.session is None or not self.session.is_ending)
-            and (connection.detour is None or connection.detour.may_give(self.path))
+            and (
+                connection.faulty_transport is None
+                or connection.faulty_transport.may_give(self.path)
+            )
         )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:
-        self._gave = True
+        self._has_delivered = True
         if self._deletes:
             self._deleting += 1
             self.queue.remove(self.mailbox, message, self._deleted, message)
@@ -259,7 +262,7 @@ class Outlet:
         size = len(data)
         self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
         self.link.send(lock.token, data, context=lock)
-        self.connection.sends(size, self.path)
+        self.connection.count_output(size, self.path)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1
@@ -268,7 +271,7 @@ class Outlet:
                 data = stamped(message, None)
                 self._tally.receive += units_of(len(data))
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
-                self.connection.sends(len(data), self.path)
+                self.connection.count_output(len(data), self.path)
             else:
                 # The receiver has left in between. It never got it, so it is not its to lose.
                 self.queue.put_back(self.mailbox, message)
@@ -288,8 +291,8 @@ class Outlet:
             settlement = _SETTLEMENTS[kind]
         else:
             return
-        if (trouble := self.queue.namespace.trouble) is not None:
-            refused = trouble.refusal(self.path.entity, Operation.SETTLE)
+        if (faults := self.queue.namespace.active_faults) is not None:
+            refused = faults.refusal(self.path.entity, Operation.SETTLE)
             if refused is not None:
                 delivery.settle(rejected(refused))
                 self.connection.has_output()
@@ -305,9 +308,9 @@ class Outlet:
                 now_ms=now_ms,
             )  # fmt: skip
         else:
-            self._settle_with_words(lock, settlement, outcome, event, now_ms=now_ms)
+            self._settle_with_details(lock, settlement, outcome, event, now_ms=now_ms)
 
-    def _settle_with_words(
+    def _settle_with_details(
         self,
         lock: Lock,
         settlement: Settlement,

@@ -20,7 +20,7 @@ from pairbus.amqp.codec.sections import (
 from pairbus.amqp.codec.values import Described, Int, Long, Symbol, decode, encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
 
-TICKS_PER_MS: Final = 10_000
+_TICKS_PER_MS: Final = 10_000
 _TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 _SHOWN_MAX: Final = 100
 _MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
@@ -121,7 +121,7 @@ def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
 
 def ticks(epoch_ms: int) -> Long:
     """.NET's count of 100 ns since the year 1."""
-    return Long(epoch_ms * TICKS_PER_MS + _TICKS_AT_EPOCH)
+    return Long(epoch_ms * _TICKS_PER_MS + _TICKS_AT_EPOCH)
 
 
 def no_entity(namespace: str, name: str) -> AmqpError:

@@ -40,7 +40,7 @@ _CREDIT: Final = 100
 _WAITING_MAX: Final = 1000
 
 
-class AnswerLink:
+class ReplyLink:
     """Where answers leave. They wait here for credit, within bounds."""
 
     right: Right | None = None
@@ -102,7 +102,7 @@ class RequestLink:
             event.delivery.reject(malformed(error))
             return
         event.delivery.accept()
-        self.connection.put_off(self, request)
+        self.connection.queue_request(self, request)
 
     def handle(self, request: Request, *, now_ms: int) -> None:
         raise NotImplementedError
@@ -111,7 +111,7 @@ class RequestLink:
         """Answers that are still to come find their link, or nobody."""
 
     def answer_with(self, request: Request, data: bytes) -> None:
-        link = self.connection.answer_link(self.path, request.reply_to, self.link.session)
+        link = self.connection.reply_link(self.path, request.reply_to, self.link.session)
         if link is not None:
             link.send(data)
 
@@ -189,8 +189,8 @@ class ManagementLink(RequestLink):
                 "amqp:unauthorized-access",
                 f"{operation!r} on {self.queue.name!r} needs the {right.value} claim",
             )
-        if (trouble := self.queue.namespace.trouble) is not None:
-            refused = trouble.refusal(
+        if (faults := self.queue.namespace.active_faults) is not None:
+            refused = faults.refusal(
                 self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
             )
             if refused is not None:

@@ -59,9 +59,9 @@ class Intake:
                 return one
             checked.append(one)
             added += one.size
-        if (trouble := queue.namespace.trouble) is not None:
+        if (faults := queue.namespace.active_faults) is not None:
             for one in checked:
-                later_ms = trouble.visible_at_ms(queue.name, now_ms=now_ms)
+                later_ms = faults.visible_at_ms(queue.name, now_ms=now_ms)
                 one.due_ms = max(one.due_ms or 0, later_ms or 0) or None
         error = lifecycle.refusal_to_send(queue.description) or lifecycle.refusal_of_size(
             queue.description, used=queue.size_bytes, added=added

@@ -1,7 +1,8 @@
-"""Every accepted socket has a seat in its namespace, from the first byte to the last.
+"""The limit on a namespace's connections: every accepted socket occupies a slot until it is closed.
 
-The seat counts against the limit of connections, knows whom to ask for a clean end, and is left
-when the socket is gone, whatever has been spoken on it: TLS, HTTP, WebSocket or AMQP.
+A slot counts against the limit whatever its socket speaks: TLS, HTTP, WebSocket or AMQP. It knows
+which protocol object owns the socket at the moment, so that a stopping broker can ask each one for
+a clean end.
 """
 
 from __future__ import annotations
@@ -19,99 +20,92 @@ logger = logging.getLogger(__name__)
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
-def reset(transport: asyncio.Transport) -> None:
-    """End it as when the machine is gone: the peer sees a reset, and nothing more is sent."""
-    underlying = transport.get_extra_info("socket")
-    if underlying is not None:
-        with contextlib.suppress(OSError):  # it may be gone already
-            underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-    transport.abort()
-
-
-class Guest(Protocol):
-    """Whoever reads and writes a socket at the moment."""
+class Closable(Protocol):
+    """The protocol object that reads and writes a socket at the moment."""
 
     def shutdown(self) -> None:
-        """Finish in the manner of the protocol, then close the transport. Must not wait."""
+        """End the conversation as the protocol asks, then close the transport. Must not wait."""
 
 
-class AmqpProtocol(Guest, Protocol):
-    """What the socket side needs of an AMQP connection: asyncio's Protocol, and a clean end."""
+class Slot:
+    """One connection's share of the limit.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-    def data_received(self, data: bytes) -> None: ...
-    def eof_received(self) -> bool | None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
+    A new owner occupies the same slot when the protocol changes, as when HTTP becomes a WebSocket.
+    """
 
-
-class Seat:
-    """One connection's place. `take` again hands it on, as when HTTP becomes a WebSocket."""
-
-    def __init__(self, seats: Seats) -> None:
-        self._seats = seats
-        self._guest: Guest | None = None
+    def __init__(self, limit: ConnectionLimit) -> None:
+        self._limit = limit
+        self._owner: Closable | None = None
         self._transport: asyncio.Transport | None = None
 
-    def take(self, guest: Guest, transport: asyncio.BaseTransport | None = None) -> None:
-        self._guest = guest
+    def occupy(self, owner: Closable, transport: asyncio.BaseTransport | None = None) -> None:
+        self._owner = owner
         if transport is not None:
             # uvloop's transports are asyncio's by their methods only, not by class.
             self._transport = cast(asyncio.Transport, transport)
 
-    def leave(self) -> None:
-        self._seats.release(self)
+    def free(self) -> None:
+        self._limit.release(self)
 
     def shutdown(self) -> None:
-        if self._guest is not None:
-            self._guest.shutdown()
+        if self._owner is not None:
+            self._owner.shutdown()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-        elif self._guest is not None:
-            self._guest.shutdown()
+        elif self._owner is not None:
+            self._owner.shutdown()
+
+    def reset(self) -> None:
+        """End it as if the machine had gone: the peer sees a reset, and nothing more is sent."""
+        if self._transport is None:
+            return
+        underlying = self._transport.get_extra_info("socket")
+        if underlying is not None:
+            with contextlib.suppress(OSError):  # the socket may be closed already
+                underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._transport.abort()
 
 
-class Seats:
-    """All seats of a namespace."""
+class ConnectionLimit:
+    """The slots of one namespace."""
 
-    def __init__(self, seats_max: int) -> None:
-        self._seats_max = seats_max
-        self._taken: set[Seat] = set()
+    def __init__(self, connections_max: int) -> None:
+        self._connections_max = connections_max
+        self._slots: set[Slot] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._slots)
 
-    def __iter__(self) -> Iterator[Seat]:
-        return iter(tuple(self._taken))
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(tuple(self._slots))
 
-    def offer(self) -> Seat | None:
-        """A seat, or None when all are taken."""
-        if len(self._taken) >= self._seats_max:
+    def acquire(self) -> Slot | None:
+        """A slot, or None when the limit is reached."""
+        if len(self._slots) >= self._connections_max:
             return None
-        seat = Seat(self)
-        self._taken.add(seat)
+        slot = Slot(self)
+        self._slots.add(slot)
         self._empty.clear()
-        return seat
+        return slot
 
-    def release(self, seat: Seat) -> None:
-        self._taken.discard(seat)
-        if not self._taken:
+    def release(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        if not self._slots:
             self._empty.set()
 
-    async def clear(self, *, patience_seconds: float) -> None:
-        """Have everybody leave: politely, then, after a while, not."""
-        for seat in self:
-            seat.shutdown()
+    async def close_all(self, *, patience_seconds: float) -> None:
+        """Ask every connection for a clean end; abort those that take longer than the patience."""
+        for slot in self:
+            slot.shutdown()
         if await self._is_empty_within(patience_seconds):
             return
-        logger.info("%d connections did not end in time and are cut off", len(self))
-        for seat in self:
-            seat.abort()
+        logger.info("aborting %d connections that did not close in time", len(self))
+        for slot in self:
+            slot.abort()
         await self._is_empty_within(patience_seconds)
 
     async def _is_empty_within(self, seconds: float) -> bool:

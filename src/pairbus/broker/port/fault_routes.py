@@ -22,7 +22,7 @@ from pairbus.broker.admin import access, targets
 from pairbus.broker.admin.errors import Refused
 from pairbus.broker.entities.descriptions import Right
 from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.faults.active_faults import Silence, Trouble
+from pairbus.broker.faults.active_faults import ActiveFaults, Silence
 from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json
 from pairbus.broker.faults.kinds import SEED_MAX, Operation
 from pairbus.broker.faults.schedule import Entry
@@ -37,7 +37,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def faults_routes(namespace: Namespace) -> list[BaseRoute]:
-    board = namespace.faults
+    controller = namespace.faults
 
     def checked(endpoint: Endpoint) -> Endpoint:
         async def answer(request: Request) -> Response:
@@ -55,27 +55,27 @@ def faults_routes(namespace: Namespace) -> list[BaseRoute]:
 
     def entry(request: Request) -> Entry:
         number = request.path_params["number"]
-        found = board.find(number)
+        found = controller.find(number)
         if found is None:
             raise Refused(404, f"there is no fault {number}; GET {FAULTS_PATH} lists them")
         return found
 
     async def collection(request: Request) -> Response:
         if request.method == "GET":
-            return _faults(board.entries)
+            return _faults(controller.entries)
         if request.method == "DELETE":
-            board.clear(board.entries)
+            controller.clear(controller.entries)
             return _faults([])
         body = _read(await _body(request))
         if "script" not in body:
-            return JSONResponse(entry_to_json(board.start(from_json(body))), 201)
+            return JSONResponse(entry_to_json(controller.start(from_json(body))), 201)
         script = script_from_json(body["script"])
-        return _faults(board.script(script, seed=_seed(body)), 201)
+        return _faults(controller.script(script, seed=_seed(body)), 201)
 
     async def one(request: Request) -> Response:
         found = entry(request)
         if request.method == "DELETE":
-            board.clear([found])
+            controller.clear([found])
         return JSONResponse(entry_to_json(found))
 
     return [
@@ -145,30 +145,32 @@ class FaultGate:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._namespace.trouble is not None:
-            await self._suffer(targets.parse(scope["raw_path"]).path)
+        if self._namespace.active_faults is not None:
+            await self._apply_faults(targets.parse(scope["raw_path"]).path)
         await self._app(scope, receive, send)
 
-    async def _suffer(self, entity: str) -> None:
+    async def _apply_faults(self, entity: str) -> None:
         """Raises Refused, or returns when the request may go on."""
         was_dropped = False
-        while (trouble := self._namespace.trouble) is not None:
-            silences = (trouble.silence(None), trouble.silence(entity))
+        while (faults := self._namespace.active_faults) is not None:
+            silences = (faults.silence(None), faults.silence(entity))
             if not any(silences):
                 break
             was_dropped = was_dropped or Silence.DROP in silences
             await self._namespace.faults.changed()
         if was_dropped:
             raise Refused(503, "the namespace could not be reached for a while")
-        if trouble is not None:
-            await asyncio.sleep(trouble.latency_seconds(None) + trouble.latency_seconds(entity))
-            _refuse(trouble, entity)
+        if faults is not None:
+            await asyncio.sleep(faults.latency_seconds(None) + faults.latency_seconds(entity))
+            _refuse(faults, entity)
 
 
-def _refuse(trouble: Trouble, entity: str) -> None:
-    if trouble.is_cut_off:
+def _refuse(faults: ActiveFaults, entity: str) -> None:
+    if faults.is_cut_off:
         raise Refused(503, "the namespace cannot be contacted")
-    error = trouble.bar(entity, receives=False) or trouble.refusal(entity, Operation.MANAGE)
+    error = faults.refusal_of_link(entity, receives=False) or faults.refusal(
+        entity, Operation.MANAGE
+    )
     if error is not None:
         raise Refused(_status(error), error.description)
 

@@ -1,8 +1,8 @@
-"""One namespace's port: accept, look at the first bytes, hand the socket to who understands them.
+"""One namespace's port: accepts sockets and picks the protocol by the first bytes.
 
-`0x16` starts TLS, inside which the first bytes are looked at again; `AMQP` is AMQP; the rest is
-HTTP, with AMQP over WebSocket in it. A peer that says nothing, or says it too slowly, loses its
-socket. What the bytes mean is not known here.
+`0x16` starts TLS, and the first bytes inside it are looked at again. `AMQP` is AMQP. Everything
+else is HTTP, which may become AMQP over WebSocket. A peer that sends nothing, or sends too slowly,
+loses its socket.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.broker.entities.descriptions import Limits
+from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.certificates import Certificates
-from pairbus.broker.port.connection_limit import AmqpProtocol, Seat, Seats
-from pairbus.broker.port.sockets import again, close_all, reserve
+from pairbus.broker.port.connection_limit import ConnectionLimit, Slot
+from pairbus.broker.port.sockets import close_all, listen_again, reserve
 from pairbus.errors import StartError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _HTTP_NEEDS_TLS: Final = (
     b"Connection: close\r\n\r\nThis broker takes only TLS (https).\n"
 )
 _ACCEPTS_AT_ONCE: Final = 64
-# No file descriptors are left: those who wait are better served a little later than in a busy loop.
+# Without file descriptors, accepting again at once would only spin the loop.
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
 _TLS_GOODBYE_SECONDS: Final = 2.0
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -49,19 +50,15 @@ class Listener:
         sockets: Sequence[socket.socket],
         *,
         namespace: Namespace,
-        open_amqp: Callable[[Seat, bool], AmqpProtocol],
         certificates: Certificates,
         limits: Limits,
         is_tls_only: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`open_amqp` makes a connection for a seat; its second argument: is it encrypted?"""
         self.namespace = namespace
-        self.namespace_name = namespace.name
-        self.open_amqp = open_amqp
         self.limits = limits
         self.is_tls_only = is_tls_only
-        self.seats = Seats(limits.connections_max)
+        self.connections = ConnectionLimit(limits.connections_max)
         self._sockets = list(sockets)
         self._certificates = certificates
         self._clock = clock
@@ -84,9 +81,8 @@ class Listener:
             self._loop.remove_reader(listening)
         close_all(self._sockets)
         self._sockets.clear()
-        # Request the end of all connections, and see them off.
-        await self.seats.clear(patience_seconds=patience_seconds)
-        # What is left has no socket any more.
+        await self.connections.close_all(patience_seconds=patience_seconds)
+        # The remaining tasks have no socket any more.
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -96,19 +92,19 @@ class Listener:
     # --- faults on demand
 
     def refuse(self) -> None:
-        """Nobody can connect, but the port stays ours."""
+        """Refuse new connections, but keep the port."""
         for index, listening in enumerate(self._sockets):
             self._loop.remove_reader(listening)
             self._sockets[index] = reserve(listening)
 
     def admit(self) -> None:
         for reserved in self._sockets:
-            again(reserved)
+            listen_again(reserved)
         self.start()
 
-    def see_off(self) -> None:
-        for seat in self.seats:
-            seat.shutdown()
+    def shut_down_all(self) -> None:
+        for slot in self.connections:
+            slot.shutdown()
 
     # --- accepting
 
@@ -122,35 +118,38 @@ class Listener:
                 if error.errno in _OUT_OF_RESOURCES:
                     logger.warning(
                         "namespace %s cannot accept connections: %s",
-                        self.namespace_name,
+                        self.namespace.name,
                         error.strerror,
                     )
                     self._loop.remove_reader(listening)
                     self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
                     return
-                continue  # the peer went away before it was let in
-            self._let_in(accepted)
+                continue  # the peer went away before it was accepted
+            self._open(accepted)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._is_stopped and listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _let_in(self, accepted: socket.socket) -> None:
-        seat = self.seats.offer()
-        if seat is None:
+    def _open(self, accepted: socket.socket) -> None:
+        slot = self.connections.acquire()
+        if slot is None:
             logger.warning(
-                "namespace %s has %d connections, as many as it may: another is refused",
-                self.namespace_name,
-                len(self.seats),
+                "namespace %s refused a connection: it has %d, which is its limit",
+                self.namespace.name,
+                len(self.connections),
             )
             accepted.close()
             return
         accepted.setblocking(False)
-        with contextlib.suppress(OSError):  # gone already, which the first read will tell
+        with contextlib.suppress(OSError):  # already closed; the first read finds out
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.spawn(Newcomer(self, seat, accepted).arrive())
+        self.spawn(UnknownProtocol(self, slot, accepted).arrive())
 
-    # --- for newcomers
+    # --- for accepted sockets
+
+    def open_amqp(self, slot: Slot) -> AmqpConnection:
+        return AmqpConnection(self.namespace, slot, limits=self.limits)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -162,7 +161,7 @@ class Listener:
         now = self._clock()
         if self._certificates.is_ready(now=now):
             return self._certificates.context(now=now)
-        # The first needs files, keys, and a large import: not while others wait for the loop.
+        # The first one reads files, makes keys and imports a large library: not on the loop.
         return await self._loop.run_in_executor(None, lambda: self._certificates.context(now=now))
 
     async def web(self) -> Web:
@@ -183,12 +182,12 @@ def _import_web() -> type[Web]:
     return Web
 
 
-class Newcomer(asyncio.Protocol):
-    """An accepted socket of which nobody knows yet what it speaks."""
+class UnknownProtocol(asyncio.Protocol):
+    """An accepted socket whose protocol is not known yet."""
 
-    def __init__(self, listener: Listener, seat: Seat, accepted: socket.socket) -> None:
+    def __init__(self, listener: Listener, slot: Slot, accepted: socket.socket) -> None:
         self._listener = listener
-        self._seat = seat
+        self._slot = slot
         self._socket = accepted
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -196,10 +195,10 @@ class Newcomer(asyncio.Protocol):
         self._pending = b""
         self._arrival: asyncio.Task[None] | None = None
         self._deadline = self._loop.call_later(listener.limits.handshake_seconds, self.shutdown)
-        seat.take(self)
+        slot.occupy(self)
 
     async def arrive(self) -> None:
-        """Up to the first byte of the application, which `data_received` takes."""
+        """Run TLS if the peer starts it. `data_received` gets the application's first bytes."""
         self._arrival = asyncio.current_task()
         try:
             first = await self._peek()
@@ -217,15 +216,15 @@ class Newcomer(asyncio.Protocol):
             else:
                 await self._loop.connect_accepted_socket(lambda: self, self._socket)
         except (OSError, ssl.SSLError) as error:
-            logger.debug("a connection failed before it began: %s", error)
+            logger.debug("a connection failed before its first request: %s", error)
         except StartError as error:
-            logger.error("no TLS is possible: %s", error)
+            logger.error("cannot use TLS: %s", error)
         finally:
             self._arrival = None
             if self._transport is None:
                 self._deadline.cancel()
                 self._socket.close()
-                self._seat.leave()
+                self._slot.free()
 
     async def _peek(self) -> bytes:
         ready: asyncio.Future[None] = self._loop.create_future()
@@ -242,7 +241,7 @@ class Newcomer(asyncio.Protocol):
         return self._socket.recv(1, socket.MSG_PEEK)
 
     def shutdown(self) -> None:
-        """Too slow, or the broker stops: there is nobody yet to say goodbye to."""
+        """The peer is too slow, or the broker stops. No protocol is known to end cleanly."""
         if self._transport is not None:
             self._transport.abort()
         elif self._arrival is not None:
@@ -252,37 +251,37 @@ class Newcomer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._seat.take(self, transport)
+        self._slot.occupy(self, transport)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
         is_first, self._pending = not self._pending, self._pending + data
-        # No method of HTTP starts like "AMQP", so even its first letter alone is telling.
+        # No HTTP method starts with a prefix of "AMQP", so even its first letter decides.
         is_amqp = self._pending.startswith(_AMQP) or _AMQP.startswith(self._pending)
         if self._listener.is_tls_only and not self._is_encrypted:
-            logger.info("a connection without TLS is refused: this broker takes only TLS")
+            logger.info("refused a connection without TLS: this broker accepts only TLS")
             self._transport.write(_AMQP_TLS_HEADER if is_amqp else _HTTP_NEEDS_TLS)
             self._transport.close()
         elif is_amqp:
-            self._give_to(self._listener.open_amqp(self._seat, self._is_encrypted))
+            self._give_to(self._listener.open_amqp(self._slot))
         elif is_first:
             self._transport.pause_reading()
             self._listener.spawn(self._give_to_web())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
-        self._seat.leave()
+        self._slot.free()
 
     async def _give_to_web(self) -> None:
         try:
             web = await self._listener.web()
         except Exception:
-            logger.exception("HTTP cannot be served")
+            logger.exception("cannot serve HTTP")
             if self._transport is not None:
                 self._transport.abort()  # rather than leave the client waiting
             return
         if self._transport is not None and not self._transport.is_closing():
-            self._give_to(web.connect(self._seat))
+            self._give_to(web.connect(self._slot))
             self._transport.resume_reading()
 
     def _give_to(self, protocol: Any) -> None:

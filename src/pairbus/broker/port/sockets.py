@@ -89,9 +89,9 @@ def _listen_on_each(host: Host, port: int, sockets: list[socket.socket]) -> None
 
 
 def reserve(listening: socket.socket) -> socket.socket:
-    """Close it, and keep its address with one that does not listen: who connects is refused.
+    """Close it and bind its address without listening, so that connections are refused.
 
-    `again` makes it listen.
+    `listen_again` makes it listen.
     """
     address, family = listening.getsockname(), listening.family
     listening.close()
@@ -104,7 +104,7 @@ def reserve(listening: socket.socket) -> socket.socket:
     return reserved
 
 
-def again(reserved: socket.socket) -> None:
+def listen_again(reserved: socket.socket) -> None:
     reserved.listen(_BACKLOG)
 
 

@@ -16,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
+from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
 from pairbus.broker.port.websocket import WebSocketConnection
 
@@ -31,7 +32,7 @@ class Web:
         self,
         namespace: Namespace,
         *,
-        open_amqp: Callable[[Seat, bool], AmqpProtocol],
+        open_amqp: Callable[[Slot], AmqpConnection],
         request_seconds: float,
     ) -> None:
         self.open_amqp = open_amqp
@@ -51,8 +52,8 @@ class Web:
         )
         self.config.load()
 
-    def connect(self, seat: Seat) -> HttpConnection:
-        return HttpConnection(self, seat)
+    def connect(self, slot: Slot) -> HttpConnection:
+        return HttpConnection(self, slot)
 
     async def stop(self) -> None:
         """Requests that outlived their connection end here."""
@@ -65,12 +66,12 @@ class Web:
 class HttpConnection(HttpToolsProtocol):
     """uvicorn's protocol, for peers that stall in a request or never end its head."""
 
-    def __init__(self, web: Web, seat: Seat) -> None:
+    def __init__(self, web: Web, slot: Slot) -> None:
         super().__init__(web.config, web.state, {})
         # Asked of the logger by uvicorn; a local broker's log is not for every request.
         self.access_log = False
         self._web = web
-        self._seat = seat
+        self._slot = slot
         # Per request
         self._deadline: asyncio.TimerHandle | None = None
         self._is_in_head = True
@@ -78,12 +79,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._seat.take(self, transport)
+        self._slot.occupy(self, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
         super().connection_lost(exc)
-        self._seat.leave()
+        self._slot.free()
 
     def data_received(self, data: bytes) -> None:
         if self._deadline is None:
@@ -116,10 +117,7 @@ class HttpConnection(HttpToolsProtocol):
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
         head.append(b"\r\n")
-        is_encrypted = self.scheme == "https"
-        connection = WebSocketConnection(
-            self._seat, lambda: self._web.open_amqp(self._seat, is_encrypted)
-        )
+        connection = WebSocketConnection(self._slot, self._web.open_amqp)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(b"".join(head))

@@ -20,7 +20,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from pairbus.broker.port.connection_limit import AmqpProtocol, Seat
+from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.port.connection_limit import Slot
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
@@ -43,14 +44,14 @@ _QUIET: Final = _Quiet(logging.getLogger(__name__))
 class WebSocketConnection(asyncio.Protocol):
     """One upgraded HTTP connection; lives until its socket is gone."""
 
-    def __init__(self, seat: Seat, open_amqp: Callable[[], AmqpProtocol]) -> None:
-        self._seat = seat
+    def __init__(self, slot: Slot, open_amqp: Callable[[Slot], AmqpConnection]) -> None:
+        self._slot = slot
         self._open_amqp = open_amqp
         self._wire = ServerProtocol(
             subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
         )
         self._transport: asyncio.Transport | None = None
-        self._amqp: AmqpProtocol | None = None
+        self._amqp: AmqpConnection | None = None
         self._last_breath: asyncio.TimerHandle | None = None
         self._is_writable = True
         self._pings_unread = 0
@@ -59,7 +60,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._seat.take(self, transport)
+        self._slot.occupy(self, transport)
 
     def data_received(self, data: bytes) -> None:
         self._wire.receive_data(data)
@@ -78,7 +79,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._last_breath.cancel()
         if self._amqp is not None:
             self._amqp.connection_lost(exc)
-        self._seat.leave()
+        self._slot.free()
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -134,7 +135,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._wire.send_response(self._wire.accept(request))
         if self._wire.state is State.OPEN:
             self.flush()
-            self._amqp = self._open_amqp()
+            self._amqp = self._open_amqp(self._slot)
             self._amqp.connection_made(_WebSocketTransport(self, self._transport))
 
     def _take(self, frame: Frame) -> None:
