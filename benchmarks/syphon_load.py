@@ -105,7 +105,7 @@ def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, 
     job = _job(options, runner, progress=lambda ended: ends.append(time.time()))
     began = time.time()
     receipts = job.run(once=True)
-    moved = sum(each.count for each in receipts if each.outcome.value == "moved")
+    moved = sum(each.count for each in receipts if each.outcome.value == "brought_home")
     if moved != count:
         raise LoadError(f"{moved} of {count} messages came home: {job.left} {receipts}")
     return {"seconds": ends[-1] - began, "rounds": len(ends)}

@@ -118,7 +118,7 @@ class ServiceBusPair:
         )
         job = Job(options, HereRunner(), Named(self._backlog_queues()))
         receipts = job.run(once=True)
-        return sum(each.count for each in receipts if each.outcome is Outcome.MOVED)
+        return sum(each.count for each in receipts if each.outcome is Outcome.BROUGHT_HOME)
 
     def close(self) -> None:
         while self._open:

@@ -49,8 +49,8 @@ def test_what_a_client_publishes_is_understood() -> None:
 def test_what_a_syphon_publishes_is_understood() -> None:
     told = told_by(
         parse_metrics(
-            'pairbus_syphon_messages_total{destination="orders",outcome="moved"} 40\n'
-            'pairbus_syphon_messages_total{destination="bills",outcome="moved"} 2\n'
+            'pairbus_syphon_messages_total{destination="orders",outcome="brought_home"} 40\n'
+            'pairbus_syphon_messages_total{destination="bills",outcome="brought_home"} 2\n'
             'pairbus_syphon_messages_total{destination="orders",outcome="waiting"} 7\n'
             'pairbus_syphon_destination_up{primary="",destination="orders"} 1\n'
             'pairbus_syphon_destination_up{primary="east",destination="bills"} 0\n'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.cost.estimate import Moved, account_of, account_of_ledger, as_dict, savings_of
+from pairbus.cost.estimate import LedgerTotals, account_of, account_of_ledger, as_dict, savings_of
 from pairbus.cost.prices import load, parse
 from pairbus.cost.usage import LOOK_MESSAGES, Usage
 from pairbus.errors import OptionsError
@@ -235,9 +235,9 @@ def test_a_number_that_cannot_be_is_refused(wrong, said):
 # -- afterwards
 
 
-MOVED = Moved(
-    moved=100,
-    moved_bytes=100 * 1000,
+TOTALS = LedgerTotals(
+    brought_home=100,
+    brought_home_bytes=100 * 1000,
     other=5,
     other_bytes=5 * 1000,
     waiting=300,
@@ -249,7 +249,7 @@ MOVED = Moved(
 
 @pytest.mark.req("M-03", "M-02")
 def test_a_ledger_tells_what_the_detour_has_cost():
-    account = account_of_ledger(MOVED, FREE_SETTLEMENTS)
+    account = account_of_ledger(TOTALS, FREE_SETTLEMENTS)
     found = {part.name: part.operations for part in account.parts}
 
     assert found == {
@@ -267,15 +267,22 @@ def test_a_ledger_tells_what_the_detour_has_cost():
 
 
 def test_a_ledger_of_large_messages_counts_their_bytes():
-    account = account_of_ledger(replace(MOVED, moved_bytes=100 * 100 * KB), PRICES)
+    account = account_of_ledger(replace(TOTALS, brought_home_bytes=100 * 100 * KB), PRICES)
     found = {part.name: part.operations for part in account.parts}
 
     assert found["home_sends"] == 157  # 10,000 KB in units of 64: no more is known
 
 
 def test_a_ledger_of_nothing_costs_nothing():
-    nothing = Moved(
-        moved=0, moved_bytes=0, other=0, other_bytes=0, waiting=0, waiting_bytes=0, queues=0, days=0
+    nothing = LedgerTotals(
+        brought_home=0,
+        brought_home_bytes=0,
+        other=0,
+        other_bytes=0,
+        waiting=0,
+        waiting_bytes=0,
+        queues=0,
+        days=0,
     )
 
     assert account_of_ledger(nothing, PRICES).money == 0

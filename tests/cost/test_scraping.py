@@ -103,7 +103,7 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
         watchers.append(metrics)
         port = metrics.serve(0)
         thread = threading.Thread(target=job.run)
-        moved = ("pairbus_syphon_messages_total", "orders", "moved")
+        moved = ("pairbus_syphon_messages_total", "orders", "brought_home")
         try:
             with east.faults.cannot_send("orders"):
                 thread.start()

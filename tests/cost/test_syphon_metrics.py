@@ -19,7 +19,7 @@ from pairbus.syphon.receipts import Outcome, Receipt
 from tests.broker.admin.site import Site
 
 
-def receipt(path="orders", outcome=Outcome.MOVED, **more):
+def receipt(path="orders", outcome=Outcome.BROUGHT_HOME, **more):
     return Receipt(run="r", round=1, queue="q", path=path, outcome=outcome, at_ms=0, **more)
 
 
@@ -52,10 +52,10 @@ def test_messages_are_counted_by_destination_and_outcome(metrics, registry):
     def value(name, **labels):
         return registry.get_sample_value(f"pairbus_syphon_{name}", labels)
 
-    assert value("messages_total", destination="orders", outcome="moved") == 20
-    assert value("bytes_total", destination="orders", outcome="moved") == 200
+    assert value("messages_total", destination="orders", outcome="brought_home") == 20
+    assert value("bytes_total", destination="orders", outcome="brought_home") == 200
     assert value("messages_total", destination="orders", outcome="waiting") == 14
-    assert value("messages_total", destination="other", outcome="moved") == 2
+    assert value("messages_total", destination="other", outcome="brought_home") == 2
     assert value("round_seconds_count") == 2
 
 

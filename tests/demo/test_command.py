@@ -70,7 +70,7 @@ def test_it_tells_its_story_and_every_message_is_accounted_for(environment, tmp_
     assert ledger["event"] == "ledger"
     assert ledger["sent"] == ledger["delivered"] > 100
     assert [ledger[name] for name in ("lost", "duplicated", "raised", "strange")] == [0, 0, 0, 0]
-    assert ledger["moved"] > 50
+    assert ledger["brought_home"] > 50
     assert left_of_it(tmp_path) == ([], [])
 
 

@@ -189,4 +189,4 @@ def check(stage: Stage, *, tasks_killed: int) -> None:
         assert sorted(firsts(ids)) == numbered(EACH, path), f"{path}: something was lost"
     assert copies(found["unique"]) == 0
     assert sum(map(copies, found.values())) <= tasks_killed * CHUNK
-    assert [stage.buried(queue) for queue in BACKLOGS] == [[] for _ in BACKLOGS]
+    assert [stage.dead_lettered(queue) for queue in BACKLOGS] == [[] for _ in BACKLOGS]

@@ -92,7 +92,7 @@ class Stage:
         """What is left in a backlog queue and locked by nobody; taken away."""
         return self._taken(self.secondary, queue or self.queues[0])
 
-    def buried(self, queue: str | None = None) -> list[str]:
+    def dead_lettered(self, queue: str | None = None) -> list[str]:
         return self._taken(self.secondary, f"{queue or self.queues[0]}/$DeadLetterQueue")
 
     def left(self, queue: str | None = None) -> int:

@@ -93,7 +93,7 @@ def test_spark_submit_runs_it_with_the_archive_and_nothing_installed(cluster, tm
         )
 
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["moved"] == 50
+        assert json.loads(done.stdout.splitlines()[-1])["brought_home"] == 50
         assert "Traceback" not in done.stderr
         assert stage.home() == ids
         assert files_of(ledger)

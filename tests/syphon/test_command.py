@@ -159,7 +159,7 @@ def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_se
     assert code == 0, told
     assert seconds < STOP_SECONDS_MAX
     assert "20 brought home, 0 dead-lettered" in told
-    assert 'messages_total{destination="orders",outcome="moved"} 20.0' in metrics
+    assert 'messages_total{destination="orders",outcome="brought_home"} 20.0' in metrics
     assert 'entity="orders",namespace="localhost' in metrics
     assert KEY not in metrics
     assert "Traceback" not in told
@@ -236,15 +236,15 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
         "left_alone": {},
     }
     assert {(each["path"], each["outcome"]) for each in told[1]["by_path"]} == {
-        ("orders", "moved"),
-        ("gone", "buried"),
+        ("orders", "brought_home"),
+        ("gone", "dead_lettered"),
     }
     assert told[-1] | {"seconds": 0} == {
         "ended": True,
         "seconds": 0,
-        "moved": 5,
+        "brought_home": 5,
         "waiting": 0,
-        "buried": 1,
+        "dead_lettered": 1,
         "expired": 0,
     }
 

@@ -114,7 +114,7 @@ def test_messages_go_to_their_own_queues_and_topics_as_they_were(pair):
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.MOVED) == 3
+    assert count(drained, Outcome.BROUGHT_HOME) == 3
     assert drained.emptied == (BACKLOG,)
     [one] = pair.received("orders")
     assert (str(one), one.message_id, one.application_properties) == ("one", "1", {b"n": 1})
@@ -144,14 +144,14 @@ def test_a_destination_that_is_down_holds_up_only_its_own(pair):
     with pair.primary.faults.cannot_send(entity="orders"):
         drained = pair.drain()
 
-    assert count(drained, Outcome.MOVED) == 1
+    assert count(drained, Outcome.BROUGHT_HOME) == 1
     assert count(drained, Outcome.WAITING) == 2
     assert drained.emptied == ()
     assert [str(message) for message in pair.received("invoices")] == ["b"]
     assert len(pair.left()) == 2
     # Released, not held locked: they can be had at once.
     again = pair.drain()
-    assert count(again, Outcome.MOVED) == 2
+    assert count(again, Outcome.BROUGHT_HOME) == 2
     assert [str(message) for message in pair.received("orders")] == ["a", "c"]
 
 
@@ -169,7 +169,7 @@ def test_what_has_no_destination_is_buried_with_the_reason_and_the_rest_flows(pa
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.BURIED) == 2
+    assert count(drained, Outcome.DEAD_LETTERED) == 2
     assert [str(message) for message in pair.received("orders")] == ["b"]
     dead = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert {message.dead_letter_reason for message in dead} == {
@@ -190,8 +190,8 @@ def test_one_message_that_is_refused_does_not_stop_its_batch(pair):
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.MOVED) == 6
-    assert count(drained, Outcome.BURIED) == 1
+    assert count(drained, Outcome.BROUGHT_HOME) == 6
+    assert count(drained, Outcome.DEAD_LETTERED) == 1
     home = pair.received("sessions", session_id="s")
     assert [str(message) for message in home] == [str(n) for n in range(6)]
     [dead] = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
@@ -258,10 +258,10 @@ def test_a_namespace_that_is_down_is_trouble_and_loses_nothing(pair, which):
     with getattr(pair, which).faults.unreachable():
         drained = pair.drain()
 
-    assert count(drained, Outcome.MOVED) == 0
+    assert count(drained, Outcome.BROUGHT_HOME) == 0
     assert drained.emptied == ()
     if which == "secondary":
         assert [queue for queue, _ in drained.troubles] == [BACKLOG]
     else:
         assert count(drained, Outcome.WAITING) == 1
-    assert count(pair.drain(), Outcome.MOVED) == 1
+    assert count(pair.drain(), Outcome.BROUGHT_HOME) == 1

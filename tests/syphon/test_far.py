@@ -34,7 +34,7 @@ def test_a_round_that_is_shorter_than_the_way_brings_messages_home(stage):
     ):
         drained = stage.drain(seconds=0.1)
 
-    assert count(drained.receipts, Outcome.MOVED) == 40
+    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
     assert doubts(drained.receipts) == 0
     assert drained.troubles == ()
     assert sorted(stage.home()) == ids

@@ -226,7 +226,7 @@ def test_what_was_sent_in_an_outage_comes_home_as_if_there_had_been_none(
     receipts = job.run(once=True)
 
     assert job.left == ""
-    assert count(receipts, Outcome.MOVED) == EACH * len((*QUEUES, *TOPICS))
+    assert count(receipts, Outcome.BROUGHT_HOME) == EACH * len((*QUEUES, *TOPICS))
     with ServiceBusClient.from_connection_string(primary.connection_string()) as client:
         direct = by_name(received(client, "direct", soon))
         assert len(direct) == EACH

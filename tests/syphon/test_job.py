@@ -45,12 +45,12 @@ def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
 
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.MOVED) == 15
+    assert count(receipts, Outcome.BROUGHT_HOME) == 15
     assert len(stage.home()) == 15
     assert rounds[-1].pending == ()
     [file] = tmp_path.glob("day=*/*.parquet")
     rows = parquet.read_table(file, partitioning=None).to_pylist()
-    assert sum(row["count"] for row in rows if row["outcome"] == "moved") == 15
+    assert sum(row["count"] for row in rows if row["outcome"] == "brought_home") == 15
     assert {row["run"] for row in rows} == {job.run_id}
 
 
@@ -91,7 +91,7 @@ def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
     job = Job(stage.options(), HereRunner(), Named(QUEUES), progress=progress)
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.MOVED) == 2
+    assert count(receipts, Outcome.BROUGHT_HOME) == 2
     assert count(rounds[0].receipts, Outcome.WAITING) == 1
 
 
@@ -101,7 +101,7 @@ def test_once_says_what_is_left_where_a_destination_stays_down(stage, monkeypatc
     job = Job(stage.options(), HereRunner(), Named(QUEUES))
 
     with stage.primary.faults.throttle(entity="orders"):
-        assert count(job.run(once=True), Outcome.MOVED) == 0
+        assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 0
 
     assert "orders is throttled" in job.left
     assert stage.free() == ["a"]
@@ -120,7 +120,7 @@ def test_once_waits_for_what_others_have_locked_and_says_so_in_the_end(stage, mo
 
         receiver.release(locked)
         job = Job(stage.options(), HereRunner(), Named(QUEUES))
-        assert count(job.run(once=True), Outcome.MOVED) == 1
+        assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 1
         assert job.left == ""
 
 
@@ -175,10 +175,10 @@ def test_a_ledger_that_cannot_be_written_holds_up_no_message(stage, caplog, fail
 
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.MOVED) == 5
+    assert count(receipts, Outcome.BROUGHT_HOME) == 5
     assert caplog.text.count("the ledger cannot be written") == 1
     if failures == 1:
-        assert count(disk.rows, Outcome.MOVED) == 5
+        assert count(disk.rows, Outcome.BROUGHT_HOME) == 5
         assert job.left == ""
     else:
         assert "the ledger lacks the last rounds" in job.left

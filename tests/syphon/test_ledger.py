@@ -20,7 +20,7 @@ def receipt(round=1, *, at_ms=NOON_MS, **more):
         "run": "r",
         "queue": "contoso/x-servicebus-transfer/0",
         "path": "orders",
-        "outcome": Outcome.MOVED,
+        "outcome": Outcome.BROUGHT_HOME,
         "count": 3,
         "bytes": 300,
         "first_enqueued_ms": at_ms - 5000,
@@ -43,7 +43,10 @@ def names(folder):
 @pytest.mark.req("X-10")
 def test_a_round_is_on_the_disk_when_append_returns(tmp_path):
     ledger = ParquetLedger(tmp_path / "made" / "here")
-    receipts = [receipt(), receipt(path="", outcome=Outcome.BURIED, reason="EnvelopeUnreadable")]
+    receipts = [
+        receipt(),
+        receipt(path="", outcome=Outcome.DEAD_LETTERED, reason="EnvelopeUnreadable"),
+    ]
 
     ledger.append(receipts)
 

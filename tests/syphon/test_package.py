@@ -122,7 +122,7 @@ def test_a_task_needs_nothing_else(archive, tmp_path):
         done = run_with_archive_only(archive, TASK, tmp_path, task=pickle.dumps(task).hex())
 
     assert done.stderr == ""
-    assert done.stdout == "[('orders', 'moved', 3)]\n"
+    assert done.stdout == "[('orders', 'brought_home', 3)]\n"
 
 
 def test_a_driver_that_has_only_the_archive_finds_the_command(archive, tmp_path):

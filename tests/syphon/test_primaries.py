@@ -58,7 +58,7 @@ def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(worl
     receipts = job.run(once=True)
 
     assert job.left == ""
-    assert count(receipts, Outcome.MOVED) == 55
+    assert count(receipts, Outcome.BROUGHT_HOME) == 55
     assert sorted(world.contoso.home()) == [*numbered(30, "c"), *numbered(5, "d")]
     assert world.fabrikam.home() == numbered(20, "f")
     assert world.contoso.free(STRANGER) == numbered(3, "s"), "whose primary is not ours"
@@ -77,7 +77,7 @@ def test_a_primary_that_is_down_holds_up_no_other_and_is_named(world, monkeypatc
 
     assert "fabrikam: orders is throttled" in job.left
     assert "Contoso" not in job.left
-    assert count(receipts, Outcome.MOVED) == 5
+    assert count(receipts, Outcome.BROUGHT_HOME) == 5
     assert world.contoso.home() == numbered(5, "c")
     assert world.fabrikam.free() == numbered(5, "f")
     found = {(name, one.path, one.condition.value) for name, one in world.rounds[-1].destinations}
@@ -92,7 +92,7 @@ def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
     waits, moved = threading.Event(), threading.Event()
 
     def progress(ended):
-        (moved if count(ended.receipts, Outcome.MOVED) else waits).set()
+        (moved if count(ended.receipts, Outcome.BROUGHT_HOME) else waits).set()
 
     job._progress = progress
     with world.fabrikam.primary.faults.throttle(entity="orders"):

@@ -57,7 +57,7 @@ def test_messages_that_were_settled_together_are_one_row():
     counting = collector()
     pairs = [pair(100, T0 - 5_000), pair(50, T0 - 9_000), pair(1, T0 - 7_000)]
 
-    counting.add(QUEUE, "orders", Outcome.MOVED, pairs, now_ms=T0)
+    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, pairs, now_ms=T0)
 
     assert counting.receipts() == [
         Receipt(
@@ -65,7 +65,7 @@ def test_messages_that_were_settled_together_are_one_row():
             round=3,
             queue=QUEUE,
             path="orders",
-            outcome=Outcome.MOVED,
+            outcome=Outcome.BROUGHT_HOME,
             count=3,
             bytes=151,
             at_ms=T0,
@@ -82,14 +82,16 @@ def test_chunks_add_up_by_queue_destination_outcome_and_reason():
     for chunk in range(3):
         for queue, path in itertools.product(["q/0", "q/1"], ["orders", "events"]):
             now_ms = T0 + chunk
-            counting.add(queue, path, Outcome.MOVED, [pair(10, T0 - 1)] * 2, now_ms=now_ms)
+            counting.add(queue, path, Outcome.BROUGHT_HOME, [pair(10, T0 - 1)] * 2, now_ms=now_ms)
             counting.add(
-                queue, path, Outcome.BURIED, [pair(10, T0)], now_ms=now_ms, reason="Refused"
+                queue, path, Outcome.DEAD_LETTERED, [pair(10, T0)], now_ms=now_ms, reason="Refused"
             )
-            counting.add(queue, path, Outcome.BURIED, [pair(10, T0)], now_ms=now_ms, reason="Gone")
+            counting.add(
+                queue, path, Outcome.DEAD_LETTERED, [pair(10, T0)], now_ms=now_ms, reason="Gone"
+            )
     receipts = counting.receipts()
     assert len(receipts) == len({receipt.key for receipt in receipts}) == 12
-    moved = [receipt for receipt in receipts if receipt.outcome is Outcome.MOVED]
+    moved = [receipt for receipt in receipts if receipt.outcome is Outcome.BROUGHT_HOME]
     assert {(receipt.count, receipt.bytes, receipt.at_ms) for receipt in moved} == {(6, 60, T0 + 2)}
     assert {receipt.longest_wait_ms for receipt in moved} == {3}
     assert {sum(receipt.waits) for receipt in moved} == {6}
@@ -99,7 +101,7 @@ def test_chunks_add_up_by_queue_destination_outcome_and_reason():
 def test_a_message_that_could_not_be_restored_is_counted_as_it_was_received():
     counting = collector()
     pairs = [unreadable(70, T0 - 10), unreadable(30, None)]
-    counting.add(QUEUE, "", Outcome.BURIED, pairs, now_ms=T0, reason="EnvelopeUnreadable")
+    counting.add(QUEUE, "", Outcome.DEAD_LETTERED, pairs, now_ms=T0, reason="EnvelopeUnreadable")
     [receipt] = counting.receipts()
     assert (receipt.count, receipt.bytes, receipt.path) == (2, 100, "")
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 - 10
@@ -108,11 +110,11 @@ def test_a_message_that_could_not_be_restored_is_counted_as_it_was_received():
 
 def test_messages_without_a_time_have_no_wait_and_clocks_that_differ_give_none():
     counting = collector()
-    counting.add(QUEUE, "orders", Outcome.MOVED, [pair(1, None)], now_ms=T0)
+    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, None)], now_ms=T0)
     [receipt] = counting.receipts()
     assert (receipt.first_enqueued_ms, receipt.longest_wait_ms, receipt.waits) == (None, 0, ())
 
-    counting.add(QUEUE, "orders", Outcome.MOVED, [pair(1, T0 + 500)], now_ms=T0)
+    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, T0 + 500)], now_ms=T0)
     [receipt] = counting.receipts()
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 + 500
     assert (receipt.longest_wait_ms, receipt.waits) == (0, (1,))
@@ -121,7 +123,7 @@ def test_messages_without_a_time_have_no_wait_and_clocks_that_differ_give_none()
 @pytest.mark.req("S-03")
 def test_what_may_arrive_twice_is_counted_with_what_was_moved():
     counting = collector()
-    counting.add(QUEUE, "orders", Outcome.MOVED, [pair(1, T0)] * 5, now_ms=T0)
+    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, T0)] * 5, now_ms=T0)
     counting.doubt(QUEUE, "orders", 3, now_ms=T0 + 1)
     counting.doubt(QUEUE, "orders", 2, now_ms=T0 + 2)
     counting.doubt(QUEUE, "", 1, now_ms=T0 + 2)
@@ -206,7 +208,9 @@ def test_a_row_is_the_receipt(receipt):
 
 def test_a_time_in_a_row_is_utc_to_the_millisecond():
     at_ms = T0 + 123
-    receipt = Receipt(run="r", round=1, queue="q", path="p", outcome=Outcome.MOVED, at_ms=at_ms)
+    receipt = Receipt(
+        run="r", round=1, queue="q", path="p", outcome=Outcome.BROUGHT_HOME, at_ms=at_ms
+    )
     named = dict(zip((column.name for column in COLUMNS), row(receipt), strict=True))
     assert named["at"] == datetime(2027, 1, 15, 8, 0, 0, 123000, tzinfo=UTC)
     naive = named | {"at": named["at"].replace(tzinfo=None)}

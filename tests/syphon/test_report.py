@@ -28,7 +28,7 @@ def ms(time):
 
 def receipt(round, at, first=None, last=None, *, run="a", path="orders", **more):
     waits = [ms(at) - ms(first)] * more.get("count", 0) if first else []
-    settings = {"queue": "contoso/x-servicebus-transfer/0", "outcome": Outcome.MOVED}
+    settings = {"queue": "contoso/x-servicebus-transfer/0", "outcome": Outcome.BROUGHT_HOME}
     return Receipt(
         **settings
         | {
@@ -54,8 +54,12 @@ def folder(tmp_path_factory):
         [
             receipt(1, TEN, TEN - 9 * MINUTE, TEN - 2 * MINUTE, count=90, bytes=9000),
             receipt(1, TEN, TEN - MINUTE, TEN - MINUTE, path="events", count=1, bytes=10),
-            receipt(1, TEN, TEN, TEN, path="gone", count=2, outcome=Outcome.BURIED, reason="None"),
-            receipt(1, TEN, None, None, path="", count=1, outcome=Outcome.BURIED, reason="Odd"),
+            receipt(
+                1, TEN, TEN, TEN, path="gone", count=2, outcome=Outcome.DEAD_LETTERED, reason="None"
+            ),
+            receipt(
+                1, TEN, None, None, path="", count=1, outcome=Outcome.DEAD_LETTERED, reason="Odd"
+            ),
         ]
     )
     [written] = folder.glob("day=*/*.parquet")
@@ -99,7 +103,12 @@ def report(spark, folder):
 @pytest.mark.spark
 @pytest.mark.req("X-10")
 def test_each_message_counts_once(report):
-    assert (report.moved, report.bytes, report.buried, report.expired) == (106, 10060, 3, 4)
+    assert (report.brought_home, report.bytes, report.dead_lettered, report.expired) == (
+        106,
+        10060,
+        3,
+        4,
+    )
     assert report.duplicates_possible == 3
     assert report.runs == 2
     assert (report.first, report.last) == (TEN, TEN + 20 * HOUR)
@@ -194,7 +203,7 @@ def test_programs_get_json(spark, folder, capsys):
 
     told = json.loads(capsys.readouterr().out)
 
-    assert told["moved"] == 106
+    assert told["brought_home"] == 106
     assert told["operations"]["total"] == 445
     assert told["hours"][0] == {
         "path": "Orders",

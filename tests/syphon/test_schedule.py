@@ -11,7 +11,7 @@ def receipt(outcome, count=1, queue="a", path="q"):
     return Receipt(run="r", round=1, queue=queue, path=path, outcome=outcome, count=count, at_ms=0)
 
 
-WAITS, MOVED = receipt(Outcome.WAITING), receipt(Outcome.MOVED)
+WAITS, MOVED = receipt(Outcome.WAITING), receipt(Outcome.BROUGHT_HOME)
 
 
 def down(path="q", *failures, now=100):
@@ -285,7 +285,7 @@ def test_where_there_is_not_room_for_all_primaries_they_take_turns():
     for now in range(1, 5):
         [group] = backlogs.groups(1, now=now)
         turns.append(group.primary)
-        moved = [receipt(Outcome.MOVED, queue=queue) for queue in group.queues]
+        moved = [receipt(Outcome.BROUGHT_HOME, queue=queue) for queue in group.queues]
         looked_at = dict.fromkeys(group.queues, False)
         backlogs.ended(group.primary, looked_at, moved, [], [], now=now)
 
@@ -301,7 +301,7 @@ def test_a_primary_that_has_to_wait_holds_up_no_other():
 
     assert backlogs.pause(now=100) == 0
     assert backlogs.groups(2, now=100) == [Group(primary="b", queues=(B[0],))]
-    backlogs.ended("b", {B[0]: False}, [receipt(Outcome.MOVED, queue=B[0])], [], B, now=100)
+    backlogs.ended("b", {B[0]: False}, [receipt(Outcome.BROUGHT_HOME, queue=B[0])], [], B, now=100)
     assert backlogs.pause(now=100) == REST_SECONDS_MIN
     assert backlogs.groups(2, now=100) == []
 

@@ -92,7 +92,7 @@ def test_a_primary_that_goes_silent_in_the_middle_delays_no_stop_and_leaves_noth
         free = stage.free()
 
     assert seconds < STOP_SECONDS_MAX
-    moved = count(syphon.receipts, Outcome.MOVED)
+    moved = count(syphon.receipts, Outcome.BROUGHT_HOME)
     assert 0 < moved < 20
     assert free == ids[moved:]
     assert stage.home()[:moved] == ids[:moved]

@@ -106,11 +106,11 @@ def test_what_cannot_go_now_waits_unlocked_and_in_order_and_the_rest_flows(stage
     assert orders.condition is condition
     assert orders.until > time.time() - 5
     assert count(first.receipts, Outcome.WAITING) == 25
-    assert count(first.receipts, Outcome.MOVED) == 25
+    assert count(first.receipts, Outcome.BROUGHT_HOME) == 25
     assert stage.home("invoices") == numbered(25, "i")
     assert stage.home() == []
     second = stage.drain()  # at once: had one of them stayed locked, it would be missing
-    assert count(second.receipts, Outcome.MOVED) == 25
+    assert count(second.receipts, Outcome.BROUGHT_HOME) == 25
     assert stage.home() == ids
     assert second.emptied == tuple(BACKLOGS)
 
@@ -126,9 +126,9 @@ def test_a_queue_that_is_disabled_or_gone_for_real_is_told_apart(stage):
     found = {one.path: one.condition for one in drained.destinations}
     assert found == {"orders": Condition.DISABLED, "gone": Condition.GONE}
     assert count(drained.receipts, Outcome.WAITING) == 5
-    assert sorted(stage.buried()) == numbered(5, "g")
+    assert sorted(stage.dead_lettered()) == numbered(5, "g")
     set_status(stage.primary, "orders", "Active")
-    assert count(stage.drain().receipts, Outcome.MOVED) == 5
+    assert count(stage.drain().receipts, Outcome.BROUGHT_HOME) == 5
 
 
 @pytest.mark.req("S-04", "X-02")
@@ -139,7 +139,7 @@ def test_an_error_that_passes_costs_neither_a_message_nor_the_order(stage):
     with stage.primary.faults.error(entity="orders", times=2):
         drained = stage.drain()
 
-    assert count(drained.receipts, Outcome.MOVED) == 40
+    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
     assert doubts(drained.receipts) == 0
     assert stage.home() == ids
 
@@ -184,7 +184,7 @@ def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
     home = stage.home()
     assert firsts(home) == ids
     assert copies(home) <= doubts(receipts)
-    assert count(receipts, Outcome.MOVED) == 220
+    assert count(receipts, Outcome.BROUGHT_HOME) == 220
     assert stage.left() == 0
 
 
@@ -209,10 +209,10 @@ def test_one_destination_refuses_while_others_take_theirs_of_the_same_chunk(stag
 
     assert stage.home("invoices") == [f"invoices-{one}" for one in ids]
     assert stage.home("unique") == [f"unique-{one}" for one in ids]
-    assert stage.buried() == [f"gone-{one}" for one in ids]
+    assert stage.dead_lettered() == [f"gone-{one}" for one in ids]
     assert count(first.receipts, Outcome.WAITING) == 40
     assert doubts(first.receipts) == 0
-    assert count(stage.drain().receipts, Outcome.MOVED) == 40
+    assert count(stage.drain().receipts, Outcome.BROUGHT_HOME) == 40
     assert stage.home() == [f"orders-{one}" for one in ids]
     assert stage.left() == 0
 
@@ -232,10 +232,10 @@ def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_release
 
         assert time.monotonic() - began < 4
     assert 1 <= doubts(first.receipts) <= 20
-    moved = count(first.receipts, Outcome.MOVED)
+    moved = count(first.receipts, Outcome.BROUGHT_HOME)
     assert moved >= 15  # the first half of a chunk, and what was for others in the next
     second = stage.drain()  # at once: had one of them stayed locked, it would be missing
-    assert count(second.receipts, Outcome.MOVED) == 80 - moved
+    assert count(second.receipts, Outcome.BROUGHT_HOME) == 80 - moved
     home = stage.home()
     assert firsts(home) == [f"orders-{one}" for one in ids]
     assert copies(home) <= doubts(first.receipts)
@@ -271,7 +271,7 @@ def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
     stage.primary.start()
     second = stage.drain()
 
-    assert count(first.receipts, Outcome.MOVED) == 30
+    assert count(first.receipts, Outcome.BROUGHT_HOME) == 30
     home = stage.home(path)
     assert firsts(home) == ids
     assert copies(home) <= doubts(first.receipts) + doubts(second.receipts)
@@ -295,7 +295,7 @@ def test_a_secondary_that_dies_before_it_was_told_delivers_a_chunk_again_at_most
 
     assert BACKLOGS[0] in dict(first.troubles)
     assert 10 <= doubts(first.receipts) <= 20
-    again = count([*first.receipts, *second.receipts], Outcome.MOVED) - 60
+    again = count([*first.receipts, *second.receipts], Outcome.BROUGHT_HOME) - 60
     assert 10 <= again <= doubts(first.receipts)
     home = stage.home(path)
     assert sorted(firsts(home)) == ids
@@ -317,7 +317,7 @@ def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_co
 
     assert sorted(stage.home()) == ids
     receipts = [*first.receipts, *second.receipts]
-    assert count(receipts, Outcome.MOVED) == 60
+    assert count(receipts, Outcome.BROUGHT_HOME) == 60
     assert doubts(receipts) in (0, 10)  # of what was settled, the answer may have been lost
     assert stage.left() == 0
 
@@ -402,9 +402,9 @@ def test_messages_that_no_sender_of_ours_wrote_are_buried_and_hold_up_nobody(sta
     drained = stage.drain()
 
     assert stage.home() == [*numbered(3), *numbered(3, "z")]
-    assert sorted(stage.buried()) == sorted(f"bad {name}" for name in BAD)
-    assert count(drained.receipts, Outcome.BURIED) == len(BAD)
-    assert count(drained.receipts, Outcome.MOVED) == 6
+    assert sorted(stage.dead_lettered()) == sorted(f"bad {name}" for name in BAD)
+    assert count(drained.receipts, Outcome.DEAD_LETTERED) == len(BAD)
+    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 6
     assert stage.left() == 0
 
 
@@ -449,7 +449,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
     # What one had taken and not looked at when it saw the end, it gave back to nobody.
     receipts += stage.drain().receipts
     assert sorted(stage.home()) == ids
-    assert count(receipts, Outcome.MOVED) == 400
+    assert count(receipts, Outcome.BROUGHT_HOME) == 400
     assert doubts(receipts) == 0
 
 
@@ -462,7 +462,7 @@ def test_after_a_stop_in_the_middle_nothing_is_locked_and_the_receipts_add_up(st
 
     receipts = job.run()
 
-    moved = count(receipts, Outcome.MOVED)
+    moved = count(receipts, Outcome.BROUGHT_HOME)
     assert 40 <= moved < 300
     assert stage.home() == ids[:moved]
     assert stage.free() == ids[moved:]

@@ -1,6 +1,6 @@
 """What a pair costs: its operations part by part, in money, and what would make it cheaper.
 
-Pure. Either from `Usage`, before, or from what a ledger has added up (`Moved`), afterwards.
+Pure. Either from `Usage`, before, or from what a ledger has added up (`LedgerTotals`), afterwards.
 """
 
 from __future__ import annotations
@@ -197,11 +197,11 @@ def _again(count: int, units: int) -> Iterator[Part]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class LedgerTotals:
     """What a ledger has added up."""
 
-    moved: int
-    moved_bytes: int
+    brought_home: int
+    brought_home_bytes: int
     other: int
     """Dead-lettered or expired."""
     other_bytes: int
@@ -214,29 +214,29 @@ class Moved:
 
 
 def account_of_ledger(
-    moved: Moved, prices: PriceList, *, other_operations: int = 0, syphons: int = 1
+    totals: LedgerTotals, prices: PriceList, *, other_operations: int = 0, syphons: int = 1
 ) -> Account:
     """A ledger does not know of pings, nor of messages that went straight to the primary."""
-    units = _units(moved.moved, moved.moved_bytes)
-    taken = units + _units(moved.other, moved.other_bytes)
-    polls = Usage(backlog_queues=max(moved.queues, 1), syphons=syphons).polls_an_hour
+    units = _units(totals.brought_home, totals.brought_home_bytes)
+    taken = units + _units(totals.other, totals.other_bytes)
+    polls = Usage(backlog_queues=max(totals.queues, 1), syphons=syphons).polls_an_hour
     parts = (
         Part(
             name="polls",
-            words=f"idle, computed: long polls of {_many(moved.queues, 'backlog queue')}",
+            words=f"idle, computed: long polls of {_many(totals.queues, 'backlog queue')}",
             kind="empty_receive",
-            operations=round(polls * moved.days * 24),
+            operations=round(polls * totals.days * 24),
         ),
         *_detour(
             diverted=taken,
             received=taken,
-            settled=moved.moved + moved.other,
-            home=moved.moved,
+            settled=totals.brought_home + totals.other,
+            home=totals.brought_home,
             home_units=units,
         ),
-        *_again(moved.waiting, _units(moved.waiting, moved.waiting_bytes)),
+        *_again(totals.waiting, _units(totals.waiting, totals.waiting_bytes)),
     )
-    return Account(prices=prices, parts=parts, days=moved.days, other_operations=other_operations)
+    return Account(prices=prices, parts=parts, days=totals.days, other_operations=other_operations)
 
 
 def _units(count: int, size: int) -> int:

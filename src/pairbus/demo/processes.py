@@ -188,4 +188,4 @@ class Syphon(Member):
         if told.get("ready"):
             self.is_ready = True
         elif "round" in told:
-            self.moved += told["moved"]
+            self.moved += told["brought_home"]

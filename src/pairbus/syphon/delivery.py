@@ -165,7 +165,7 @@ class Delivery:
     def _taken(self, half: Half, course: Course, pairs: list[Pair]) -> None:
         course.destination.sent(now=self._account.now())
         half.done.extend([received for received, _ in pairs])
-        self._tell(half, course.destination.path, Outcome.MOVED, pairs)
+        self._tell(half, course.destination.path, Outcome.BROUGHT_HOME, pairs)
 
     def _after(self, half: Half, course: Course, failed: SendFailed) -> list[list[Pair]]:
         """What is left of a part that has failed, in parts to be tried in this order."""
@@ -203,7 +203,7 @@ class Delivery:
 
     def _bury(self, half: Half, step: Bury, pairs: Sequence[Pair]) -> None:
         half.buried.setdefault(step, []).extend(received for received, _ in pairs)
-        self._tell(half, pairs[0][1].path, Outcome.BURIED, pairs, step.reason)
+        self._tell(half, pairs[0][1].path, Outcome.DEAD_LETTERED, pairs, step.reason)
 
     def _tell(
         self, half: Half, path: str, outcome: Outcome, pairs: Sequence[Pair], reason: str = ""

@@ -257,7 +257,7 @@ class _Drain:
                 assert isinstance(step, Bury)
                 half.buried.setdefault(step, []).append(received)
                 buried = [(received, None)]
-                self._account.tell(source.queue, "", Outcome.BURIED, buried, step.reason)
+                self._account.tell(source.queue, "", Outcome.DEAD_LETTERED, buried, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
         return half

@@ -21,9 +21,9 @@ Key = tuple[str, int, str, str, str, str]
 
 
 class Outcome(Enum):
-    MOVED = "moved"  # the primary has acknowledged it, and it has left the backlog
+    BROUGHT_HOME = "brought_home"  # the primary has acknowledged it, and it has left the backlog
     WAITING = "waiting"  # released; it is counted again each time that it is looked at
-    BURIED = "buried"  # dead-lettered in the backlog queue
+    DEAD_LETTERED = "dead_lettered"  # dead-lettered in the backlog queue
     EXPIRED = "expired"  # its time to live has ended in the backlog
 
 
@@ -152,7 +152,7 @@ class Collector:
                 round=self._round,
                 queue=queue,
                 path=path,
-                outcome=Outcome.MOVED,
+                outcome=Outcome.BROUGHT_HOME,
                 at_ms=now_ms,
                 duplicates_possible=count,
             )

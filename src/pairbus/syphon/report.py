@@ -79,9 +79,9 @@ class Report:
     runs: int
     first: datetime
     last: datetime
-    moved: int
+    brought_home: int
     bytes: int
-    buried: int
+    dead_lettered: int
     expired: int
     duplicates_possible: int
     hours: tuple[Hour, ...]
@@ -144,14 +144,14 @@ def _read(spark: Any, files: list[Path], gap: timedelta) -> Report:
         rows.createOrReplaceTempView("syphon_ledger_rows")
         spark.sql(_LEDGER).createOrReplaceTempView("syphon_ledger")
         [total] = spark.sql(_TOTALS).collect()
-        settled = total.moved + total.buried + total.expired
+        settled = total.brought_home + total.dead_lettered + total.expired
         return Report(
             runs=total.runs,
             first=_time(total.first_ms),
             last=_time(total.last_ms),
-            moved=total.moved,
+            brought_home=total.brought_home,
             bytes=total.bytes,
-            buried=total.buried,
+            dead_lettered=total.dead_lettered,
             expired=total.expired,
             duplicates_possible=total.duplicates_possible,
             hours=tuple(
@@ -182,8 +182,8 @@ def _read(spark: Any, files: list[Path], gap: timedelta) -> Report:
             operations=Operations(
                 into_backlog=settled,
                 out_of_backlog=settled,
-                to_primary=total.moved,
-                out_of_primary=total.moved,
+                to_primary=total.brought_home,
+                out_of_primary=total.brought_home,
                 looked_at_again=total.waiting,
             ),
         )
@@ -220,9 +220,9 @@ _TOTALS: Final = """
     SELECT count(DISTINCT run) AS runs,
            min(at_ms) AS first_ms,
            max(at_ms) AS last_ms,
-           sum(IF(outcome = 'moved', count, 0)) AS moved,
-           sum(IF(outcome = 'moved', bytes, 0)) AS bytes,
-           sum(IF(outcome = 'buried', count, 0)) AS buried,
+           sum(IF(outcome = 'brought_home', count, 0)) AS brought_home,
+           sum(IF(outcome = 'brought_home', bytes, 0)) AS bytes,
+           sum(IF(outcome = 'dead_lettered', count, 0)) AS dead_lettered,
            sum(IF(outcome = 'expired', count, 0)) AS expired,
            sum(IF(outcome = 'waiting', count, 0)) AS waiting,
            sum(duplicates_possible) AS duplicates_possible
@@ -231,14 +231,14 @@ _TOTALS: Final = """
 _HOURS: Final = f"""
     SELECT path, at_ms DIV {_HOUR_MS} AS hour, sum(count) AS messages, sum(bytes) AS bytes
     FROM syphon_ledger
-    WHERE outcome = 'moved' AND count > 0
+    WHERE outcome = 'brought_home' AND count > 0
     GROUP BY path, hour
     ORDER BY hour, path
 """
 _WAITS: Final = """
     SELECT path, bucket, sum(waited) AS messages, max(longest_wait_ms) AS longest_ms
     FROM syphon_ledger LATERAL VIEW posexplode(waits) AS bucket, waited
-    WHERE outcome = 'moved'
+    WHERE outcome = 'brought_home'
     GROUP BY path, bucket
     ORDER BY path, bucket
 """
@@ -269,7 +269,7 @@ _OUTAGES: Final = """
 _DEAD_LETTERS: Final = """
     SELECT path, reason, sum(count) AS messages
     FROM syphon_ledger
-    WHERE outcome = 'buried'
+    WHERE outcome = 'dead_lettered'
     GROUP BY path, reason
     ORDER BY messages DESC, path, reason
 """

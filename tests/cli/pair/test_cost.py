@@ -88,7 +88,7 @@ def test_a_ledger_tells_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
                 round=1,
                 queue="q",
                 path="orders",
-                outcome=Outcome.MOVED,
+                outcome=Outcome.BROUGHT_HOME,
                 count=100,
                 bytes=1000,
                 at_ms=1_800_000_000_000,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli.pair.cost_ledger import moved_in
-from pairbus.cost.estimate import Moved
+from pairbus.cli.pair.cost_ledger import ledger_totals
+from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome, Receipt
@@ -17,7 +17,7 @@ FIRST = Receipt(
     round=1,
     queue="east/x-servicebus-transfer/0",
     path="orders",
-    outcome=Outcome.MOVED,
+    outcome=Outcome.BROUGHT_HOME,
     count=10,
     bytes=1000,
     at_ms=DAY_MS,
@@ -37,14 +37,14 @@ def test_a_ledger_is_added_up_by_outcome(tmp_path):
         tmp_path,
         FIRST,
         replace(FIRST, round=2, outcome=Outcome.WAITING, count=30, bytes=3000),
-        replace(FIRST, round=3, outcome=Outcome.BURIED, count=2, bytes=200, reason="x"),
+        replace(FIRST, round=3, outcome=Outcome.DEAD_LETTERED, count=2, bytes=200, reason="x"),
         replace(FIRST, round=4, outcome=Outcome.EXPIRED, count=1, bytes=100),
         replace(FIRST, round=5, queue="east/x-servicebus-transfer/1", at_ms=2 * DAY_MS),
     )
 
-    assert moved_in(folder) == Moved(
-        moved=20,
-        moved_bytes=2000,
+    assert ledger_totals(folder) == LedgerTotals(
+        brought_home=20,
+        brought_home_bytes=2000,
         other=3,
         other_bytes=300,
         waiting=30,
@@ -59,7 +59,7 @@ def test_rows_that_are_there_twice_count_once(tmp_path):
     [file] = folder.glob("day=*/*.parquet")
     (file.parent / "again.parquet").write_bytes(file.read_bytes())
 
-    assert moved_in(folder).moved == 10
+    assert ledger_totals(folder).brought_home == 10
 
 
 def test_a_file_that_was_merged_away_meanwhile_is_found_where_it_is_now(tmp_path, monkeypatch):
@@ -70,9 +70,9 @@ def test_a_file_that_was_merged_away_meanwhile_is_found_where_it_is_now(tmp_path
         "pairbus.cli.pair.cost_ledger.files_of", lambda _: [gone.pop()] if gone else [file]
     )
 
-    assert moved_in(folder).moved == 10
+    assert ledger_totals(folder).brought_home == 10
 
 
 def test_a_folder_without_a_ledger_is_named():
     with pytest.raises(OptionsError, match="there is no ledger: nowhere is not a folder"):
-        moved_in(Path("nowhere"))
+        ledger_totals(Path("nowhere"))

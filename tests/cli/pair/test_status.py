@@ -236,7 +236,8 @@ def test_the_rate_of_a_syphon_is_found_by_looking_again(
     def moved() -> str:
         rounds = int((time.monotonic() - began) / 0.3)
         return (
-            f'pairbus_syphon_messages_total{{destination="a",outcome="moved"}} {rounds * 30}\n'
+            'pairbus_syphon_messages_total{destination="a",outcome="brought_home"} '
+            f"{rounds * 30}\n"
             'pairbus_syphon_destination_up{primary="",destination="b"} 0\n'
         )
 

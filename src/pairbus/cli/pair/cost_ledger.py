@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.cost.estimate import Moved
+from pairbus.cost.estimate import LedgerTotals
 from pairbus.syphon.ledger import KEY
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.report import files_of
@@ -19,7 +19,7 @@ _COLUMNS: Final = (*KEY, "count", "bytes", "at")
 _DAY_SECONDS: Final = 86_400
 
 
-def moved_in(folder: Path) -> Moved:
+def ledger_totals(folder: Path) -> LedgerTotals:
     """Raises OptionsError for a folder without a ledger."""
     rows = _rows(folder)
     counts: Counter[str] = Counter()
@@ -31,14 +31,14 @@ def moved_in(folder: Path) -> Moved:
         sizes[row["outcome"]] += row["bytes"]
         times.append(row["at"])
         queues.add(row["queue"].lower())
-    moved, waiting = Outcome.MOVED.value, Outcome.WAITING.value
-    return Moved(
-        moved=counts[moved],
-        moved_bytes=sizes[moved],
+    home, waiting = Outcome.BROUGHT_HOME.value, Outcome.WAITING.value
+    return LedgerTotals(
+        brought_home=counts[home],
+        brought_home_bytes=sizes[home],
         waiting=counts[waiting],
         waiting_bytes=sizes[waiting],
-        other=counts.total() - counts[moved] - counts[waiting],
-        other_bytes=sizes.total() - sizes[moved] - sizes[waiting],
+        other=counts.total() - counts[home] - counts[waiting],
+        other_bytes=sizes.total() - sizes[home] - sizes[waiting],
         queues=len(queues),
         days=(max(times) - min(times)).total_seconds() / _DAY_SECONDS if times else 0.0,
     )

@@ -50,10 +50,10 @@ def run_ledger(
     price_list = load(prices)
     if importlib.util.find_spec("pyarrow") is None:
         raise OptionsError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
-    from pairbus.cli.pair.cost_ledger import moved_in
+    from pairbus.cli.pair.cost_ledger import ledger_totals
 
     account = account_of_ledger(
-        moved_in(folder), price_list, syphons=syphons, other_operations=other_operations
+        ledger_totals(folder), price_list, syphons=syphons, other_operations=other_operations
     )
     if as_json:
         print_json({"ledger": str(folder), **as_dict(account, None)})

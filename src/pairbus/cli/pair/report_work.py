@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.cli.output import make_table, print_json, print_table
-from pairbus.cli.pair.cost_ledger import moved_in
+from pairbus.cli.pair.cost_ledger import ledger_totals
 from pairbus.cost.estimate import Account, account_of_ledger
 from pairbus.cost.prices import load
 from pairbus.spark.needs import require_spark
@@ -26,7 +26,7 @@ def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
     finally:
         if is_own:
             spark.stop()
-    cost = account_of_ledger(moved_in(folder), load())
+    cost = account_of_ledger(ledger_totals(folder), load())
     if as_json:
         print_json({"ledger": str(folder), **report.as_dict(), "cost": _cost(cost)})
     else:
@@ -69,8 +69,9 @@ def _show_cost(account: Account, folder: Path) -> None:
 
 def _show(report: Report) -> None:
     print(
-        f"{report.moved:,} messages brought home ({size_text(report.bytes)}), {report.buried:,} "
-        f"dead-lettered, {report.expired:,} expired, in {report.runs:,} runs from "
+        f"{report.brought_home:,} messages brought home ({size_text(report.bytes)}), "
+        f"{report.dead_lettered:,} dead-lettered, {report.expired:,} expired, "
+        f"in {report.runs:,} runs from "
         f"{_minute(report.first)} to {_minute(report.last)} (UTC)"
     )
     if report.duplicates_possible:

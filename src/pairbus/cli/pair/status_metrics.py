@@ -13,7 +13,7 @@ from typing import Final
 from pairbus.cli.http import Sample
 
 _OF_SYPHONS: Final = "pairbus_syphon_"
-_MOVED: Final = "moved"
+_BROUGHT_HOME: Final = "brought_home"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def told_by(samples: Iterable[Sample]) -> Told:
                 failed_over[label("namespace", ""), label("entity", "")] += int(sample.value)
             case "pairbus_backlog_withdrawn" if sample.value > 0:
                 withdrawn[label("namespace", ""), label("backlog_queue", "")] += int(sample.value)
-            case "pairbus_syphon_messages_total" if label("outcome") == _MOVED:
+            case "pairbus_syphon_messages_total" if label("outcome") == _BROUGHT_HOME:
                 moved = (moved or 0.0) + sample.value
             case "pairbus_syphon_destination_up" if not sample.value:
                 refusing.add((label("primary", ""), label("destination", "")))

@@ -62,7 +62,7 @@ def counts_of(receipts: Iterable[Receipt]) -> Counter[str]:
 
 def _summary(counts: Counter[str], seconds: float) -> str:
     return (
-        f"{counts['moved']:,} brought home, {counts['buried']:,} dead-lettered, "
+        f"{counts['brought_home']:,} brought home, {counts['dead_lettered']:,} dead-lettered, "
         f"{counts['expired']:,} expired, in {seconds:.1f} s"
     )
 
@@ -138,17 +138,17 @@ class PlainShow:
         counts = counts_of(ended.receipts)
         if not self._untold:
             self._untold_since = time.monotonic() - ended.seconds
-        self._untold += counts["moved"]
-        self._moved += counts["moved"]
+        self._untold += counts["brought_home"]
+        self._moved += counts["brought_home"]
         now = time.monotonic()
         is_over = not ended.pending and self._untold
         if now - self._said < PLAIN_SECONDS and not (
-            counts["buried"] or ended.troubles or is_over or not self._said
+            counts["dead_lettered"] or ended.troubles or is_over or not self._said
         ):
             return
         rate = self._untold / max(now - self._untold_since, 0.001)
         waiting = f", {counts['waiting']:,} wait for their destination" if counts["waiting"] else ""
-        buried = f", {counts['buried']:,} dead-lettered" if counts["buried"] else ""
+        buried = f", {counts['dead_lettered']:,} dead-lettered" if counts["dead_lettered"] else ""
         left = f"; more in {len(ended.pending)} queues" if ended.pending else ""
         _say(
             f"round {ended.round}: {self._untold:,} brought home ({rate:,.0f}/s){waiting}{buried}"
@@ -207,7 +207,7 @@ class LiveShow:
             counts = counts_of(ended.receipts)
             counts.pop("waiting")  # is counted again each time that it is looked at
             self._counts.update(counts)
-            self._rounds.append((now - ended.seconds, now, counts["moved"]))
+            self._rounds.append((now - ended.seconds, now, counts["brought_home"]))
             for receipt in ended.receipts:
                 if receipt.path and receipt.outcome is not Outcome.WAITING:
                     primary = namespace_of(receipt.queue) or ""
@@ -261,9 +261,9 @@ class LiveShow:
 
     def _headline(self) -> Text:
         parts = [f"syphon {', '.join(self._primaries)}".strip(), self._state]
-        if self._counts["moved"]:
-            parts += [f"{self._counts['moved']:,} brought home", f"{self._rate():,.0f}/s"]
-        for outcome, words in (("buried", "dead-lettered"), ("expired", "expired")):
+        if self._counts["brought_home"]:
+            parts += [f"{self._counts['brought_home']:,} brought home", f"{self._rate():,.0f}/s"]
+        for outcome, words in (("dead_lettered", "dead-lettered"), ("expired", "expired")):
             if self._counts[outcome]:
                 parts.append(f"{self._counts[outcome]:,} {words}")
         return Text(" · ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
@@ -292,7 +292,12 @@ class LiveShow:
         for _, each in sorted(self._destinations.items()):
             state = f"{each.condition}: {each.detail[:60]}" if each.detail else each.condition
             named = (each.primary, each.path)[0 if has_several else 1 :]
-            table.add_row(*named, state, f"{each.counts['moved']:,}", f"{each.counts['buried']:,}")
+            table.add_row(
+                *named,
+                state,
+                f"{each.counts['brought_home']:,}",
+                f"{each.counts['dead_lettered']:,}",
+            )
         return [Text(""), table]
 
     def _notes(self) -> list[Any]:
