@@ -113,7 +113,7 @@ def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, 
 
 def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) -> dict[str, Any]:
     """From a send to the backlog to the arrival at home, of a syphon that waits."""
-    from pairbus.fast import FastClient
+    from pairbus.fast.address import Address
     from syphon_stage import backlog_message
 
     first = threading.Event()
@@ -124,8 +124,8 @@ def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) ->
         raise LoadError("the syphon's first round does not end")
     found: list[float] = []
     with (
-        FastClient.from_connection_string(options.primary) as home,
-        FastClient.from_connection_string(options.secondary) as backlog,
+        Address.from_connection_string(options.primary).client() as home,
+        Address.from_connection_string(options.secondary).client() as backlog,
     ):
         receiver = home.receiver(target, credit=10, mode="receiveAndDelete")
         receiver.receive(1, max_wait_seconds=0.1)

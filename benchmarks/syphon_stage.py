@@ -18,7 +18,7 @@ from load import DURABLE, data_section
 from loop import LoadError
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.codec.values import Int, encode
-from pairbus.fast import FastClient
+from pairbus.fast.address import Address
 from syphon_movers import READY_SECONDS_MAX, Mover, mover
 
 SIZE = 500
@@ -123,7 +123,7 @@ class Stage:
 
     def _fill(self, count: int) -> None:
         each = count // len(BACKLOGS)
-        with FastClient.from_connection_string(self._texts["secondary"]) as client:
+        with Address.from_connection_string(self._texts["secondary"]).client() as client:
             for place, queue in enumerate(BACKLOGS):
                 sender = client.sender(queue)
                 for some in backlog_messages(place * each, each):
@@ -133,7 +133,7 @@ class Stage:
         """Empties the primary: every message that was sent is there, and none twice."""
         seen = bytearray(count)
         found = 0
-        with FastClient.from_connection_string(self._texts["primary"]) as client:
+        with Address.from_connection_string(self._texts["primary"]).client() as client:
             for target in TARGETS:
                 receiver = client.receiver(target, credit=5_000, mode="receiveAndDelete")
                 left = count // len(TARGETS)

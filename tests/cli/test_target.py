@@ -21,7 +21,7 @@ def test_a_local_broker_is_known_by_host_and_word() -> None:
     target = parse_target(LOCAL)
 
     assert (target.host, target.port, target.address) == ("localhost", 5672, "localhost:5672")
-    assert (target.policy_name, target.key) == ("p", "s3cret=")
+    assert (target.policy_name, target.key.reveal()) == ("p", "s3cret=")
     assert (target.is_emulator, target.is_local, target.verify) == (True, True, False)
 
 
@@ -58,7 +58,7 @@ def test_a_ca_file_is_used_wherever_it_is_given(tmp_path: Path) -> None:
 def test_the_names_may_be_in_any_case_and_a_signature_is_enough() -> None:
     target = parse_target("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
 
-    assert target.signature == "SharedAccessSignature sr=a&sig=b"
+    assert target.signature.reveal() == "SharedAccessSignature sr=a&sig=b"
 
 
 def test_several_are_told_apart() -> None:
@@ -78,18 +78,14 @@ def test_keys_do_not_show_in_a_traceback() -> None:
         (None, "which namespace?"),
         ("  ", "which namespace?"),
         ("s3cret", "a part without '='"),
-        (KEY, "has no Endpoint"),
-        (f"Endpoint=sb://;{KEY}", "names no host"),
-        (f"Endpoint=sb://h:x;{KEY}", "is not a URL"),
-        ("Endpoint=sb://h;SharedAccessKeyName=p", "neither SharedAccessKeyName"),
-        ("Endpoint=sb://h;SharedAccessKey=s3cret", "neither SharedAccessKeyName"),
-        (f"{LOCAL} {AZURE}", "here are 2 connection strings: give the one that is meant"),
+        (f"{LOCAL} {AZURE}", "found 2 connection strings; give only one"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_key(text: str | None, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         parse_target(text)
     assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def layered(below: BaseException) -> BaseException:

@@ -7,8 +7,8 @@ import pytest
 
 from pairbus.broker import Broker
 from pairbus.cost.meter import Meter, Tally
-from pairbus.fast import SendFailed
 from pairbus.fast.address import Address
+from pairbus.fast.errors import SendFailed
 from pairbus.syphon.meter import metered
 from tests.broker.world import encoded
 

@@ -11,7 +11,8 @@ import pytest
 
 from pairbus.broker import Broker, Policy, QueueDescription, Right, TopicDescription
 from pairbus.broker.entities.descriptions import default_policy
-from pairbus.fast import FastClient
+from pairbus.fast.address import Address
+from pairbus.fast.client import FastClient
 from pairbus.testing import ManualClock
 
 POLICIES = (
@@ -48,10 +49,9 @@ def connect(broker: Broker, clock: ManualClock) -> Iterator[Connect]:
     with ExitStack() as opened:
 
         def connect(text: str | None = None, **options: Any) -> FastClient:
-            client = FastClient.from_connection_string(
-                text or broker.connection_string,
-                **{"timeout_seconds": SECONDS, "clock": clock, **options},
-            )
+            where = {key: options.pop(key) for key in ("port", "ca_file") if key in options}
+            address = Address.from_connection_string(text or broker.connection_string, **where)
+            client = address.client(**{"timeout_seconds": SECONDS, "clock": clock, **options})
             opened.callback(client.close)
             return client
 

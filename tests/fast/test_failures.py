@@ -30,7 +30,8 @@ from pairbus.amqp.engine.engine import (
 )
 from pairbus.broker.links.request_codec import Answer, cbs_answer, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.fast import FastClient, SendFailed
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SendFailed
 from tests.fast.world import exhaust, listening, message, messages, names, take
 
 KEY = AzureNamedKeyCredential("name", "key")

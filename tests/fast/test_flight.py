@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from pairbus.fast import land
+from pairbus.fast.flight import land
 from tests.fast.world import message, messages, names
 
 LARGE = bytes(100_000)  # two of these fill a batch

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from pairbus.fast import FastClient
 from pairbus.fast.attachment import attach_all
+from pairbus.fast.client import FastClient
 from pairbus.fast.receiver import stop_all
 from pairbus.fast.watch import wait_for_any
 from tests.fast.world import bare, message, messages, names, take

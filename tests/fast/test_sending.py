@@ -15,7 +15,8 @@ from azure.servicebus.exceptions import (
 
 from pairbus.broker import Broker, QueueDescription, Status
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.fast import FastClient, SendFailed
+from pairbus.fast.address import Address
+from pairbus.fast.errors import SendFailed
 from tests.fast.world import message, messages, names, take
 
 LARGE = bytes(100_000)  # two of these fill a batch
@@ -183,7 +184,7 @@ def test_a_disabled_queue_fails_before_anything_is_sent():
     queue = QueueDescription(name="q", status=Status.SEND_DISABLED)
     with (
         Broker(queues=[queue]) as broker,
-        FastClient.from_connection_string(broker.connection_string) as client,
+        Address.from_connection_string(broker.connection_string).client() as client,
     ):
         with pytest.raises(SendFailed) as caught:
             client.sender("q").send(messages(3))
@@ -195,7 +196,7 @@ def test_a_full_queue_is_an_outage():
     queue = QueueDescription(name="q", max_size_in_megabytes=1)
     with (
         Broker(queues=[queue]) as broker,
-        FastClient.from_connection_string(broker.connection_string) as client,
+        Address.from_connection_string(broker.connection_string).client() as client,
     ):
         with pytest.raises(SendFailed) as caught:
             client.sender("q").send(messages(20, body=LARGE))

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.amqp.codec.sections import read_application_properties, slice_message
-from pairbus.fast import SettleFailed
+from pairbus.fast.errors import SettleFailed
 from tests.fast.world import exhaust, messages, names, take
 
 

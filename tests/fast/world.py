@@ -15,7 +15,8 @@ from typing import Any
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.codec.types import Described, Symbol, ULong
 from pairbus.amqp.codec.values import encode
-from pairbus.fast import Received, Receiver
+from pairbus.fast.message import Received
+from pairbus.fast.receiver import Receiver
 
 
 def message(

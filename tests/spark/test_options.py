@@ -52,6 +52,15 @@ def test_where_is_read(given: dict[str, str], path: str) -> None:
     assert read_options({"connectionString": TEXT} | given, streaming=False).path == path
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_connection_string_for_one_entity_is_for_no_other(streaming: bool) -> None:
+    given = {"connectionString": TEXT + ";EntityPath=named", "queue": "orders"}
+    with pytest.raises(OptionsError, match="for EntityPath 'named' only, not for 'orders'"):
+        read_options(given, streaming=streaming)
+    with pytest.raises(OptionsError, match="for EntityPath 'named' only, not for 'orders'"):
+        write_options(given, has_destination=False)
+
+
 def test_names_and_words_are_taken_in_any_case() -> None:
     options = read_options(
         {"CONNECTIONSTRING": TEXT, "Queue": "Q", "receivemode": "PEEKLOCK"}, streaming=True
@@ -111,7 +120,7 @@ def test_rows_may_say_where_they_go() -> None:
         ),
         (
             {"connectionString": None, "namespace": "https://n/", "credential": "a:b"},
-            "option namespace: a namespace's host is expected",
+            "option namespace: expected the host of a namespace",
         ),
     ],
 )

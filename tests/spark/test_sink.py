@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
-from pairbus.fast import SendFailed
 from pairbus.fast.compose import RowError
+from pairbus.fast.errors import SendFailed
 from pairbus.spark import ServiceBusDataSource, sink
 from pairbus.spark.options import WriteOptions, write_options
 from pairbus.spark.schema import PROPERTIES, full

@@ -26,8 +26,8 @@ from pairbus.amqp.codec.types import (
     UShort,
 )
 from pairbus.amqp.codec.values import encode
-from pairbus.fast import Received
 from pairbus.fast.columns import NAMES
+from pairbus.fast.message import Received
 from pairbus.fast.rows import read, reader_of
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
@@ -122,17 +122,17 @@ class Bus:
         self.options = {"connectionString": self.connection_string}
 
     def send(self, path: str, messages: Sequence[bytes]) -> None:
-        from pairbus.fast import FastClient
+        from pairbus.fast.address import Address
 
-        with FastClient.from_connection_string(self.connection_string) as client:
+        with Address.from_connection_string(self.connection_string).client() as client:
             client.sender(path).send(messages)
 
     def peek(self, path: str) -> list[dict[str, Any]]:
         """All messages of a queue, as rows."""
-        from pairbus.fast import FastClient
+        from pairbus.fast.address import Address
 
         found: list[dict[str, Any]] = []
-        with FastClient.from_connection_string(self.connection_string) as client:
+        with Address.from_connection_string(self.connection_string).client() as client:
             management = client.management(path)
             while chunk := management.peek(found[-1]["sequenceNumber"] + 1 if found else 0, 250):
                 found += [as_row(data) for data in chunk]
@@ -140,9 +140,9 @@ class Bus:
 
     def use(self, path: str, use: Callable[[Any], Any], *, count: int = 100) -> list[Received]:
         """Receive what is there, and let `use` settle it."""
-        from pairbus.fast import FastClient
+        from pairbus.fast.address import Address
 
-        with FastClient.from_connection_string(self.connection_string) as client:
+        with Address.from_connection_string(self.connection_string).client() as client:
             receiver = client.receiver(path, credit=count)
             taken = receiver.receive(count, max_wait_seconds=5)
             use((receiver, taken))

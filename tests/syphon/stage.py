@@ -12,8 +12,8 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.client.sdk.messages import diverted
-from pairbus.fast import FastClient
 from pairbus.fast.address import Address
+from pairbus.fast.client import FastClient
 from pairbus.syphon.delivery import Delivery, Half
 from pairbus.syphon.drain import Drained, DrainTask, drain
 from pairbus.syphon.job import SyphonOptions
@@ -82,7 +82,9 @@ class Stage:
     # --- after ------------------------------------------------------------------------------------
 
     def client(self, namespace: Namespace) -> FastClient:
-        return FastClient.from_connection_string(namespace.connection_string, timeout_seconds=15.0)
+        return Address.from_connection_string(namespace.connection_string).client(
+            timeout_seconds=15.0
+        )
 
     def home(self, path: str = "orders") -> list[str]:
         """Ids in the order of their arrival; taken away."""

@@ -7,7 +7,6 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQ
 
 from pairbus.broker import Broker, QueueDescription
 from pairbus.client.sdk.messages import diverted
-from pairbus.fast import FastClient
 from pairbus.fast.address import Address
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.policy import Condition
@@ -86,7 +85,7 @@ class Pair:
             (self.primary, home),
             (self.secondary, (BACKLOG, f"{BACKLOG}/$DeadLetterQueue")),
         ):
-            with FastClient.from_connection_string(broker.connection_string) as client:
+            with Address.from_connection_string(broker.connection_string).client() as client:
                 for path in paths:
                     receiver = client.receiver(path, credit=500, mode="receiveAndDelete")
                     while receiver.receive(500, max_wait_seconds=0.05):

@@ -37,7 +37,9 @@ def administration(target: Target) -> Iterator[Administration]:
         # makes their own broker fail wants to see it, and not five retries later.
         settings |= {"use_env_settings": False, "retry_total": 0}
     try:
-        client = ServiceBusAdministrationClient.from_connection_string(target.text, **settings)
+        client = ServiceBusAdministrationClient.from_connection_string(
+            target.text.reveal(), **settings
+        )
     except ValueError as error:
         raise NamespaceError(f"the connection string is not understood: {error}") from error
     with warnings.catch_warnings(), client:

@@ -19,7 +19,8 @@ from pairbus.cli.messages.entity_path import Place
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target
 from pairbus.errors import ConfigError, NamespaceError
-from pairbus.fast import FastClient
+from pairbus.fast.address import Address
+from pairbus.fast.client import FastClient
 from pairbus.fast.rows import UnreadableMessage
 
 ANSWER_SECONDS_MAX: Final = 30.0
@@ -30,9 +31,10 @@ _NOT_FOUND: Final = 404
 def quick_client(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[FastClient]:
     """One that is not connected yet: the first call connects."""
     try:
-        client = FastClient.from_connection_string(
-            target.text, port=target.port, ca_file=target.ca_file, timeout_seconds=seconds
+        address = Address(
+            target, None if target.ca_file is None else str(target.ca_file), target.port
         )
+        client = address.client(timeout_seconds=seconds)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pairbus.cli.messages.entity_path import Place
 from pairbus.cli.target import Target
-from pairbus.fast import FastClient
+from pairbus.fast.client import FastClient
 from pairbus.fast.peek import patiently
 from pairbus.fast.rows import Read, read
 

@@ -1,27 +1,14 @@
 """A lean Service Bus client for Spark tasks: many messages at little cost, bodies never decoded.
 
 It speaks to Azure and to the broker by the rules of the official SDK, takes its credentials, and
-raises its exceptions. What it does not do: sessions, deferral, WebSockets, retries.
+raises its exceptions. It has no sessions, no deferral, no WebSockets and no retries.
+
+    address.py      a namespace: connection string, environment variable or credential
+    client.py       FastClient, the start of everything else
+    sender.py receiver.py management.py   what a client makes for an entity
+    message.py errors.py                  what they return and raise
+    columns.py rows.py compose.py typed.py   messages as rows of plain values, and back
+    peek.py         reading an entity by sequence number
+
+This file imports nothing: `address` is used where loading the SDK would take too long.
 """
-
-from pairbus.fast.client import FastClient
-from pairbus.fast.errors import SendFailed, SettleFailed
-from pairbus.fast.flight import Flight, land
-from pairbus.fast.management import Management
-from pairbus.fast.message import Received
-from pairbus.fast.receiver import Receiver
-from pairbus.fast.sender import Sender
-from pairbus.fast.settling import Settling
-
-__all__ = [
-    "FastClient",
-    "Flight",
-    "Management",
-    "Received",
-    "Receiver",
-    "SendFailed",
-    "Sender",
-    "SettleFailed",
-    "Settling",
-    "land",
-]

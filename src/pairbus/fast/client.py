@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from pairbus.errors import OptionsError
+from pairbus.fast.address import check_entity_path, split_host
 from pairbus.fast.connection import Access, tls_context
-from pairbus.fast.connection_string import parse_connection_string
 from pairbus.fast.management import Management
 from pairbus.fast.receiver import Receiver, stop_all
 from pairbus.fast.sender import Sender
@@ -46,14 +47,16 @@ class FastClient:
         """
         if timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds is {timeout_seconds}, but must be above 0")
-        host, given = _host_and_port(namespace)
+        host, own_port = _host_and_port(namespace)
         tls: ssl.SSLContext | None = None
+        name = f"[{host}]" if ":" in host else host
         if use_tls:
-            tls, name, default = tls_context(ca_file), host, 5671
+            tls, default = tls_context(ca_file), 5671
         else:
-            name, default = f"{host}:{given}" if given else host, int(given or 5672)
+            name, default = f"{name}:{own_port}" if own_port else name, own_port or 5672
         self._access = Access(
             name,
+            host,
             credential,
             port=port or default,
             tls=tls,
@@ -64,31 +67,6 @@ class FastClient:
         self._entity_path = entity_path
         self._receivers: list[Receiver] = []
         self._managements: dict[str, Management] = {}
-
-    @classmethod
-    def from_connection_string(
-        cls,
-        text: str,
-        *,
-        port: int | None = None,
-        ca_file: str | Path | None = None,
-        timeout_seconds: float = 60.0,
-        silence_seconds: float | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> Self:
-        """With UseDevelopmentEmulator=true plain AMQP on the endpoint's port, else TLS on 5671."""
-        settings = parse_connection_string(text)
-        return cls(
-            settings.namespace,
-            settings.credential,
-            use_tls=not settings.is_emulator,
-            port=port,
-            ca_file=ca_file,
-            timeout_seconds=timeout_seconds,
-            silence_seconds=silence_seconds,
-            entity_path=settings.entity_path,
-            clock=clock,
-        )
 
     # -- its life ---------------------------------------------------------------------------
 
@@ -156,21 +134,20 @@ class FastClient:
         return known
 
     def _checked(self, path: str) -> str:
-        only = self._entity_path
         if not path:
-            raise ValueError(
-                "an empty path; one such as orders or events/Subscriptions/audit is expected"
+            raise OptionsError(
+                "the path is empty; give one like orders or events/Subscriptions/audit"
             )
-        if only and not f"{path}/".lower().startswith(f"{only}/".lower()):
-            raise ValueError(
-                f"{path!r} was asked for, but the connection string is for EntityPath {only!r} only"
-            )
+        check_entity_path(path, self._entity_path)
         return path
 
 
-def _host_and_port(namespace: str) -> tuple[str, str]:
-    """With or without a scheme, as people copy it from a portal."""
-    host, _, port = namespace.strip().rpartition("://")[2].rstrip("/").partition(":")
-    if not host or (port and not port.isdigit()):
-        raise ValueError(f"namespace {namespace!r}: a host is expected, perhaps with a port")
+def _host_and_port(namespace: str) -> tuple[str, int | None]:
+    """Split a namespace with or without a scheme, as copied from a portal."""
+    try:
+        host, port = split_host(namespace.strip())
+    except ValueError:
+        host = ""
+    if not host:
+        raise OptionsError(f"namespace {namespace!r}: expected a host, with or without a port")
     return host, port

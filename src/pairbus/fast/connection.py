@@ -31,6 +31,7 @@ class Access:
     def __init__(
         self,
         namespace: str,
+        host: str,
         credential: Any,
         *,
         port: int,
@@ -43,7 +44,7 @@ class Access:
         self.namespace = namespace
         self.timeout_seconds = timeout_seconds
         self._silence_seconds = silence_seconds
-        self._host = namespace.partition(":")[0]
+        self._host = host
         self._port = port
         self._tls = tls
         self._source = source_of(credential)

@@ -15,7 +15,8 @@ from typing import Any, Final, Self, TypeVar
 
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
-from pairbus.fast import FastClient, Management, SettleFailed
+from pairbus.fast.errors import SettleFailed
+from pairbus.fast.management import Management
 from pairbus.fast.rows import Read, read, sequence_number, state
 from pairbus.spark.options import ReadOptions
 
@@ -58,7 +59,7 @@ class Peeker:
     ) -> None:
         self.path = options.path
         self._sleep = sleep
-        self._client: FastClient = options.address.client(timeout_seconds=options.timeout_seconds)
+        self._client = options.address.client(timeout_seconds=options.timeout_seconds)
         self._management: Management = self._client.management(options.path)
 
     def __enter__(self) -> Self:

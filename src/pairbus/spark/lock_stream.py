@@ -31,8 +31,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pairbus.errors import OptionsError
-from pairbus.fast import FastClient, Received, Receiver, SettleFailed
+from pairbus.fast.errors import SettleFailed
+from pairbus.fast.message import Received
 from pairbus.fast.peek import PartitionedEntity, Peeker, patiently
+from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
 from pairbus.spark import arrow
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
@@ -169,7 +171,7 @@ class _Hold:
         """By the offset at which they end."""
         self._left: list[Received] = []
         """Deleted in the queue, and in no batch yet."""
-        self._client: FastClient = options.address.client(timeout_seconds=options.timeout_seconds)
+        self._client = options.address.client(timeout_seconds=options.timeout_seconds)
         credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
         self._receiver: Receiver = self._client.receiver(
             options.path,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.errors import OptionsError
-from pairbus.fast.address import Address
+from pairbus.fast.address import Address, ConnectionString, check_entity_path
 
 PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"
 MODES: Final = (PEEK, PEEK_LOCK, RECEIVE_AND_DELETE)
@@ -217,8 +217,8 @@ def _source_path(given: _Given, address: Address) -> str:
         given.path("subscription"),
     )
     if queue is None and topic is None:
-        named = _named_in(address)
-        queue, topic = (named, None) if subscription is None else (None, named)
+        only = address.entity_path
+        queue, topic = (only, None) if subscription is None else (None, only)
     if queue is not None and topic is not None:
         raise OptionsError(
             f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
@@ -238,6 +238,7 @@ def _source_path(given: _Given, address: Address) -> str:
             "given; say topic instead"
         )
     path = queue if queue is not None else f"{topic}/Subscriptions/{subscription}"
+    _check_entity_path(path, address)
     sub_queue = given.word("subQueue", tuple(SUB_QUEUES), "")
     return f"{path}/{SUB_QUEUES[sub_queue]}" if sub_queue else path or ""
 
@@ -248,12 +249,19 @@ def _target_path(given: _Given, address: Address) -> str | None:
         raise OptionsError(
             f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
         )
-    return queue or topic or _named_in(address)
+    path = queue or topic or address.entity_path
+    if path is not None:
+        _check_entity_path(path, address)
+    return path
 
 
-def _named_in(address: Address) -> str | None:
-    """A connection string may be for one entity only, and then says which."""
-    return address.entity_path
+def _check_entity_path(path: str, address: Address) -> None:
+    """Refuse another entity than the connection string's as early as possible.
+
+    A variable of the environment may not be set here yet: there the client refuses it.
+    """
+    if isinstance(address.source, ConnectionString):
+        check_entity_path(path, address.source.entity_path)
 
 
 def _range(given: _Given, mode: str, streaming: bool) -> tuple[int | None, int | None]:

@@ -18,7 +18,7 @@ from typing import Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from pairbus.fast import Received
+from pairbus.fast.message import Received
 from pairbus.spark.options import ReadOptions
 
 log = logging.getLogger("pairbus.spark")

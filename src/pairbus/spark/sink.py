@@ -26,9 +26,11 @@ from pyspark.sql.types import StructType
 
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
-from pairbus.fast import FastClient, Sender, SendFailed
+from pairbus.fast.client import FastClient
 from pairbus.fast.columns import COLUMNS, DESTINATION
 from pairbus.fast.compose import RowError, message_of
+from pairbus.fast.errors import SendFailed
+from pairbus.fast.sender import Sender
 from pairbus.spark import arrow
 from pairbus.spark.options import WriteOptions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pairbus.fast import Received
+from pairbus.fast.message import Received
 from pairbus.syphon.receipts import Collector, Outcome
 from pairbus.syphon.restore import Restored
 

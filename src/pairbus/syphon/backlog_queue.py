@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from azure.core.exceptions import AzureError
 
-from pairbus.fast import FastClient, Received, SettleFailed, Settling
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SettleFailed
+from pairbus.fast.message import Received
+from pairbus.fast.settling import Settling
 from pairbus.syphon.account import Account, Pair
 from pairbus.syphon.policy import Destinations
 from pairbus.syphon.receipts import Outcome

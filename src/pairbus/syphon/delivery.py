@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.fast import FastClient, Flight, Received, Sender, SendFailed, land
 from pairbus.fast.attachment import attach_all
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SendFailed
+from pairbus.fast.flight import Flight, land
+from pairbus.fast.message import Received
+from pairbus.fast.sender import Sender
 from pairbus.syphon.account import Account, Pair
 from pairbus.syphon.backlog_queue import RENEW_SECONDS, Source
 from pairbus.syphon.policy import POLICY, Destination, Destinations, Failure, Reaction

@@ -18,9 +18,9 @@ from azure.core.exceptions import AzureError
 
 from pairbus.client.route.envelope import EnvelopeError
 from pairbus.cost.meter import Reading
-from pairbus.fast import Received
 from pairbus.fast.address import Address
 from pairbus.fast.attachment import attach_all
+from pairbus.fast.message import Received
 from pairbus.fast.receiver import stop_all
 from pairbus.fast.watch import wait_for_any
 from pairbus.syphon.account import Account

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from azure.core.exceptions import AzureError
 
-from pairbus.errors import PairbusError
+from pairbus.errors import OptionsError, PairbusError
 from pairbus.fast.address import Address
 from pairbus.syphon.discovery import Discovery, Finder
 from pairbus.syphon.drain import Drained, DrainTask
@@ -69,6 +69,14 @@ class SyphonOptions:
     long_poll_seconds: float = LONG_POLL_SECONDS
     begins_with_a_round: bool = True
     """That makes Spark ready for the next one. If not, a round runs when a message was seen."""
+
+    def __post_init__(self) -> None:
+        for address in (*self.primaries.values(), self.secondary):
+            if (path := address.entity_path) is not None:
+                raise OptionsError(
+                    f"the connection string of {address.host} is for EntityPath {path!r} only; the "
+                    "syphon needs one for the whole namespace"
+                )
 
     @property
     def primaries(self) -> Mapping[str, Address]:

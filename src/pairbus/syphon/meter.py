@@ -13,11 +13,13 @@ from uuid import UUID
 
 from pairbus.amqp.client.connection import ReceiverLink
 from pairbus.cost.meter import UNIT_BYTES, Meter, Reading, Tally, units_of
-from pairbus.fast import FastClient, Received, Receiver, Sender
 from pairbus.fast.address import Address
-from pairbus.fast.client import Mode
+from pairbus.fast.client import FastClient, Mode
 from pairbus.fast.connection import Access
 from pairbus.fast.management import Disposition, Management
+from pairbus.fast.message import Received
+from pairbus.fast.receiver import Receiver
+from pairbus.fast.sender import Sender
 
 
 class Spending:
@@ -50,15 +52,7 @@ class Spending:
 
 
 def metered(address: Address, meter: Meter, **options: Any) -> MeteredClient:
-    settings = address.settings()
-    client = MeteredClient(
-        settings.namespace,
-        settings.credential,
-        use_tls=not settings.is_emulator,
-        port=address.port,
-        ca_file=address.ca_file,
-        **options,
-    )
+    client = MeteredClient(**address.arguments(), **options)
     client.meter = meter
     return client
 

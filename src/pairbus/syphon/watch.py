@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 from azure.core.exceptions import AzureError
 
-from pairbus.fast import FastClient, Receiver, SettleFailed
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import read_facts
+from pairbus.fast.receiver import Receiver
 from pairbus.fast.watch import wait_for_any
 
 logger = logging.getLogger("pairbus.syphon")

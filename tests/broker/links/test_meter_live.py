@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.broker import Broker, QueueDescription
 from pairbus.cost.meter import Tally
-from pairbus.fast import FastClient
+from pairbus.fast.address import Address
 from tests.broker.world import encoded
 
 LARGE = encoded(b"x" * (64 * 1024))
@@ -24,7 +24,7 @@ def broker():
 
 @pytest.fixture
 def client(broker):
-    with FastClient.from_connection_string(broker.connection_string) as client:
+    with Address.from_connection_string(broker.connection_string).client() as client:
         yield client
 
 
@@ -63,7 +63,7 @@ def test_a_poll_that_ends_without_a_message_is_one_receive(broker, client):
 
 
 def test_a_receiver_that_vanishes_has_asked_too(broker):
-    with FastClient.from_connection_string(broker.connection_string) as client:
+    with Address.from_connection_string(broker.connection_string).client() as client:
         client.receiver("left", credit=10).receive(1, max_wait_seconds=0.01)
         client.cut()
 

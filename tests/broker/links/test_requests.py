@@ -1,14 +1,16 @@
 """Answers of `$cbs` and `$management`, on a connection that is full of messages not yet settled."""
 
 from pairbus.broker import Broker, Limits
-from pairbus.fast import FastClient
+from pairbus.fast.address import Address
 from tests.fast.world import messages
 
 
 def test_answers_come_also_where_a_connection_may_be_given_no_more_messages():
     with (
         Broker(["a", "b"], limits=Limits(unsettled_max=20)) as broker,
-        FastClient.from_connection_string(broker.connection_string, timeout_seconds=5) as client,
+        Address.from_connection_string(broker.connection_string).client(
+            timeout_seconds=5
+        ) as client,
     ):
         for queue in ("a", "b"):
             client.sender(queue).send(messages(30))

@@ -337,7 +337,7 @@ def test_what_the_namespace_refuses_is_one_line_and_exit_code_1(
             "--sql and values that must match exclude each other",
         ),
         (["create", "rule", "t", "s", "r", "--property", "x"], "must be NAME=VALUE"),
-        (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: there is no such file"),
+        (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: no such file"),
         (["export", "absent/Config.json"], "absent/Config.json cannot be written"),
     ],
 )

@@ -12,7 +12,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 from pairbus.broker import Broker, Policy, QueueDescription, Right
 from pairbus.cli.messages import dead_letter_moves as dead_letter_walk
 from pairbus.cli.messages import dead_letters
-from pairbus.fast import Receiver, SettleFailed
+from pairbus.fast.errors import SettleFailed
+from pairbus.fast.receiver import Receiver
 from tests.cli.conftest import Run
 
 Feed = Callable[[bytes], None]

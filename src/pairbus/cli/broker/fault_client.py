@@ -80,10 +80,10 @@ class FaultClient:
 
     def _authorization(self) -> str:
         target = self._target
-        if target.signature:
-            return target.signature
+        if signature := target.signature.reveal():
+            return signature
         policy = Policy(
-            name=target.policy_name, key=target.key, rights=frozenset({Right.MANAGE})
+            name=target.policy_name, key=target.key.reveal(), rights=frozenset({Right.MANAGE})
         )  # what it may do is decided by the broker
         return make_token(
             policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS

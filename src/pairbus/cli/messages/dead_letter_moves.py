@@ -22,9 +22,13 @@ from pairbus.cli.messages.message_json import ADDED, pairs_of, row_of
 from pairbus.cli.signals import Stop
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError
-from pairbus.fast import FastClient, Received, Receiver, Sender, SendFailed, SettleFailed
+from pairbus.fast.client import FastClient
 from pairbus.fast.compose import RowError, message_of
+from pairbus.fast.errors import SendFailed, SettleFailed
+from pairbus.fast.message import Received
+from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import UnreadableMessage, read
+from pairbus.fast.sender import Sender
 
 _CHUNK: Final = 100
 _SLICE_SECONDS: Final = 0.5

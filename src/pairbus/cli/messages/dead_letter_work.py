@@ -26,7 +26,8 @@ from pairbus.cli.output import counted, print_json, print_table
 from pairbus.cli.signals import Stop, stoppable
 from pairbus.cli.target import Target
 from pairbus.errors import ConfigError, NamespaceError
-from pairbus.fast import FastClient, Receiver
+from pairbus.fast.client import FastClient
+from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import Read, sequence_number
 
 _SHOWN_MAX: Final = 100

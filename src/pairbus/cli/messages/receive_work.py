@@ -36,7 +36,7 @@ from pairbus.cli.parse import parse_span
 from pairbus.cli.signals import Stop, stoppable
 from pairbus.cli.target import Target
 from pairbus.errors import ConfigError, NamespaceError
-from pairbus.fast import SettleFailed
+from pairbus.fast.errors import SettleFailed
 
 _SLICE_SECONDS: Final = 0.5
 """Of a wait: so soon an interrupt is heard."""

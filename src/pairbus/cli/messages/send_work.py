@@ -24,8 +24,9 @@ from pairbus.cli.output import counted, print_json
 from pairbus.cli.parse import parse_moment, parse_span
 from pairbus.cli.target import Target
 from pairbus.errors import ConfigError, NamespaceError
-from pairbus.fast import Sender, SendFailed
 from pairbus.fast.compose import RowError, message_of
+from pairbus.fast.errors import SendFailed
+from pairbus.fast.sender import Sender
 
 _CHUNK_COUNT_MAX: Final = 500
 _CHUNK_BYTES_MAX: Final = 1024 * 1024

@@ -25,8 +25,8 @@ from pairbus.cli.connection import quick_client, sdk_settings
 from pairbus.cli.messages.entity_path import Part, Place
 from pairbus.cli.messages.message_json import Form, Row, form_of, row_of, typed_of
 from pairbus.cli.target import Target
-from pairbus.fast import Received
 from pairbus.fast.columns import DATA_BODY, STATES
+from pairbus.fast.message import Received
 from pairbus.fast.rows import read
 
 CREDIT_MAX: Final = 100
@@ -114,7 +114,7 @@ class SdkSource(Source):
         self._deletes = deletes
         self._stack = ExitStack()
         client = self._stack.enter_context(
-            ServiceBusClient.from_connection_string(target.text, **sdk_settings(target))
+            ServiceBusClient.from_connection_string(target.text.reveal(), **sdk_settings(target))
         )
         settings: dict[str, Any] = {
             "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE

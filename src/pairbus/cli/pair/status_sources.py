@@ -20,7 +20,7 @@ from pairbus.cli.messages.entity_path import Place
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target
 from pairbus.client.route.envelope import PATH
-from pairbus.fast import FastClient
+from pairbus.fast.client import FastClient
 from pairbus.fast.rows import state
 from pairbus.syphon.discovery import backlog_queues, namespace_of
 

@@ -158,7 +158,8 @@ def _target(text: str | None, ca_file: Path | None, which: str) -> Target:
 
 def _address(target: Target) -> Address:
     return Address.from_connection_string(
-        target.text, ca_file=None if target.ca_file is None else str(target.ca_file.resolve())
+        target.text.reveal(),
+        ca_file=None if target.ca_file is None else str(target.ca_file.resolve()),
     )
 
 
@@ -167,7 +168,7 @@ def _manager(secondary: Target) -> ServiceBusAdministrationClient:
         # For all threads and for good: this process is the syphon's own.
         warnings.filterwarnings("ignore", "Unverified HTTPS request")
     return ServiceBusAdministrationClient.from_connection_string(
-        secondary.text, connection_verify=secondary.verify
+        secondary.text.reveal(), connection_verify=secondary.verify
     )
 
 
