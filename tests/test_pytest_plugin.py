@@ -1,4 +1,4 @@
-"""The fixtures that pairbus gives to other projects' tests."""
+"""The fixtures that pairbus offers to the tests of other projects."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import QueueDescription
-from pairbus.pytest_plugin import ServiceBusPair
+from pairbus.testing import ServiceBusPair
 
 
 def bodies(broker, queue):
@@ -19,15 +19,15 @@ def bodies(broker, queue):
 
 
 @pytest.mark.servicebus(queues="orders")
-@pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_has_a_namespace_of_its_own(servicebus_namespace, turn):
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_test_has_a_namespace_of_its_own(servicebus_namespace, number):
     with (
         ServiceBusClient.from_connection_string(servicebus_namespace.connection_string) as client,
         client.get_queue_sender("orders") as sender,
     ):
-        sender.send_messages(ServiceBusMessage(f"turn {turn}"))
+        sender.send_messages(ServiceBusMessage(f"test {number}"))
 
-    assert bodies(servicebus_namespace, "orders") == [f"turn {turn}"]
+    assert bodies(servicebus_namespace, "orders") == [f"test {number}"]
 
 
 @pytest.mark.servicebus(
@@ -35,7 +35,7 @@ def test_each_test_has_a_namespace_of_its_own(servicebus_namespace, turn):
     topics=["events/Subscriptions/audit"],
 )
 @pytest.mark.servicebus(queues=["invoices"])
-def test_markers_add_up_and_a_description_counts_more_than_a_name(servicebus_namespace):
+def test_markers_add_up_and_a_description_wins_over_a_name(servicebus_namespace):
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     with ServiceBusAdministrationClient.from_connection_string(
@@ -63,6 +63,18 @@ def test_a_pair_goes_through_an_outage_and_its_messages_come_home(servicebus_pai
     assert bodies(servicebus_pair.primary, "orders") == ["before", "during"]
 
 
+def test_the_plugin_imports_nothing_heavy():
+    program = """
+import sys
+import pairbus.pytest_plugin
+heavy = ("azure", "pyspark", "pairbus.broker", "pairbus.testing", "pairbus.client")
+print([name for name in sys.modules if name.startswith(heavy)])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
 PROJECT = """
 import pytest
 from azure.servicebus import ServiceBusClient
@@ -85,7 +97,7 @@ def test_another_marker_that_is_wrong(servicebus_pair):
 """
 
 
-def test_another_project_finds_the_fixtures_and_is_told_its_mistakes(tmp_path):
+def test_another_project_finds_the_fixtures_and_gets_clear_errors(tmp_path):
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\naddopts = --strict-markers\nservicebus_queues = orders\n"
         "servicebus_topics = events/Subscriptions/audit\n"

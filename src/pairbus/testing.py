@@ -1,17 +1,31 @@
-"""What makes tests of time fast: a clock that is moved by hand, for `Broker(clock=...)`.
+"""Helpers for tests of your application: two paired namespaces, and a clock that you move by hand.
 
-Whoever uses such a clock may ask to be told when it was moved, because timers were set by the old
-time. A broker does, so that after `advance` its locks, schedules and expiries are up to date.
+Usable from any test framework; `pairbus.pytest_plugin` wraps them in fixtures. The SDK, the broker
+and the syphon are imported only by the methods that need them, so `ManualClock` is cheap to import.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+    import pairbus
+    from pairbus.broker import Broker, EntityDescription, QueueDescription
+
+_PRIMARY_NAME: Final = "primary"
 
 
 class ManualClock:
-    """Seconds since the epoch. Call it for the time; `advance` returns when users have caught up.
+    """Seconds since the epoch, for `Broker(clock=...)`. Call it to read the time.
+
+    A broker subscribes to the clock, because its timers were set by the old time. `advance` returns
+    when the broker has caught up: locks, schedules and expiries are up to date.
 
     >>> clock = ManualClock(1000.0)
     >>> clock.advance(60)
@@ -20,23 +34,162 @@ class ManualClock:
     """
 
     def __init__(self, now: float | None = None, *, runs: bool = False) -> None:
-        """`runs`: it goes on like a real clock between two jumps, from now unless told."""
+        """`runs`: the clock keeps running between two jumps, from the current time by default."""
         self._runs = runs
         if runs:
             self._offset = 0.0 if now is None else now - time.time()
         else:
             self._offset = 1_800_000_000.0 if now is None else now
-        self._moved: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     def __call__(self) -> float:
         return self._offset + (time.time() if self._runs else 0.0)
 
     def advance(self, seconds: float) -> None:
         self._offset += seconds
-        for moved in list(self._moved):
-            moved()
+        for listener in list(self._listeners):
+            listener()
 
-    def subscribe(self, moved: Callable[[], None]) -> Callable[[], None]:
-        """`moved` is called after each jump; the result ends that."""
-        self._moved.append(moved)
-        return lambda: self._moved.remove(moved)
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls `listener` after each jump. Returns a function that ends the subscription."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+
+class ServiceBusPair:
+    """Two namespaces in this process, and paired clients for them, until the `with` block ends.
+
+    `queues` and `topics` are created on the primary; `events/Subscriptions/audit` among the topics
+    is a subscription.
+
+    >>> with ServiceBusPair(queues=["orders"]) as pair:          # doctest: +SKIP
+    ...     with pair.client().get_queue_sender("orders") as sender:
+    ...         with pair.primary.faults.unreachable():
+    ...             sender.send_messages(ServiceBusMessage("order 1"))
+    ...     assert pair.bring_home() == 1
+    """
+
+    def __init__(
+        self,
+        queues: Iterable[str | QueueDescription] = (),
+        *,
+        topics: Iterable[str | EntityDescription] = (),
+    ) -> None:
+        from pairbus.broker import Broker
+
+        self.primary: Broker = Broker(queues, topics=topics)
+        """The namespace under test: `primary.faults.unreachable()` takes it down."""
+        self.secondary: Broker = Broker()
+        """The namespace with the backlog queues."""
+        self._clients: list[Any] = []
+
+    def start(self) -> Self:
+        self.primary.start()
+        try:
+            self.secondary.start()
+        except BaseException:
+            self.primary.stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Closes the clients, then stops both namespaces."""
+        try:
+            while self._clients:
+                self._clients.pop().close()
+        finally:
+            self.secondary.stop()
+            self.primary.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def client(self, **settings: Any) -> pairbus.ServiceBusClient:
+        """A paired client of the primary, closed together with the pair.
+
+        `settings` are those of `options`.
+        """
+        import pairbus
+
+        client = pairbus.ServiceBusClient.from_connection_string(
+            self.primary.connection_string, retry_total=0
+        )
+        options = self.options(**settings)
+        self._clients.append(client)  # after the secondary's, so it is closed before it
+        client.pair_namespace(options)
+        return client
+
+    def options(self, **settings: Any) -> pairbus.SendAvailabilityPairedNamespaceOptions:
+        """Options to pair a client of your own: `client.pair_namespace(pair.options())`.
+
+        By default it fails over at the first failure and has two backlog queues. `settings` are
+        those of SendAvailabilityPairedNamespaceOptions.
+        """
+        import pairbus
+
+        secondary = pairbus.ServiceBusClient.from_connection_string(
+            self.secondary.connection_string, retry_total=0
+        )
+        manager = self._administration()
+        self._clients += [secondary, manager]
+        defaults: dict[str, Any] = {
+            "failover_interval": timedelta(0),
+            "ping_primary_interval": timedelta(seconds=1),
+            "backlog_queue_count": 2,
+            "primary_namespace_name": _PRIMARY_NAME,
+        }
+        return pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager, secondary, **(defaults | settings)
+        )
+
+    def backlog(self) -> list[ServiceBusReceivedMessage]:
+        """Peeks at the diverted messages that were not brought home yet."""
+        from azure.servicebus import ServiceBusClient
+
+        found: list[ServiceBusReceivedMessage] = []
+        with ServiceBusClient.from_connection_string(self.secondary.connection_string) as client:
+            # Empty queues are skipped: the SDK takes a second to open and close a link.
+            for queue in self._backlog_queues(skip_empty=True):
+                with client.get_queue_receiver(queue) as receiver:
+                    found += receiver.peek_messages(max_message_count=250, sequence_number=1)
+        return found
+
+    def bring_home(self) -> int:
+        """Does what a syphon does, once, in this process and without Spark.
+
+        Returns the number of messages that it brought home.
+        """
+        from pairbus.fast.address import Address
+        from pairbus.syphon.discovery import Named
+        from pairbus.syphon.job import Job, SyphonOptions
+        from pairbus.syphon.receipts import Outcome
+        from pairbus.syphon.runner import HereRunner
+
+        options = SyphonOptions(
+            primary=Address.from_connection_string(self.primary.connection_string),
+            secondary=Address.from_connection_string(self.secondary.connection_string),
+        )
+        job = Job(options, HereRunner(), Named(self._backlog_queues()))
+        receipts = job.run(once=True)
+        return sum(each.count for each in receipts if each.outcome is Outcome.BROUGHT_HOME)
+
+    def _backlog_queues(self, *, skip_empty: bool = False) -> list[str]:
+        from pairbus.syphon.discovery import namespace_of
+
+        with self._administration() as manager:
+            return [
+                queue.name
+                for queue in manager.list_queues_runtime_properties()
+                if namespace_of(queue.name) is not None
+                and (queue.active_message_count or not skip_empty)
+            ]
+
+    def _administration(self) -> ServiceBusAdministrationClient:
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        return ServiceBusAdministrationClient.from_connection_string(
+            self.secondary.connection_string, connection_verify=str(self.secondary.ca_file)
+        )
