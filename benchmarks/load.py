@@ -12,7 +12,8 @@ import argparse
 import struct
 
 import loop
-from pairbus.amqp.codec.values import Int, encode
+from pairbus.amqp.codec.types import Int
+from pairbus.amqp.codec.values import encode
 from pairbus.amqp.engine.engine import (
     ACCEPTED,
     Attached,

@@ -17,7 +17,8 @@ import syphon_processes as processes
 from load import DURABLE, data_section
 from loop import LoadError
 from pairbus.amqp.codec.sections import read_property, slice_message
-from pairbus.amqp.codec.values import Int, encode
+from pairbus.amqp.codec.types import Int
+from pairbus.amqp.codec.values import encode
 from pairbus.fast.address import Address
 from syphon_movers import READY_SECONDS_MAX, Mover, mover
 

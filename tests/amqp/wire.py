@@ -11,7 +11,7 @@ from uuid import UUID
 import proton
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Array,
     Byte,
     Char,

@@ -16,7 +16,8 @@ from itertools import count
 from pathlib import Path
 
 from pairbus.amqp.codec.sections import read_application_properties, slice_message
-from pairbus.amqp.codec.values import Symbol, Timestamp, UInt, encode, encode_list
+from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
+from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import NamespaceOptions
 from pairbus.broker.entities.namespace import Namespace

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from pairbus.amqp.codec.values import UByte, UInt, encode
+from pairbus.amqp.codec.types import UByte, UInt
+from pairbus.amqp.codec.values import encode
 from tests.chaos import peers
 from tests.chaos.peers import AMQP, DETACH, SASL, TRANSFER, Peer, frame, performative
 

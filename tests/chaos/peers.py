@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pairbus.amqp.codec.values import Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
+from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong, UShort
+from pairbus.amqp.codec.values import decode, encode
 
 AMQP: Final = b"AMQP\x00\x01\x00\x00"
 SASL: Final = b"AMQP\x03\x01\x00\x00"

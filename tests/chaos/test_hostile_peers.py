@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.amqp.codec.values import Described, Int, UInt, ULong, encode
+from pairbus.amqp.codec.types import Described, Int, UInt, ULong
+from pairbus.amqp.codec.values import encode
 from tests.chaos import peers
 from tests.chaos.breaches import FLOODS, MUTE, ODDITIES, SPOKEN, Breach
 from tests.chaos.peers import ACCEPTED, AMQP, CLOSE, DETACH, SASL, Farewell, Peer, performative

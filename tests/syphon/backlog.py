@@ -11,7 +11,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.codec.sections import read_property, slice_message
-from pairbus.amqp.codec.values import Symbol, encode
+from pairbus.amqp.codec.types import Symbol
+from pairbus.amqp.codec.values import encode
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.delivery import stamped
 from pairbus.broker.messages.incoming import Checked, Incoming, check, to_message

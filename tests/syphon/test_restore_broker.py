@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 from pairbus.amqp.codec.sections import slice_message
-from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_annotations
+from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_keys
 from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.codec.values import decode
 from pairbus.broker import Broker, QueueDescription
@@ -138,8 +138,8 @@ def seen(data):
     fields = decode(parts.bare[start:end])[0].value
     return (
         (parts.durable, parts.priority, parts.ttl_ms),
-        without_annotations(parts.annotations, STAMPED_KEYS),
-        without_annotations(parts.delivery_annotations, STAMPED_KEYS),
+        without_keys(parts.annotations, STAMPED_KEYS),
+        without_keys(parts.delivery_annotations, STAMPED_KEYS),
         fields[:EXPIRY],
         [time_ms is None for time_ms in fields[EXPIRY:GROUP_ID]],
         fields[GROUP_ID:],

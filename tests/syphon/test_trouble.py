@@ -12,7 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.amqp.codec.values import Int, Symbol
+from pairbus.amqp.codec.types import Int, Symbol
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities.descriptions import Policy, Right
 from pairbus.client.sdk.messages import diverted

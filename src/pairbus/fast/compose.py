@@ -19,8 +19,14 @@ from pairbus.amqp.codec.sections import (
     PROPERTIES,
 )
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
-from pairbus.amqp.codec.values import encode, encode_list, encode_map
-from pairbus.amqp.codec.walk import PAST_THE_END, MalformedMessage, skip
+from pairbus.amqp.codec.values import (
+    PAST_THE_END,
+    MalformedMessage,
+    encode,
+    encode_list,
+    encode_map,
+    skip,
+)
 from pairbus.errors import PairbusError
 from pairbus.fast import columns
 from pairbus.fast.typed import EPOCH, from_typed

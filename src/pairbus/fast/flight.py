@@ -15,12 +15,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.client.connection import ClientError, Connection, PeerSilent, SenderLink, Ticket
 from pairbus.amqp.codec.batches import BATCH_FORMAT, build_batch
-from pairbus.amqp.codec.sections import (
-    MalformedMessage,
-    read_annotations,
-    read_property,
-    slice_message,
-)
+from pairbus.amqp.codec.sections import read_annotations, read_property, slice_message
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError, OutcomeKind
 from pairbus.fast.connection import Access
 from pairbus.fast.errors import SendFailed, of_client, of_message

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pairbus.amqp.codec.sections import HEADER, MESSAGE_ANNOTATIONS, section_values
-from pairbus.amqp.codec.values import decode
-from pairbus.amqp.codec.walk import MalformedMessage, skip
+from pairbus.amqp.codec.values import MalformedMessage, decode, skip
 
 if TYPE_CHECKING:
     from pairbus.amqp.client.connection import ReceiverLink

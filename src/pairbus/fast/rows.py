@@ -22,8 +22,7 @@ from pairbus.amqp.codec.sections import (
     slice_message,
 )
 from pairbus.amqp.codec.types import Symbol, Timestamp, ULong
-from pairbus.amqp.codec.values import decode
-from pairbus.amqp.codec.walk import PAST_THE_END, MalformedMessage, skip
+from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode, skip
 from pairbus.errors import PairbusError
 from pairbus.fast.columns import (
     CONTENT_ENCODING,

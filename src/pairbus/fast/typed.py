@@ -31,8 +31,7 @@ from pairbus.amqp.codec.types import (
     ULong,
     UShort,
 )
-from pairbus.amqp.codec.values import decode, encode
-from pairbus.amqp.codec.walk import MalformedMessage
+from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 
 Typed = tuple[str, str | None]
 """The type's name, and the value's text: None for null only."""

@@ -10,9 +10,8 @@ import struct
 from typing import Any, Final
 
 from pairbus.amqp.codec.sections import read_annotations
-from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_annotations
-from pairbus.amqp.codec.values import decode, encode, encode_map
-from pairbus.amqp.codec.walk import STEP, VAR8, MalformedMessage, u32
+from pairbus.amqp.codec.stamp import STAMPED_KEYS, without_keys
+from pairbus.amqp.codec.values import STEP, VAR8, MalformedMessage, decode, encode, encode_map, u32
 from pairbus.client.route.envelope import ALIASES, KEPT_PREFIX
 from pairbus.syphon.pieces import INT, LONG, STRING, SYMBOL, TIMESTAMP, WIDE_STRING, Piece, past
 
@@ -94,7 +93,7 @@ def _odd_stamps_taken(
     notes = read_annotations(raw)
     enqueued_ms, sequence = notes.get("x-opt-enqueued-time"), notes.get("x-opt-sequence-number")
     return (
-        *without_annotations(raw, names),
+        *without_keys(raw, names),
         int(enqueued_ms) if isinstance(enqueued_ms, int) else None,
         int(sequence) if isinstance(sequence, int) else None,
     )
@@ -113,7 +112,7 @@ def without_lock_token(data: bytes, piece: Piece) -> bytes:
     _, first, after, count = piece
     if count == 2 and data.startswith(_LOCK_TOKEN, first):
         return b""
-    pairs, left = without_annotations(data[first:after], STAMPED_KEYS)
+    pairs, left = without_keys(data[first:after], STAMPED_KEYS)
     return b"\x00\x53\x71" + encode_map(pairs, left) if left else b""
 
 

@@ -23,8 +23,18 @@ from pairbus.amqp.codec.sections import (
     slice_message,
 )
 from pairbus.amqp.codec.types import UByte, UInt, ULong
-from pairbus.amqp.codec.values import decode, encode, encode_list, encode_map
-from pairbus.amqp.codec.walk import STEP, VAR8, VAR32, MalformedMessage, skip, u32
+from pairbus.amqp.codec.values import (
+    STEP,
+    VAR8,
+    VAR32,
+    MalformedMessage,
+    decode,
+    encode,
+    encode_list,
+    encode_map,
+    skip,
+    u32,
+)
 
 Piece = tuple[int, int, int, int]
 """Of a list or map section: where it begins, where its values begin and end, and their number."""

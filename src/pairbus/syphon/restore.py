@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from pairbus.amqp.codec.values import encode
-from pairbus.amqp.codec.walk import PAST_THE_END
+from pairbus.amqp.codec.values import PAST_THE_END, encode
 from pairbus.client.route.envelope import (
     PATH,
     SCHEDULED,

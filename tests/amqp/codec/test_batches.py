@@ -3,14 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.batches import build_batch, split_batch
-from pairbus.amqp.codec.sections import (
-    MalformedMessage,
-    group_id,
-    message_id,
-    read_annotations,
-    slice_message,
-)
-from pairbus.amqp.codec.values import Symbol, encode
+from pairbus.amqp.codec.sections import group_id, message_id, read_annotations, slice_message
+from pairbus.amqp.codec.types import Symbol
+from pairbus.amqp.codec.values import MalformedMessage, encode
 from tests.amqp.wire import ANNOTATIONS, PROPERTIES, descriptors, joined, messages
 
 SIZES = st.sampled_from([0, 1, 255, 256, 70_000])

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import (
-    MalformedMessage,
     correlation_id,
     group_id,
     message_id,
@@ -16,16 +15,8 @@ from pairbus.amqp.codec.sections import (
     read_property,
     slice_message,
 )
-from pairbus.amqp.codec.values import (
-    Described,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    decode,
-    encode,
-)
+from pairbus.amqp.codec.types import Described, Symbol, Timestamp, UByte, UInt, ULong
+from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 from tests.amqp.wire import (
     APPLICATION_PROPERTIES,
     MESSAGE_IDS,

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.batches import build_batch, split_batch
 from pairbus.amqp.codec.sections import (
-    MalformedMessage,
     read_annotations,
     read_application_properties,
     read_property,
@@ -23,9 +22,9 @@ from pairbus.amqp.codec.stamp import (
     stamp,
     with_application_properties,
     with_property,
-    without_annotations,
+    without_keys,
 )
-from pairbus.amqp.codec.values import decode, encode, skip
+from pairbus.amqp.codec.values import MalformedMessage, decode, encode, skip
 from tests.amqp.wire import joined, messages, wires
 
 often = settings(max_examples=5 * settings.default.max_examples)
@@ -89,8 +88,8 @@ def test_slicing_either_succeeds_or_says_malformed(raw):
 
 def put_to_use(parts):
     """What the broker does with a message that it accepted, which must not fail any more."""
-    mine, count = without_annotations(parts.annotations, STAMPED_KEYS)
-    hop, hop_count = without_annotations(parts.delivery_annotations, STAMPED_KEYS)
+    mine, count = without_keys(parts.annotations, STAMPED_KEYS)
+    hop, hop_count = without_keys(parts.delivery_annotations, STAMPED_KEYS)
     raw = stamp(
         durable=parts.durable,
         priority=parts.priority,

@@ -23,7 +23,8 @@ from pairbus.amqp.codec.sections import (
     subject,
 )
 from pairbus.amqp.codec.stamp import STAMPED_KEYS, stamp, with_application_properties, with_property
-from pairbus.amqp.codec.values import Timestamp, encode
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.amqp.codec.values import encode
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

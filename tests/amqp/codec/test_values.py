@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Array,
     Byte,
     Char,
@@ -12,19 +12,21 @@ from pairbus.amqp.codec.values import (
     Described,
     Int,
     Long,
-    MalformedMessage,
     Symbol,
     Timestamp,
     UByte,
     UInt,
     ULong,
+)
+from pairbus.amqp.codec.values import (
+    MalformedMessage,
+    check,
     decode,
     encode,
     encode_list,
     encode_map,
     skip,
 )
-from pairbus.amqp.codec.walk import check
 from tests.amqp.wire import (
     proton_decode,
     proton_encode,

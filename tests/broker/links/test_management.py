@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
-from pairbus.amqp.codec.values import Array, Long, Timestamp
+from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription, Right
 from pairbus.broker.links import management
 from pairbus.broker.messages.lifecycle import Kind, Settlement

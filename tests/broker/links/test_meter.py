@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec.values import Array, Long, Timestamp
+from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.links.meter import Poll
 from pairbus.broker.messages.lifecycle import Settlement

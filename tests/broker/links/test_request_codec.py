@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec.sections import MalformedMessage, read_application_properties, slice_message
-from pairbus.amqp.codec.values import Array, Int, Symbol, Timestamp, ULong, decode, encode
+from pairbus.amqp.codec.sections import read_application_properties, slice_message
+from pairbus.amqp.codec.types import Array, Int, Symbol, Timestamp, ULong
+from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.links.request_codec import (
     Answer,

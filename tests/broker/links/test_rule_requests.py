@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pairbus.amqp.codec.values import Described, Timestamp, ULong, decode, encode
+from pairbus.amqp.codec.types import Described, Timestamp, ULong
+from pairbus.amqp.codec.values import decode, encode
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.topic_entities import RULES_MAX
 from pairbus.broker.messages.lifecycle import Kind

@@ -5,7 +5,8 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
-from pairbus.amqp.codec.values import Int, decode
+from pairbus.amqp.codec.types import Int
+from pairbus.amqp.codec.values import decode
 from pairbus.broker.messages.delivery import stamped
 from tests.broker.world import encoded
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pairbus.amqp.codec.sections import message_id, read_annotations, read_property, slice_message
-from pairbus.amqp.codec.values import ULong
+from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.messages.delivery import stamped

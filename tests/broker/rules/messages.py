@@ -1,7 +1,8 @@
 """Messages for rules to look at: encoded and sliced, as the broker has them."""
 
 from pairbus.amqp.codec.sections import slice_message
-from pairbus.amqp.codec.values import Symbol, UInt, encode
+from pairbus.amqp.codec.types import Symbol, UInt
+from pairbus.amqp.codec.values import encode
 from pairbus.broker.rules import Facts, SqlFilter, compile_filter
 
 FIELDS = {

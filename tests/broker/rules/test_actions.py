@@ -15,7 +15,7 @@ from pairbus.amqp.codec.sections import (
     section_values,
     slice_message,
 )
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Decimal128,
     Described,
     Float,
@@ -24,8 +24,8 @@ from pairbus.amqp.codec.values import (
     Timestamp,
     UInt,
     ULong,
-    encode,
 )
+from pairbus.amqp.codec.values import encode
 from pairbus.broker.rules import (
     Changes,
     EvaluationError,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.codec.values import Float, Int, Symbol
+from pairbus.amqp.codec.types import Float, Int, Symbol
 from pairbus.broker.rules import CorrelationFilter, compile_filter
 from tests.broker.rules.messages import facts
 

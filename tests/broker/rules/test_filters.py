@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.codec.values import Described, Float, Int, Symbol, Timestamp, UByte, ULong
+from pairbus.amqp.codec.types import Described, Float, Int, Symbol, Timestamp, UByte, ULong
 from pairbus.broker.rules import (
     EvaluationError,
     Facts,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Char,
     Decimal32,
     Decimal64,

@@ -12,7 +12,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.codec.sections import read_application_properties, slice_message
-from pairbus.amqp.codec.walk import skip
+from pairbus.amqp.codec.values import skip
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(0x70, 0x75)
 DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong
-from pairbus.amqp.codec.values import encode
-from pairbus.amqp.codec.walk import skip
+from pairbus.amqp.codec.values import encode, skip
 from pairbus.amqp.frames import ERROR, FLOW, FrameError, encode_frame
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, OutcomeKind
 

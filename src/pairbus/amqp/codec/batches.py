@@ -14,8 +14,8 @@ from pairbus.amqp.codec.sections import (
     PROPERTIES,
     with_short_descriptors,
 )
-from pairbus.amqp.codec.values import Symbol, encode
-from pairbus.amqp.codec.walk import PAST_THE_END, MalformedMessage, skip, u32
+from pairbus.amqp.codec.types import Symbol
+from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, encode, skip, u32
 
 BATCH_FORMAT = 0x80013700
 

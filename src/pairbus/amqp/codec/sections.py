@@ -11,9 +11,17 @@ from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
 
-from pairbus.amqp.codec.values import Symbol, UByte, UInt, ULong, decode
-from pairbus.amqp.codec.walk import PAST_THE_END, STEP, VAR8, check, skip, u32
-from pairbus.amqp.codec.walk import MalformedMessage as MalformedMessage
+from pairbus.amqp.codec.types import Symbol, UByte, UInt, ULong
+from pairbus.amqp.codec.values import (
+    PAST_THE_END,
+    STEP,
+    VAR8,
+    MalformedMessage,
+    check,
+    decode,
+    skip,
+    u32,
+)
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(
     0x70, 0x75

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, Span, section_values
-from pairbus.amqp.codec.values import UByte, UInt, encode, encode_list, encode_map
-from pairbus.amqp.codec.walk import skip, u32
+from pairbus.amqp.codec.types import UByte, UInt
+from pairbus.amqp.codec.values import encode, encode_list, encode_map, skip, u32
 
 STAMPED_KEYS: frozenset[bytes] = frozenset(
     (
@@ -78,7 +78,7 @@ def stamp(
 ) -> bytes:
     """The message as a receiver gets it. `lock_token` is the uuid's 16 bytes in RFC order.
 
-    The sender's pairs must be free of STAMPED_KEYS (`without_annotations`, when it was enqueued).
+    The sender's pairs must be free of STAMPED_KEYS (`without_keys`, when it was enqueued).
     """
     header = _header(durable, priority, ttl_ms, delivery_count)
     if delivery_annotations:
@@ -149,7 +149,7 @@ def _delivery_annotations(lock_token: bytes | None, pairs: bytes, count: int) ->
     return b"\x00\x53\x71" + encode_map(pairs, count)
 
 
-def without_annotations(raw: bytes, drop: frozenset[bytes]) -> tuple[bytes, int]:
+def without_keys(raw: bytes, drop: frozenset[bytes]) -> tuple[bytes, int]:
     """Raw pairs without those of the keys in `drop`, and how many pairs are left."""
     pieces: list[bytes] = []
     pos, kept_from, count, end = 0, 0, 0, len(raw)
@@ -186,7 +186,7 @@ def with_application_properties(bare: bytes, span: Span | None, add: Mapping[str
         span, old, count = (at, at), b"", 0
     else:
         old = bare[section_values(bare, *span)[0] : span[1]]
-        old, count = without_annotations(old, frozenset(key.encode() for key in add))
+        old, count = without_keys(old, frozenset(key.encode() for key in add))
     section = bytes((0x00, 0x53, APPLICATION_PROPERTIES)) + encode_map(old + new, count + len(add))
     return bare[: span[0]] + section + bare[span[1] :]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.codec.batches import split_batch
-from pairbus.amqp.codec.sections import MalformedMessage, slice_message
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.engine.engine import (
     BATCH_FORMAT,
     AmqpError,

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.amqp.codec.sections import MalformedMessage, slice_message
-from pairbus.amqp.codec.values import Array, Int, Long, Timestamp
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import Right
 from pairbus.broker.links.management_body import (

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.sections import (
     VALUE,
-    MalformedMessage,
     read_application_properties,
     read_property,
     slice_message,
 )
-from pairbus.amqp.codec.values import Described, Int, Long, Symbol, decode, encode, encode_list
+from pairbus.amqp.codec.types import Described, Int, Long, Symbol
+from pairbus.amqp.codec.values import MalformedMessage, decode, encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
 
 _TICKS_PER_MS: Final = 10_000

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.codec.sections import MalformedMessage
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.engine.engine import AmqpError, Link, Transferred
 from pairbus.broker.entities.descriptions import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation

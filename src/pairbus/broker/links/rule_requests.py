@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from pairbus.amqp.codec.values import Described, Int, Timestamp, ULong
+from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.topic_entities import Filter, RuleDescription
 from pairbus.broker.links.management_body import Context, Refused, Reply, integer, text, wrong

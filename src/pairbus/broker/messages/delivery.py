@@ -6,7 +6,8 @@ from typing import Final
 
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.stamp import stamp, with_property
-from pairbus.amqp.codec.values import Timestamp, encode
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.amqp.codec.values import encode
 from pairbus.broker.messages.mailbox import Lock, guid
 from pairbus.broker.messages.message import Message
 

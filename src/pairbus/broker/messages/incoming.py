@@ -16,7 +16,7 @@ from pairbus.amqp.codec.stamp import (
     STAMPED_KEYS,
     with_application_properties,
     with_property,
-    without_annotations,
+    without_keys,
 )
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import AmqpError
@@ -96,9 +96,7 @@ def _read_annotations(one: Checked) -> None:
         one.partition_key = key
     if not _STAMPED_NAMES.isdisjoint(notes):
         # Of a message that was received and is sent again: these were our own words.
-        parts.annotations, parts.annotation_count = without_annotations(
-            parts.annotations, STAMPED_KEYS
-        )
+        parts.annotations, parts.annotation_count = without_keys(parts.annotations, STAMPED_KEYS)
 
 
 def _is_ping(parts: Parts) -> bool:

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, Parts, section_values
-from pairbus.amqp.codec.stamp import with_property, without_annotations
-from pairbus.amqp.codec.values import Symbol, Timestamp, encode, encode_map
+from pairbus.amqp.codec.stamp import with_property, without_keys
+from pairbus.amqp.codec.types import Symbol, Timestamp
+from pairbus.amqp.codec.values import encode, encode_map
 from pairbus.broker.rules.actions import Changes
 from pairbus.broker.rules.facts import ANNOTATIONS, FIELDS
 from pairbus.broker.rules.plain import to_ms
@@ -43,7 +44,7 @@ def _ttl_ms(value: Any) -> int | None:
 
 def _with_annotations(parts: Parts, system: dict[str, Any]) -> Parts:
     changed = {key: system[name] for name, key in ANNOTATIONS.items() if name in system}
-    raw, count = without_annotations(parts.annotations, frozenset(key.encode() for key in changed))
+    raw, count = without_keys(parts.annotations, frozenset(key.encode() for key in changed))
     for key, value in changed.items():
         if value is not None:
             value = Timestamp(to_ms(value)) if isinstance(value, datetime) else value
@@ -77,7 +78,7 @@ def _with_user_properties(parts: Parts, changes: Changes) -> Parts:
         start, end = span
         pairs = parts.bare[section_values(parts.bare, start, end)[0] : end]
     gone = changes.user_removed.union(changes.user_set)
-    pairs, count = without_annotations(pairs, frozenset(name.encode() for name in gone))
+    pairs, count = without_keys(pairs, frozenset(name.encode() for name in gone))
     for name, value in changes.user_set.items():
         pairs, count = pairs + encode(name) + encode(value), count + 1
     section = bytes((0x00, 0x53, APPLICATION_PROPERTIES)) + encode_map(pairs, count)

@@ -13,13 +13,13 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from pairbus.amqp.codec.sections import (
-    MalformedMessage,
     Parts,
     read_annotations,
     read_application_properties,
     read_property,
 )
-from pairbus.amqp.codec.values import Timestamp
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.broker.rules.errors import EvaluationError
 from pairbus.broker.rules.plain import from_ms, plain
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from math import inf, nan
 from typing import Any, Final
 
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal32,

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.amqp.codec.values import (
+from pairbus.amqp.codec.types import (
     Byte,
     Described,
     Float,
