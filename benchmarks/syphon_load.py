@@ -54,16 +54,15 @@ def _tell(found: dict[str, Any]) -> None:
 
 def _job(options: argparse.Namespace, runner: Any, **settings: Any) -> Any:
     from pairbus.fast.address import Address
-    from pairbus.syphon.discovery import Named
     from pairbus.syphon.job import Job, SyphonOptions
 
     return Job(
         SyphonOptions(
-            primary=Address.from_connection_string(options.primary),
+            primaries={"contoso": Address.from_connection_string(options.primary)},
             secondary=Address.from_connection_string(options.secondary),
         ),
         runner,
-        Named(options.queues),
+        lambda: options.queues,
         **settings,
     )
 
@@ -82,9 +81,9 @@ def on_spark(options: argparse.Namespace) -> None:
 
 
 def in_one_process(options: argparse.Namespace) -> None:
-    from pairbus.syphon.runner import HereRunner
+    from pairbus.syphon.runner import InProcessRunner
 
-    _serve(options, HereRunner())
+    _serve(options, InProcessRunner())
 
 
 def _serve(options: argparse.Namespace, runner: Any) -> None:

@@ -163,16 +163,18 @@ class ServiceBusPair:
         Returns the number of messages that it brought home.
         """
         from pairbus.fast.address import Address
-        from pairbus.syphon.discovery import Named
         from pairbus.syphon.job import Job, SyphonOptions
         from pairbus.syphon.receipts import Outcome
-        from pairbus.syphon.runner import HereRunner
+        from pairbus.syphon.runner import InProcessRunner
 
         options = SyphonOptions(
-            primary=Address.from_connection_string(self.primary.connection_string),
+            primaries={
+                _PRIMARY_NAME: Address.from_connection_string(self.primary.connection_string)
+            },
             secondary=Address.from_connection_string(self.secondary.connection_string),
         )
-        job = Job(options, HereRunner(), Named(self._backlog_queues()))
+        queues = self._backlog_queues()
+        job = Job(options, InProcessRunner(), lambda: queues)
         receipts = job.run(once=True)
         return sum(each.count for each in receipts if each.outcome is Outcome.BROUGHT_HOME)
 

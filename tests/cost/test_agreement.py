@@ -15,10 +15,9 @@ from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient, ai
 from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, SyphonOptions
 from pairbus.syphon.meter import Spending
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 
 SMALL, LARGE = 100, 70_000
 SECONDS = 20.0
@@ -74,7 +73,9 @@ def outage():
             Address.from_connection_string(each.connection_string) for each in (east, west)
         ]
         job = Job(
-            SyphonOptions(primary=addresses[0], secondary=addresses[1]), HereRunner(), Named(queues)
+            SyphonOptions(primaries={"contoso": addresses[0]}, secondary=addresses[1]),
+            InProcessRunner(),
+            lambda: queues,
         )
         job.run(once=True)
         receiver = Spending(since=0.0)

@@ -12,10 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from pairbus.telemetry.prometheus import PrometheusObserver
 from tests.syphon.stage import Stage, backlog_names, numbered
 
@@ -98,7 +97,7 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
                 each(told)
             round_ended.set()
 
-        job = Job(stage.options(), HereRunner(), Named([backlog]), progress=tell)
+        job = Job(stage.options(), InProcessRunner(), lambda: [backlog], progress=tell)
         metrics = SyphonMetrics(spending=job.spending)
         watchers.append(metrics)
         port = metrics.serve(0)

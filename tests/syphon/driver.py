@@ -12,7 +12,6 @@ import sys
 
 from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, RoundEnded, SyphonOptions
 from pairbus.syphon.runner import SparkRunner
 
@@ -21,13 +20,13 @@ PRIMARY, SECONDARY = "PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY"
 
 def main(master: str, chunk: str, *queues: str) -> None:
     options = SyphonOptions(
-        primary=Address.from_connection_string(os.environ[PRIMARY]),
+        primaries={"contoso": Address.from_connection_string(os.environ[PRIMARY])},
         secondary=Address.from_connection_string(os.environ[SECONDARY]),
         chunk=int(chunk),
     )
     with session(master) as spark:
         spark.sparkContext.setLogLevel("OFF")
-        job = Job(options, SparkRunner(spark), Named(queues), progress=_tell)
+        job = Job(options, SparkRunner(spark), lambda: queues, progress=_tell)
         signal.signal(signal.SIGTERM, lambda *_: job.stop())
         print("ready", flush=True)
         job.run()

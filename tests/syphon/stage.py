@@ -76,7 +76,9 @@ class Stage:
 
     def options(self, **settings: Any) -> SyphonOptions:
         return SyphonOptions(
-            primary=self.address(self.primary), secondary=self.address(self.secondary), **settings
+            primaries={"contoso": self.address(self.primary)},
+            secondary=self.address(self.secondary),
+            **settings,
         )
 
     # --- after ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import threading
 import pytest
 from azure.core.exceptions import ServiceRequestError
 
-from pairbus.syphon.discovery import Finder, Listed, Named, backlog_queues, namespace_of
+from pairbus.syphon.discovery import ListedQueues, PeriodicDiscovery, backlog_queues, namespace_of
 
 NAMES = [
     "orders",
@@ -18,7 +18,7 @@ NAMES = [
 
 
 @pytest.mark.req("S-01")
-def test_backlog_queues_are_known_by_their_names_in_the_order_of_their_numbers():
+def test_backlog_queues_are_found_by_name_in_the_order_of_their_numbers():
     assert backlog_queues(NAMES, "contoso") == [
         "Contoso/X-ServiceBus-Transfer/0",
         "contoso/x-servicebus-transfer/2",
@@ -28,10 +28,6 @@ def test_backlog_queues_are_known_by_their_names_in_the_order_of_their_numbers()
 
 def test_several_primaries_may_share_a_secondary():
     assert backlog_queues(NAMES, "fabrikam") == ["fabrikam/x-servicebus-transfer/0"]
-
-
-def test_queues_can_be_named_by_who_may_not_list_them():
-    assert Named(["a", "b"]).queues() == ("a", "b")
 
 
 class Queue:
@@ -47,38 +43,38 @@ class Manager:
         return [Queue(name) for name in self.names]
 
 
-def test_queues_are_listed_anew_each_time():
+def test_each_call_lists_the_queues_again():
     manager = Manager(NAMES[:2])
-    listed = Listed(manager, "contoso")
+    listed = ListedQueues(manager, "contoso")
 
-    assert listed.queues() == ["contoso/x-servicebus-transfer/10"]
+    assert listed() == ["contoso/x-servicebus-transfer/10"]
     manager.names = NAMES[:3]
-    assert len(listed.queues()) == 2
+    assert len(listed()) == 2
 
 
-def test_those_of_primaries_that_were_not_given_are_counted_and_left_alone():
+def test_backlog_queues_of_other_primaries_are_counted_and_ignored():
     names = [*NAMES, "adatum/x-servicebus-transfer/0", "adatum/x-servicebus-transfer/1"]
-    listed = Listed(Manager(names), "Fabrikam", "contoso")
+    listed = ListedQueues(Manager(names), "Fabrikam", "contoso")
 
-    assert listed.queues()[0] == "fabrikam/x-servicebus-transfer/0"
-    assert len(listed.queues()) == 4
+    assert listed()[0] == "fabrikam/x-servicebus-transfer/0"
+    assert len(listed()) == 4
     assert listed.others == {"adatum": 2}
 
 
-def test_the_name_of_a_backlog_queue_says_whose_it_is():
+def test_the_name_of_a_backlog_queue_names_its_primary():
     assert namespace_of(NAMES[3]) == "Contoso"
     assert namespace_of("orders") is None
 
 
 class Slow:
-    """Answers when it is let, and fails when it is told to."""
+    """Answers when the test lets it, with an error if there is one."""
 
     def __init__(self):
         self.may_answer = threading.Event()
         self.asked = 0
         self.error = None
 
-    def queues(self):
+    def __call__(self):
         self.asked += 1
         assert self.may_answer.wait(10)
         if self.error is not None:
@@ -86,32 +82,32 @@ class Slow:
         return ["a"]
 
 
-def answer(finder):
-    return finder.news(is_enough=lambda: False)
+def answer(discovery):
+    return discovery.poll(until=lambda: False)
 
 
-def test_who_looks_for_queues_is_held_up_by_nobody():
+def test_discovery_never_blocks():
     slow = Slow()
-    finder = Finder(slow, every_seconds=60)
+    discovery = PeriodicDiscovery(slow, every_seconds=60)
 
-    assert finder.news() is None
-    assert finder.news(is_enough=lambda: True) is None
+    assert discovery.poll() is None
+    assert discovery.poll(until=lambda: True) is None
     slow.may_answer.set()
-    assert answer(finder) == ["a"]
-    assert finder.news() is None, "it is not time"
+    assert answer(discovery) == ["a"]
+    assert discovery.poll() is None, "it is not due"
     assert slow.asked == 1
-    finder.ask_soon()
-    assert answer(finder) == ["a"]
+    discovery.request()
+    assert answer(discovery) == ["a"]
     assert slow.asked == 2
 
 
-def test_what_goes_wrong_while_looking_for_queues_is_told():
+def test_an_error_of_discovery_is_raised_by_poll():
     slow = Slow()
     slow.may_answer.set()
     slow.error = ServiceRequestError("nobody is there")
-    finder = Finder(slow, every_seconds=0)
+    discovery = PeriodicDiscovery(slow, every_seconds=0)
 
     with pytest.raises(ServiceRequestError, match="nobody is there"):
-        answer(finder)
+        answer(discovery)
     slow.error = None
-    assert answer(finder) == ["a"]
+    assert answer(discovery) == ["a"]

@@ -24,7 +24,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 import pairbus
 from pairbus.client.route.envelope import ALIASES
 from pairbus.fast.address import Address
-from pairbus.syphon.discovery import Listed
+from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job, SyphonOptions
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import SparkRunner
@@ -216,11 +216,11 @@ def test_what_was_sent_in_an_outage_comes_home_as_if_there_had_been_none(
     primary.start()
     job = Job(
         SyphonOptions(
-            primary=Address.from_connection_string(primary.connection_string()),
+            primaries={"contoso": Address.from_connection_string(primary.connection_string())},
             secondary=Address.from_connection_string(secondary.connection_string()),
         ),
         SparkRunner(spark),
-        Listed(secondary.admin, "contoso"),
+        ListedQueues(secondary.admin, "contoso"),
     )
 
     receipts = job.run(once=True)

@@ -8,11 +8,11 @@ from pyarrow import parquet
 
 from pairbus.broker import Broker
 from pairbus.fast.address import Address
-from pairbus.syphon.discovery import Listed, Named
+from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
 
 QUEUES = backlog_names(3)
@@ -37,8 +37,8 @@ def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
     rounds = []
     job = Job(
         stage.options(),
-        HereRunner(),
-        Named(QUEUES),
+        InProcessRunner(),
+        lambda: QUEUES,
         ledger=ParquetLedger(tmp_path),
         progress=rounds.append,
     )
@@ -59,7 +59,7 @@ def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
 def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(stage, begins_with_a_round):
     ended = threading.Event()
     options = stage.options(begins_with_a_round=begins_with_a_round)
-    job = Job(options, HereRunner(), Named(QUEUES), progress=lambda _: ended.set())
+    job = Job(options, InProcessRunner(), lambda: QUEUES, progress=lambda _: ended.set())
     thread = threading.Thread(target=job.run)
     thread.start()
     try:
@@ -88,7 +88,7 @@ def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
         if len(rounds) == 1:
             fault.clear()
 
-    job = Job(stage.options(), HereRunner(), Named(QUEUES), progress=progress)
+    job = Job(stage.options(), InProcessRunner(), lambda: QUEUES, progress=progress)
     receipts = job.run(once=True)
 
     assert count(receipts, Outcome.BROUGHT_HOME) == 2
@@ -98,7 +98,7 @@ def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
 def test_once_says_what_is_left_where_a_destination_stays_down(stage, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 2)
     stage.divert(["a"])
-    job = Job(stage.options(), HereRunner(), Named(QUEUES))
+    job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
 
     with stage.primary.faults.throttle(entity="orders"):
         assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 0
@@ -114,12 +114,12 @@ def test_once_waits_for_what_others_have_locked_and_says_so_in_the_end(stage, mo
     with stage.client(stage.secondary) as client:
         receiver = client.receiver(QUEUES[0], credit=1, at_most=1)
         locked = receiver.receive(1, max_wait_seconds=5)
-        job = Job(stage.options(), HereRunner(), Named(QUEUES))
+        job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         job.run(once=True)
         assert job.left == f"messages are left that others have locked, in {QUEUES[0]}"
 
         receiver.release(locked)
-        job = Job(stage.options(), HereRunner(), Named(QUEUES))
+        job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 1
         assert job.left == ""
 
@@ -128,23 +128,24 @@ def test_queues_that_appear_later_are_found(brokers):
     with ServiceBusAdministrationClient.from_connection_string(
         brokers[1].connection_string, connection_verify=str(brokers[1].ca_file)
     ) as manager:
-        listed = Listed(manager, "contoso")
-        assert listed.queues() == QUEUES
+        listed = ListedQueues(manager, "contoso")
+        assert listed() == QUEUES
         manager.create_queue("contoso/x-servicebus-transfer/3")
         manager.create_queue("other/x-servicebus-transfer/0")
 
-        assert listed.queues() == [*QUEUES, "contoso/x-servicebus-transfer/3"]
+        assert listed() == [*QUEUES, "contoso/x-servicebus-transfer/3"]
 
 
 def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
     stage.divert(["a"])
     wrong = stage.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=A")
     settings = SyphonOptions(
-        primary=Address.from_connection_string(wrong), secondary=stage.address(stage.secondary)
+        primaries={"contoso": Address.from_connection_string(wrong)},
+        secondary=stage.address(stage.secondary),
     )
 
     with pytest.raises(SyphonError, match="Send claim; nothing was lost"):
-        Job(settings, HereRunner(), Named(QUEUES)).run(once=True)
+        Job(settings, InProcessRunner(), lambda: QUEUES).run(once=True)
 
     assert stage.free() == ["a"]
 
@@ -171,7 +172,7 @@ class Disk:
 def test_a_ledger_that_cannot_be_written_holds_up_no_message(stage, caplog, failures):
     stage.divert(numbered(5))
     disk = Disk(failures)
-    job = Job(stage.options(), HereRunner(), Named(QUEUES), ledger=disk)
+    job = Job(stage.options(), InProcessRunner(), lambda: QUEUES, ledger=disk)
 
     receipts = job.run(once=True)
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.drain import drain
 from pairbus.syphon.job import Job
 from pairbus.testing import ManualClock
@@ -44,7 +43,7 @@ class Syphon:
     def __init__(self, stage, queues):
         self.clock = ManualClock(runs=True)
         self.runner = Runner(self.clock)
-        self.job = Job(stage.options(), self.runner, Named(queues), clock=self.clock)
+        self.job = Job(stage.options(), self.runner, lambda: queues, clock=self.clock)
         self.thread = threading.Thread(target=self.job.run)
 
     def wait(self, seconds):

@@ -5,10 +5,9 @@ import threading
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, count, numbered
 
 CONTOSO = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
@@ -29,11 +28,11 @@ class World:
             "fabrikam": self.fabrikam.address(self.fabrikam.primary),
         }
         options = SyphonOptions(
-            primary=primaries | settings.pop("primary", {}),
+            primaries=primaries | settings.pop("primaries", {}),
             secondary=self.contoso.address(self.contoso.secondary),
             **settings,
         )
-        return Job(options, HereRunner(), Named(queues), progress=self.rounds.append)
+        return Job(options, InProcessRunner(), lambda: queues, progress=self.rounds.append)
 
 
 @pytest.fixture
@@ -119,10 +118,10 @@ def test_a_primary_that_refuses_is_named_and_ends_it_only_if_no_other_takes_anyt
     world.fabrikam.divert(numbered(1, "f"))
 
     with pytest.raises(SyphonError, match=r"the primary localhost:\d+ refuses"):
-        world.job(primary=wrong).run(once=True)
+        world.job(primaries=wrong).run(once=True)
 
     world.contoso.divert(numbered(1, "c"))
-    job = world.job(primary=wrong)
+    job = world.job(primaries=wrong)
     job.run(once=True)
     assert "fabrikam: orders is forbidden" in job.left
     assert world.contoso.home() == numbered(1, "c")

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon.discovery import Listed, Named
+from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
 
 BACKLOGS = backlog_names(10)
@@ -33,8 +33,8 @@ class Running:
         self.idle = threading.Event()
         self.job = Job(
             stage.options(round_seconds=ROUND_SECONDS, chunk=10, **settings),
-            HereRunner(),
-            discovery or Named(BACKLOGS),
+            InProcessRunner(),
+            discovery or (lambda: BACKLOGS),
             progress=self._ended,
         )
         self.receipts = []
@@ -136,7 +136,7 @@ def test_a_list_of_queues_that_does_not_come_delays_no_stop(stage, monkeypatch):
             self.has_answered.wait(60)
             return []
 
-    with running(stage, discovery=Listed(Manager(), "contoso")) as syphon:
+    with running(stage, discovery=ListedQueues(Manager(), "contoso")) as syphon:
         assert Manager.asked.wait(20)
         seconds = syphon.stop()
         Manager.has_answered.set()
@@ -162,7 +162,7 @@ def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, caplog):
     stage.divert(numbered(1))
     stuck = Stuck()
     cancel = stuck.cancelled.set
-    job = Job(stage.options(), stuck, Named(BACKLOGS), cancel=cancel, cancel_seconds=0.05)
+    job = Job(stage.options(), stuck, lambda: BACKLOGS, cancel=cancel, cancel_seconds=0.05)
     thread = threading.Thread(target=job.run)
     thread.start()
     assert stuck.running.wait(20)

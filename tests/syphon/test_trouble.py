@@ -18,12 +18,11 @@ from pairbus.broker.entities.descriptions import Policy, Right
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.syphon import drain as drain_module
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.drain import drain
 from pairbus.syphon.job import Job
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Outcome
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from pairbus.testing import ManualClock
 from tests.syphon.backlog import by_hand, encoded
 from tests.syphon.stage import (
@@ -457,7 +456,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
 def test_after_a_stop_in_the_middle_nothing_is_locked_and_the_receipts_add_up(stage, monkeypatch):
     ids = numbered(300)
     stage.divert(ids)
-    job = Job(stage.options(chunk=20, round_seconds=0.05), HereRunner(), Named(BACKLOGS))
+    job = Job(stage.options(chunk=20, round_seconds=0.05), InProcessRunner(), lambda: BACKLOGS)
     after_sends(monkeypatch, 4, job.stop)
 
     receipts = job.run()

@@ -7,9 +7,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import LONG_POLL_SECONDS, Job
-from pairbus.syphon.runner import HereRunner
+from pairbus.syphon.runner import InProcessRunner
 from pairbus.syphon.watch import Tails, Watch
 from pairbus.testing import ManualClock
 from tests.syphon.processes import wait_until
@@ -47,8 +46,8 @@ def test_an_idle_hour_costs_four_receives_for_each_backlog_queue_and_nothing_els
     idle = threading.Event()
     job = Job(
         stage.options(),
-        HereRunner(),
-        Named(BACKLOGS),
+        InProcessRunner(),
+        lambda: BACKLOGS,
         progress=lambda ended: idle.set(),
         clock=clock,
     )

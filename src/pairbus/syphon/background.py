@@ -20,7 +20,6 @@ from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
 from pairbus.spark.session import end_session, local_session
-from pairbus.syphon.discovery import Named
 from pairbus.syphon.job import Job, Ledger, SyphonOptions
 from pairbus.syphon.runner import SparkRunner
 
@@ -48,7 +47,7 @@ class BackgroundSyphon:
 
     def start(self, context: SyphonContext) -> None:
         options = SyphonOptions(
-            primary=address_of(context.primary),
+            primaries={context.namespace: address_of(context.primary)},
             secondary=address_of(context.secondary),
             round_seconds=ROUND_SECONDS,
             # Most clients never have anything diverted: no Python of Spark's is started for that.
@@ -64,7 +63,7 @@ class BackgroundSyphon:
         self._job = Job(
             options,
             SparkRunner(spark),
-            Named(context.backlog_queues),
+            lambda: context.backlog_queues,
             ledger=self._ledger,
             cancel=lambda: self._cancel(spark, group),
             cancel_seconds=CANCEL_SECONDS,

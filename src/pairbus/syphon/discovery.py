@@ -1,4 +1,4 @@
-"""Which backlog queues there are on a secondary namespace, by their names."""
+"""Which backlog queues a secondary namespace has. Their names say which primary they belong to."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+ListQueues = Callable[[], Sequence[str]]
+"""Returns the names of the backlog queues that exist now. Raises AzureError."""
 
 _NAME = re.compile(r"(?P<namespace>.+)/x-servicebus-transfer/(?P<index>\d+)", re.IGNORECASE)
 
 
-class Discovery(Protocol):
-    def queues(self) -> Sequence[str]: ...
-
-
-class Listed:
-    """Those that the administration client lists, of one primary namespace or of several."""
+class ListedQueues:
+    """Lists the backlog queues of some primaries with the administration client of a secondary."""
 
     def __init__(self, manager: Any, *namespaces: str) -> None:
         self._manager = manager
         self._namespaces = namespaces
         self.others: Mapping[str, int] = {}
-        """How many backlog queues of other primaries the last list had, which are left alone."""
+        """Backlog queues of other primaries in the last list: how many, by primary."""
 
-    def queues(self) -> Sequence[str]:
-        listed: Iterable[Any] = self._manager.list_queues()
-        names = [queue.name for queue in listed]
+    def __call__(self) -> list[str]:
+        names = [queue.name for queue in self._manager.list_queues()]
         ours = {namespace.lower() for namespace in self._namespaces}
         self.others = Counter(
             owner
@@ -37,44 +35,39 @@ class Listed:
         return [name for one in self._namespaces for name in backlog_queues(names, one)]
 
 
-class Named:
-    """Those that were named: for who may not list queues."""
+class PeriodicDiscovery:
+    """Lists the queues every so often, in a thread of its own.
 
-    def __init__(self, queues: Sequence[str]) -> None:
-        self._queues = tuple(queues)
-
-    def queues(self) -> Sequence[str]:
-        return self._queues
-
-
-class Finder:
-    """Asks a discovery now and then, in a thread of its own: who does not answer holds up nobody.
-
-    A thread that waits for ever does so alone, and ends with the process.
+    A secondary that does not answer must not hold up the rounds. A thread that waits for it is a
+    daemon, and ends with the process at the latest.
     """
 
-    def __init__(self, discovery: Discovery, *, every_seconds: float) -> None:
-        self._discovery = discovery
+    def __init__(self, list_queues: ListQueues, *, every_seconds: float) -> None:
+        self._list_queues = list_queues
         self._every_seconds = every_seconds
         self._due = 0.0
         self._thread: threading.Thread | None = None
         self._answer: Sequence[str] | BaseException | None = None
 
-    def ask_soon(self) -> None:
+    def request(self) -> None:
+        """List again at the next `poll`."""
         self._due = 0.0
 
-    def news(self, *, is_enough: Callable[[], bool] | None = None) -> Sequence[str] | None:
-        """The queues there are, if that was just found out, else None; raises what the discovery
-        has raised. It is not waited for, but where `is_enough` is given: until that is true."""
+    def poll(self, *, until: Callable[[], bool] | None = None) -> Sequence[str] | None:
+        """Returns the queues if a listing has just ended, and None otherwise.
+
+        With `until`, waits for the listing, but no longer than until that is true. Raises what the
+        listing raised.
+        """
         if self._thread is None:
             if time.monotonic() < self._due:
                 return None
             self._thread = threading.Thread(
-                target=self._ask, name="pairbus-syphon-discovery", daemon=True
+                target=self._run, name="pairbus-syphon-discovery", daemon=True
             )
             self._thread.start()
         while self._thread.is_alive():
-            if is_enough is None or is_enough():
+            if until is None or until():
                 return None
             self._thread.join(0.05)
         self._thread = None
@@ -84,15 +77,15 @@ class Finder:
             raise answer
         return answer
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         try:
-            self._answer = self._discovery.queues()
+            self._answer = self._list_queues()
         except BaseException as error:
             self._answer = error
 
 
 def backlog_queues(names: Iterable[str], namespace: str) -> list[str]:
-    """Of all queues, those of one primary, in the order of their numbers."""
+    """Returns the backlog queues of one primary among `names`, in the order of their numbers."""
     found: list[tuple[int, str]] = []
     for name in names:
         match = _NAME.fullmatch(name)
@@ -102,6 +95,6 @@ def backlog_queues(names: Iterable[str], namespace: str) -> list[str]:
 
 
 def namespace_of(queue: str) -> str | None:
-    """The primary whose backlog queue this is, by its name; None if it is no backlog queue."""
+    """Returns the primary that a backlog queue belongs to; None if this is no backlog queue."""
     match = _NAME.fullmatch(queue)
     return None if match is None else match["namespace"]

@@ -22,11 +22,12 @@ from azure.core.exceptions import AzureError
 
 from pairbus.errors import OptionsError, PairbusError
 from pairbus.fast.address import Address
-from pairbus.syphon.discovery import Discovery, Finder
+from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
 from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Condition, Destination
 from pairbus.syphon.receipts import Outcome, Receipt, merged
+from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Backlogs, Group
 from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
 from pairbus.syphon.window import opening
@@ -59,8 +60,9 @@ class SyphonError(PairbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonOptions:
-    primary: Address | Mapping[str, Address]
-    """Where messages belong. Of several, by the names that their backlog queues have."""
+    primaries: Mapping[str, Address]
+    """Where messages belong, by the primary's name in the paths of its backlog queues. If there is
+    only one, it owns all queues and its name does not matter."""
     secondary: Address
     round_seconds: float = 3.0
     chunk: int = 1000
@@ -77,21 +79,6 @@ class SyphonOptions:
                     f"the connection string of {address.host} is for EntityPath {path!r} only; the "
                     "syphon needs one for the whole namespace"
                 )
-
-    @property
-    def primaries(self) -> Mapping[str, Address]:
-        """A single one may have any name, as its backlog queues may."""
-        return {"": self.primary} if isinstance(self.primary, Address) else self.primary
-
-
-class Runner(Protocol):
-    """Who runs the tasks of a round, wherever."""
-
-    @property
-    def slots(self) -> int: ...
-
-    def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
-        """In the order of the tasks."""
 
 
 class Ledger(Protocol):
@@ -120,7 +107,7 @@ class Job:
         self,
         options: SyphonOptions,
         runner: Runner,
-        discovery: Discovery,
+        list_queues: ListQueues,
         *,
         ledger: Ledger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
@@ -140,7 +127,7 @@ class Job:
         self._backlog = Backlogs(options.primaries, shares=options.shares)
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._finder = Finder(discovery, every_seconds=DISCOVER_SECONDS)
+        self._discovery = PeriodicDiscovery(list_queues, every_seconds=DISCOVER_SECONDS)
         self._is_listed = False
         self._begins_with_a_round = options.begins_with_a_round
         self.spending = Spending(since=clock())
@@ -382,7 +369,7 @@ class Job:
     def _discover(self) -> None:
         """The first time it is waited for."""
         try:
-            found = self._finder.news(is_enough=None if self._is_listed else self._stopping.is_set)
+            found = self._discovery.poll(until=None if self._is_listed else self._stopping.is_set)
         except AzureError as error:
             if not self._is_listed:
                 raise SyphonError(
@@ -407,7 +394,7 @@ class Job:
             return
         if not self._backlog.queues:
             self._stopping.wait(TROUBLE_SECONDS)
-            self._finder.ask_soon()
+            self._discovery.request()
             return
         idle = [queue for queue in self._backlog.queues if queue not in pending]
         try:

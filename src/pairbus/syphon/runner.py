@@ -1,15 +1,24 @@
-"""Runs the tasks of a round on Spark."""
+"""Runs the tasks of a round: on Spark, or in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pairbus.syphon.drain import Drained, DrainTask, drain
 
 
+class Runner(Protocol):
+    @property
+    def slots(self) -> int:
+        """How many tasks can run at the same time."""
+
+    def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
+        """Returns the results in the order of the tasks."""
+
+
 class SparkRunner:
-    """With a SparkSession, local or of a cluster. Tasks travel as data that no plan shows."""
+    """Runs tasks on a SparkSession, local or of a cluster."""
 
     def __init__(self, spark: Any) -> None:
         self._context = spark.sparkContext
@@ -20,13 +29,14 @@ class SparkRunner:
 
     def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
         self._context.setJobDescription(f"syphon: a round of {len(tasks)} tasks")
+        # Tasks hold credentials. As data of an RDD they appear in no plan and on no page of Spark.
         rdd = self._context.parallelize(list(tasks), len(tasks))
         results: list[Drained] = rdd.mapPartitions(_drain_each).collect()
         return results
 
 
-class HereRunner:
-    """In this process, one task after the other: for tests, and to measure what Spark costs."""
+class InProcessRunner:
+    """Runs tasks in this process, one after the other: for tests, and to measure Spark's share."""
 
     slots = 1
 

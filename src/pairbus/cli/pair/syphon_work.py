@@ -23,7 +23,7 @@ from pairbus.errors import ConfigError, NamespaceError, OptionsError
 from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
 from pairbus.spark.needs import require_spark
-from pairbus.syphon.discovery import Listed
+from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job, RoundEnded, SyphonError, SyphonOptions
 from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.metrics import SyphonMetrics
@@ -60,7 +60,7 @@ def run(wanted: Wanted) -> None:
     if wanted.metrics_port is not None and importlib.util.find_spec("prometheus_client") is None:
         raise OptionsError("metrics need prometheus-client, not installed: pairbus[prometheus]")
     options = SyphonOptions(
-        primary={name: _address(primary) for name, primary in primaries.items()},
+        primaries={name: _address(primary) for name, primary in primaries.items()},
         secondary=_address(secondary),
         round_seconds=ROUND_SECONDS,
         shares=wanted.shares,
@@ -68,7 +68,7 @@ def run(wanted: Wanted) -> None:
     )
     ledger = None if wanted.ledger is None else ParquetLedger(wanted.ledger)
     with _manager(secondary) as manager:
-        discovery = Listed(manager, *primaries)
+        discovery = ListedQueues(manager, *primaries)
         queues = _found(discovery, secondary)
         show = show_for(as_json=wanted.as_json, count=lambda: _left(secondary, tuple(primaries)))
         try:
@@ -172,10 +172,10 @@ def _manager(secondary: Target) -> ServiceBusAdministrationClient:
     )
 
 
-def _found(discovery: Listed, secondary: Target) -> list[str]:
+def _found(discovery: ListedQueues, secondary: Target) -> list[str]:
     """Before Spark is started, which takes a while: may we, and is anybody there?"""
     try:
-        return list(discovery.queues())
+        return discovery()
     except AzureError as error:
         raise NamespaceError(
             f"the queues of the secondary {secondary.address} cannot be listed: "
@@ -188,7 +188,7 @@ def _left(secondary: Target, namespaces: tuple[str, ...]) -> Left:
     called by another thread."""
     left: Left = {}
     with suppress(AzureError), _manager(secondary) as manager:
-        for queue in Listed(manager, *namespaces).queues():
+        for queue in ListedQueues(manager, *namespaces)():
             counts = manager.get_queue_runtime_properties(queue)
             left[queue] = (
                 counts.active_message_count or 0,
