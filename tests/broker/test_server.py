@@ -15,14 +15,9 @@ from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from pairbus.broker.entities.descriptions import (
-    DEFAULT_KEY,
-    Limits,
-    NamespaceOptions,
-    Policy,
-    QueueDescription,
-    Right,
-)
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.server import Endpoint, Server
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 

@@ -19,13 +19,13 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import NamespaceOptions
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.links import management
 from pairbus.broker.links.request_codec import Request
-from pairbus.broker.messages.incoming import Incoming
-from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, Kind
-from pairbus.broker.messages.message import MAILBOX_SHIFT
+from pairbus.broker.message import MAILBOX_SHIFT
+from pairbus.broker.messages.incoming import IncomingMessage
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind
+from pairbus.broker.namespace import Namespace
 from pairbus.testing import ManualClock
 
 _MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10
@@ -95,7 +95,7 @@ class StillLoop(asyncio.SelectorEventLoop):
 class Receiver:
     """A link that takes messages while it has credit, and keeps the locks."""
 
-    def __init__(self, queue, kind=Kind.MAIN, *, credit=0):
+    def __init__(self, queue, kind=MailboxKind.MAIN, *, credit=0):
         self.queue = queue
         self.mailbox = queue.mailboxes[kind]
         self.credit = credit
@@ -112,7 +112,7 @@ class Receiver:
 
     def deliver(self, message, *, now_ms):
         self.credit -= 1
-        self.locks.append(self.queue.lock(self.mailbox, message, self, now_ms=now_ms))
+        self.locks.append(self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms))
 
     def session_lost(self):
         self.has_lost_session = True
@@ -123,7 +123,7 @@ class Receiver:
     def session_granted(self, session_id, *, now_ms):
         until_ms = now_ms + self.queue.lock_ms
         self.session = self.mailbox.sessions.hold(session_id, self, until_ms=until_ms)
-        self.mailbox.attach(self)
+        self.mailbox.attach()
 
     def session_timed_out(self):
         self.has_lost_session = True
@@ -131,7 +131,7 @@ class Receiver:
     def flow(self, credit):
         """More credit, as a client grants it."""
         self.credit += credit
-        self.mailbox.hunger(self)
+        self.mailbox.has_credit(self)
         self.queue.pump(self.mailbox, now_ms=self.queue.namespace.now_ms())
 
     def close(self):
@@ -140,7 +140,7 @@ class Receiver:
         self.mailbox.detach(self)
         if session is not None:
             now_ms = self.queue.namespace.now_ms()
-            self.queue.let_session_go(session, has_lapsed=False, now_ms=now_ms)
+            self.queue.release_session(session, has_expired=False, now_ms=now_ms)
 
 
 class World:
@@ -262,7 +262,7 @@ class World:
     def submit(self, *messages, to="q"):
         """Hand over a batch without waiting: what was answered at once, and who will be told."""
         told = []
-        batch = [Incoming(slice_message(data), len(data)) for data in messages]
+        batch = [IncomingMessage(slice_message(data), len(data)) for data in messages]
         return self.queue(to).enqueue(batch, told.append, now_ms=self.now_ms), told
 
     def send(self, *messages, to="q"):
@@ -275,10 +275,10 @@ class World:
         assert len(told) == 1
         return told[0] or result
 
-    def receive(self, count=1, *, of="q", kind=Kind.MAIN):
+    def receive(self, count=1, *, of="q", kind=MailboxKind.MAIN):
         """A receiver that came, took up to `count` messages under lock, and went."""
         receiver = Receiver(self.queue(of), kind, credit=0)
-        receiver.mailbox.attach(receiver)
+        receiver.mailbox.attach()
         receiver.flow(count)
         self.flush()  # what had expired is cleared away meanwhile
         receiver.mailbox.detach(receiver)
@@ -291,7 +291,7 @@ class World:
             receiver.flow(credit)
         return receiver
 
-    def start_settling(self, lock, settlement, *, of="q", kind=Kind.MAIN, **words):
+    def start_settling(self, lock, settlement, *, of="q", kind=MailboxKind.MAIN, **words):
         queue, told = self.queue(of), []
         mailbox = queue.mailboxes[kind]
         if mailbox.valid_lock(lock.token, now_ms=self.now_ms) is not lock:
@@ -299,14 +299,14 @@ class World:
         queue.settle(mailbox, lock, settlement, told.append, now_ms=self.now_ms, **words)
         return told
 
-    def settle(self, lock, settlement, *, of="q", kind=Kind.MAIN, **words):
+    def settle(self, lock, settlement, *, of="q", kind=MailboxKind.MAIN, **words):
         """What the settler is told: None, an error, or that the lock is lost."""
         told = self.start_settling(lock, settlement, of=of, kind=kind, **words)
         self.flush()
         assert len(told) == 1
         return told[0]
 
-    def ask(self, operation, body, *, of="q", kind=Kind.MAIN, holder=None, wait=True):
+    def ask(self, operation, body, *, of="q", kind=MailboxKind.MAIN, holder=None, wait=True):
         """The answer of `$management`, asked by the connection that has `holder`'s link."""
         queue, answers = self.queue(of), []
         context = management.Context(
@@ -338,7 +338,7 @@ class World:
             self._eye[1].close()
             self._eye = None
 
-    def rows(self, *, of="q", kind=Kind.MAIN, columns="state, delivery_count"):
+    def rows(self, *, of="q", kind=MailboxKind.MAIN, columns="state, delivery_count"):
         """Of a mailbox's messages, by sequence number, read by somebody else from the file."""
         mailbox_id = self.queue(of).mailboxes[kind].counters.mailbox_id
         low = mailbox_id << MAILBOX_SHIFT
@@ -348,7 +348,7 @@ class World:
         )
         return {row[0]: row[1:] if len(row) > 2 else row[1] for row in found}
 
-    def sequences(self, *, of="q", kind=Kind.MAIN):
+    def sequences(self, *, of="q", kind=MailboxKind.MAIN):
         return list(self.rows(of=of, kind=kind))
 
     def check_counters(self):

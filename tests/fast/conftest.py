@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.broker import Broker, Policy, QueueDescription, Right, TopicDescription
-from pairbus.broker.entities.descriptions import default_policy
+from pairbus.broker.entities.policies import default_policy
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.testing import ManualClock

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
-from pairbus.broker.entities.descriptions import DEFAULT_KEY, DEFAULT_POLICY_NAME, default_policy
+from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME, default_policy
 from pairbus.broker.links.tokens import make_token
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient

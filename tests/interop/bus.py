@@ -12,7 +12,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, TransportType
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import Policy, Right, default_policy
+from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.testing import ManualClock
 from tests.interop.shells import Shell
 

@@ -32,7 +32,7 @@ from azure.servicebus.management import (
 )
 
 from pairbus.broker import Broker, NamespaceOptions, Policy, Right
-from pairbus.broker.entities.descriptions import default_policy
+from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
 from tests.interop.bus import POLICIES
 from tests.interop.shells import AsyncioShell, Blocking, Shell

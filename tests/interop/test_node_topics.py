@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import EntityDescription
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,

@@ -26,15 +26,17 @@ from azure.servicebus.exceptions import (
 
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.broker import QueueDescription
-from pairbus.broker.entities.descriptions import EntityDescription, Policy, Right, Status
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
+    Status,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
-from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.rules import FalseFilter
 from pairbus.errors import ConfigError
 from tests.interop.bus import Bus, take
@@ -266,7 +268,7 @@ def commits(place: Place) -> int:
                 )
         else:
             for _ in range(5):
-                batch = [Incoming(slice_message(data), len(data))]
+                batch = [IncomingMessage(slice_message(data), len(data))]
                 entity.enqueue(batch, lambda error: None, now_ms=now_ms)
 
     on_the_broker(place.bus.broker, work)

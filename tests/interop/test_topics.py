@@ -22,8 +22,7 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from pairbus.broker.entities.descriptions import Status
-from pairbus.broker.entities.topic_entities import SubscriptionDescription
+from pairbus.broker.entities.descriptions import Status, SubscriptionDescription
 from pairbus.broker.rules import CorrelationFilter, FalseFilter
 from tests.interop.bus import take
 from tests.interop.topics import Topic, change, make, remove, rule

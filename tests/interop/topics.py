@@ -14,14 +14,14 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import EntityDescription
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
 from tests.interop.bus import Bus
 

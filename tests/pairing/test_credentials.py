@@ -9,7 +9,7 @@ import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import TransportType
 
-from pairbus.broker.entities.descriptions import default_policy
+from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
 from pairbus.events import FailedBack
 from tests.pairing.namespaces import with_token

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from tests.spark.world import KEY, VARIABLE, Bus
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.codec.types import Symbol
 from pairbus.amqp.codec.values import encode
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages.delivery import stamped
-from pairbus.broker.messages.incoming import Checked, Incoming, check, to_message
+from pairbus.broker.message import stamped
+from pairbus.broker.messages.incoming import IncomingMessage, check, to_message
 from pairbus.broker.messages.lifecycle import times_at_enqueue
-from pairbus.broker.messages.mailbox import Lock, Tokens
+from pairbus.broker.messages.mailbox import LockTokens
 from pairbus.client.sdk.messages import diverted
 
 ENQUEUED_MS = 1_800_000_000_000
@@ -43,15 +43,15 @@ def delivered(
     partition_id: int | None = None,
 ) -> bytes:
     """As a receiver would get what was sent to a queue."""
-    one = check(Incoming(slice_message(data), len(data)), queue, Tokens())
-    assert isinstance(one, Checked), one
+    one = IncomingMessage(slice_message(data), len(data))
+    assert check(one, queue, LockTokens()) is None
     times = times_at_enqueue(queue, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=ENQUEUED_MS)
     message = to_message(
         one, SEQUENCE, times, enqueued_sequence=SEQUENCE - 1, partition_id=partition_id
     )
     message.delivery_count = delivery_count
-    lock = Lock(bytes(range(16)), message, ENQUEUED_MS + 60_000, None, None)
-    return stamped(message, lock if is_locked else None)
+    message.lock = bytes(range(16))
+    return stamped(message, locked_until_ms=ENQUEUED_MS + 60_000 if is_locked else None)
 
 
 def backlogged(

@@ -17,7 +17,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.cli.main import main
 from pairbus.client.sdk.messages import diverted
 from pairbus.syphon.report import files_of

@@ -14,7 +14,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.codec.types import Int, Symbol
 from pairbus.broker import Broker, QueueDescription
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.syphon import drain as drain_module

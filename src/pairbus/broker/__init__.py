@@ -1,6 +1,6 @@
-"""A Service Bus of our own, in one process: for tests, for laptops, and for either of a pair.
+"""A local Service Bus in one process: for tests, for development, and as either half of a pair.
 
-The names below are loaded when they are first used, so that importing the package costs nothing.
+The names below are imported on first use, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ if TYPE_CHECKING:
     from pairbus.broker.broker import Broker
     from pairbus.broker.entities.config import load_config
     from pairbus.broker.entities.descriptions import (
-        Limits,
-        NamespaceOptions,
-        Policy,
         QueueDescription,
-        Right,
-        Status,
-    )
-    from pairbus.broker.entities.topic_entities import (
         RuleDescription,
+        Status,
         SubscriptionDescription,
         TopicDescription,
         subscription_path,
     )
+    from pairbus.broker.entities.options import Limits, NamespaceOptions
+    from pairbus.broker.entities.policies import Policy, Right
     from pairbus.broker.rules import (
         CorrelationFilter,
         FalseFilter,
@@ -56,32 +52,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(
-        ("TopicDescription", "SubscriptionDescription", "subscription_path", "RuleDescription"),
-        "entities.topic_entities",
+    "broker": ("Broker",),
+    "entities.config": ("load_config",),
+    "entities.descriptions": (
+        "QueueDescription",
+        "RuleDescription",
+        "Status",
+        "SubscriptionDescription",
+        "TopicDescription",
+        "subscription_path",
     ),
-    **dict.fromkeys(
-        ("TrueFilter", "FalseFilter", "CorrelationFilter", "SqlFilter", "SqlAction"), "rules"
-    ),
-    "Broker": "broker",
-    "Endpoint": "server",
-    "Server": "server",
-    "load_config": "entities.config",
+    "entities.options": ("Limits", "NamespaceOptions"),
+    "entities.policies": ("Policy", "Right"),
+    "rules": ("CorrelationFilter", "FalseFilter", "SqlAction", "SqlFilter", "TrueFilter"),
+    "server": ("Endpoint", "Server"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from pairbus.errors import requires_extra
-
-    with requires_extra("pairbus.broker", "broker"):
-        home = import_module(f"{__name__}.{_HOMES.get(name, 'entities.descriptions')}")
-    value = getattr(home, name)
-    globals()[name] = value
-    return value
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -19,13 +19,11 @@ from typing import Final, Self
 
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
-    Limits,
-    NamespaceOptions,
-    Policy,
     QueueDescription,
-    default_policy,
+    topics_from_names,
 )
-from pairbus.broker.entities.shorthand import described_topics
+from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.policies import Policy, default_policy
 from pairbus.broker.faults import Faults
 from pairbus.broker.server import Endpoint, Server
 from pairbus.cost.meter import Meter
@@ -72,7 +70,7 @@ class Broker:
                         q if isinstance(q, QueueDescription) else QueueDescription(name=q)
                         for q in queues
                     ],
-                    topics=described_topics(topics),
+                    topics=topics_from_names(topics),
                     policies=(default_policy(),) if policies is None else tuple(policies),
                     data=None if data is None else Path(data),
                     limits=limits or Limits(),

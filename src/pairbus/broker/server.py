@@ -15,9 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pairbus.broker.entities.descriptions import DEFAULT_KEY, NamespaceOptions, Policy, Right
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.faults import Faults
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.certificates import FOLDER, Certificates
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up

@@ -23,7 +23,7 @@ def parse_span(text: str, option: str) -> timedelta:
         if seconds <= _SECONDS_MAX:
             return timedelta(seconds=seconds)
     elif text.strip()[:1] in ("P", "p"):
-        from pairbus.broker.entities.descriptions import parse_duration
+        from pairbus.broker.entities.durations import parse_duration
 
         try:
             return parse_duration(text.strip().upper())

@@ -15,7 +15,7 @@ from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import ACCEPTED, OutcomeKind
 from pairbus.amqp.sasl import SaslClient
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import DEFAULT_KEY, DEFAULT_POLICY_NAME
+from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME
 from tests.amqp.client.clientpair import as_tuple
 
 MESSAGE = b"\x00\x53\x77" + encode("hello")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
 from tests.broker.admin.site import HOST, NOW, ROOT, SENDER, token
 

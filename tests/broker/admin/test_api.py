@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from pairbus.broker.admin.atom import ATOM, SERVICE_BUS
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 from tests.broker.admin.site import wrapped
 
 QUEUE = "<QueueDescription/>"
@@ -314,10 +314,13 @@ def test_a_page_is_refused_with(site, query):
 def test_counts_are_those_of_the_mailboxes(site):
     site.queue("q")
     queue = site.namespace.find("q")
-    main, dead = queue.mailboxes[Kind.MAIN].counters, queue.mailboxes[Kind.DEAD_LETTER].counters
+    main, dead = (
+        queue.mailboxes[MailboxKind.MAIN].counters,
+        queue.mailboxes[MailboxKind.DEAD_LETTER].counters,
+    )
     main.active, main.deferred, main.scheduled, main.bytes = 3, 2, 5, 700
     dead.active, dead.bytes = 7, 77
-    queue.mailboxes[Kind.TRANSFER_DEAD_LETTER].counters.active = 11
+    queue.mailboxes[MailboxKind.TRANSFER_DEAD_LETTER].counters.active = 11
     site.now += 60
     queue.accessed_ms = site.namespace.now_ms()
 

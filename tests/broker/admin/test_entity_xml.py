@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from pairbus.broker.entities.descriptions import INFINITE, Status
+from pairbus.broker.entities.descriptions import Status
+from pairbus.broker.entities.durations import INFINITE
 from tests.broker.admin.site import HOST, SERVICE_BUS
 
 INFINITY = "P10675199DT2H48M5.4775807S"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pairbus.broker.entities.descriptions import Policy
+from pairbus.broker.entities.policies import Policy
 from tests.broker.admin.site import SERVICE_BUS, token
 
 KEYS = ("a2V5", "b3RoZXI=")

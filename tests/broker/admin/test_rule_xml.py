@@ -10,7 +10,7 @@ from pairbus.broker.admin import atom
 from pairbus.broker.admin import rule_xml as rules
 from pairbus.broker.admin.atom import INSTANCE, SERVICE_BUS
 from pairbus.broker.admin.errors import Refused
-from pairbus.broker.entities.topic_entities import RuleDescription
+from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.admin.site import wrapped
 

@@ -4,7 +4,8 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker.entities.config import load_config
-from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, Status
+from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.durations import INFINITE
 from pairbus.errors import ConfigError
 
 # The shape of the file that the official emulator ships, without its topic.

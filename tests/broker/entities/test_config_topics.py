@@ -12,8 +12,8 @@ from pairbus.broker.entities.config import (
     TOPIC_PROPERTIES,
     load_config,
 )
-from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
+    QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,

@@ -6,20 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.descriptions import (
+from pairbus.broker.entities.descriptions import QueueDescription, check_name
+from pairbus.broker.entities.durations import (
     INFINITE,
-    QUEUE_SETTINGS,
-    Limits,
-    NamespaceOptions,
-    Policy,
-    QueueDescription,
-    Right,
-    check_name,
-    default_policy,
     format_duration,
     milliseconds,
     parse_duration,
 )
+from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import BrokerError, ConfigError
 
 DURATIONS = {
@@ -101,8 +96,6 @@ def test_the_defaults_are_those_of_the_service():
     assert queue.auto_delete_on_idle == INFINITE
     assert queue.max_message_size_in_kilobytes == 256
     assert queue.enable_batched_operations
-    assert {"lock_duration", "forward_to"} <= QUEUE_SETTINGS
-    assert "name" not in QUEUE_SETTINGS
 
 
 BEYOND = {

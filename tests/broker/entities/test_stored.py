@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, Status
-from pairbus.broker.entities.stored import FIXED, changed_for_good, from_stored, to_stored
+from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.durations import INFINITE
+from pairbus.broker.entities.stored import FIXED, changed_fixed_setting, from_stored, to_stored
 
 
 def durations(low, high):
@@ -66,13 +67,13 @@ def test_a_setting_that_is_not_known_is_an_error_that_names_it():
 def test_what_cannot_be_changed_is_named(name):
     old = QueueDescription(name="q")
 
-    assert changed_for_good(old, QueueDescription(name="q", **{name: True})) == name
-    assert changed_for_good(QueueDescription(name="q", **{name: True}), old) == name
+    assert changed_fixed_setting(old, QueueDescription(name="q", **{name: True})) == name
+    assert changed_fixed_setting(QueueDescription(name="q", **{name: True}), old) == name
 
 
 def test_everything_else_can_be_changed():
     old = QueueDescription(name="q")
     new = QueueDescription(name="q", lock_duration=timedelta(seconds=5), max_delivery_count=1)
 
-    assert changed_for_good(old, new) is None
-    assert changed_for_good(old, old) is None
+    assert changed_fixed_setting(old, new) is None
+    assert changed_fixed_setting(old, old) is None

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
     DEFAULT_RULE,
     RULES_MAX,
     RuleDescription,

@@ -6,14 +6,14 @@ import pytest
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
 from pairbus.amqp.codec.types import Array, Long, Timestamp
-from pairbus.broker.entities.descriptions import QueueDescription, Right
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.links import management
-from pairbus.broker.messages.lifecycle import Kind, Settlement
-from pairbus.broker.messages.mailbox import guid
-from pairbus.broker.messages.message import State
+from pairbus.broker.message import State, guid
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
 
-DEAD = Kind.DEAD_LETTER
+DEAD = MailboxKind.DEAD_LETTER
 ANY_SESSION = 253_402_300_800_000
 NOT_FOUND = "com.microsoft:message-not-found"
 LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -44,7 +44,7 @@ def refusal(answer):
     return answer.status, answer.error.condition
 
 
-def defer(world, *, count=1, kind=Kind.MAIN):
+def defer(world, *, count=1, kind=MailboxKind.MAIN):
     for lock in world.receive(count, kind=kind):
         world.settle(lock, Settlement.DEFER, kind=kind)
 
@@ -147,7 +147,7 @@ def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
 def test_nothing_is_scheduled_in_a_dead_letter_queue(operation):
     refused = management.refusal_of_kind(operation, DEAD, "q")
 
-    assert management.refusal_of_kind(operation, Kind.MAIN, "q") is None
+    assert management.refusal_of_kind(operation, MailboxKind.MAIN, "q") is None
     assert (refused is not None) == ("schedule" in operation)
 
 

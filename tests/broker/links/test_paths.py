@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.broker.links.paths import Path, parse
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 
-MAIN, DEAD, TRANSFER = Kind.MAIN, Kind.DEAD_LETTER, Kind.TRANSFER_DEAD_LETTER
+MAIN, DEAD, TRANSFER = MailboxKind.MAIN, MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
 
 SPELLINGS = {
     "orders": ("orders", MAIN, False),
@@ -56,7 +56,7 @@ NAMES = st.from_regex(
 
 @given(
     NAMES,
-    st.sampled_from(Kind),
+    st.sampled_from(MailboxKind),
     st.booleans(),
     st.sampled_from(["", "/", "amqps://h:1/", "sb://x.y/"]),
 )

@@ -6,9 +6,8 @@ import pytest
 
 from pairbus.amqp.codec.types import Described, Timestamp, ULong
 from pairbus.amqp.codec.values import decode, encode
-from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.entities.topic_entities import RULES_MAX
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.entities.descriptions import RULES_MAX, QueueDescription
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.messages.topic_world import at, bodies, rule, sub, topic
 from tests.broker.world import encoded
@@ -269,4 +268,4 @@ def test_a_page_that_makes_no_sense_is_refused(world, skip, top):
 def test_rules_can_be_managed_at_the_dead_letters_address_too(world):
     body = {"rule-name": "new", "rule-description": sql("1=1")}
 
-    assert world.ask("add-rule", body, of=SUB, kind=Kind.DEAD_LETTER).status == 200
+    assert world.ask("add-rule", body, of=SUB, kind=MailboxKind.DEAD_LETTER).status == 200

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import (
     NEVER,
     Grant,

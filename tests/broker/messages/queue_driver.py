@@ -11,15 +11,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, milliseconds
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.entities.durations import INFINITE, milliseconds
 from pairbus.broker.messages import window as window_module
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.messages.plain_queue import PlainQueue
 from tests.broker.world import World, application_properties, encoded, scratch_folder
 
 LOCK_MS = 30_000
 DELIVERIES_MAX = 2
-KINDS = {"main": Kind.MAIN, "dead": Kind.DEAD_LETTER}
+KINDS = {"main": MailboxKind.MAIN, "dead": MailboxKind.DEAD_LETTER}
 
 
 class QueueDriver(RuleBasedStateMachine):

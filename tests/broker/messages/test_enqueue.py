@@ -9,12 +9,11 @@ from pairbus.amqp.codec.sections import message_id, read_annotations, read_prope
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.messages.delivery import stamped
-from pairbus.broker.messages.lifecycle import Kind, Settlement
-from pairbus.broker.messages.message import State
+from pairbus.broker.message import State, stamped
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded, ping
 
-DEAD, TRANSFER = Kind.DEAD_LETTER, Kind.TRANSFER_DEAD_LETTER
+DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
 ABSOLUTE_EXPIRY_TIME = 8
 
 
@@ -228,7 +227,7 @@ def test_a_refused_batch_leaves_no_ids_behind(make_world):
 def test_a_ping_is_accepted_and_leaves_no_trace(make_world):
     world = make_world(queue(dead_lettering_on_message_expiration=True))
     receiver = Receiver(world.queue())
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     receiver.flow(5)
 
     assert isinstance(world.send(ping()), list)
@@ -475,7 +474,7 @@ def test_the_expiry_is_written_where_receivers_look_for_it(world):
     lock = world.receive()[0]
     stored = lock.message
 
-    parts = slice_message(stamped(stored, lock))
+    parts = slice_message(stamped(stored, locked_until_ms=lock.until_ms))
     expiry = read_property(parts.bare, parts.properties, ABSOLUTE_EXPIRY_TIME)
     assert expiry == stored.enqueued_ms + 60_000
     assert stored.ttl_ms == 60_000

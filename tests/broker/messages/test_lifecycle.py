@@ -7,24 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import INFINITE, QueueDescription, Status
+from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.durations import INFINITE
+from pairbus.broker.message import Message, State
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import (
     REASON_DELIVERIES,
     REASON_EXPIRED,
-    Bury,
+    DeadLetter,
     Defer,
-    Kind,
+    MailboxKind,
+    MakeAvailable,
     Refuse,
     Remove,
-    Return,
     Settlement,
     Times,
 )
-from pairbus.broker.messages.message import Message, State
 
 NOW = 1_800_000_000_000
-MAIN, DEAD_LETTER, TRANSFER = Kind.MAIN, Kind.DEAD_LETTER, Kind.TRANSFER_DEAD_LETTER
+MAIN, DEAD_LETTER, TRANSFER = (
+    MailboxKind.MAIN,
+    MailboxKind.DEAD_LETTER,
+    MailboxKind.TRANSFER_DEAD_LETTER,
+)
 
 
 def queue(**settings):
@@ -189,23 +194,31 @@ COMPLETE, ABANDON, DEFER, DEAD, RELEASE = (
     Settlement.DEAD_LETTER,
     Settlement.RELEASE,
 )
-TOO_OFTEN = Bury(REASON_DELIVERIES, "Message could not be consumed after 3 delivery attempts.")
+TOO_OFTEN = DeadLetter(
+    REASON_DELIVERIES, "Message could not be consumed after 3 delivery attempts."
+)
 
 SETTLED = {
     "completed: gone": (COMPLETE, MAIN, ACTIVE, 0, Remove()),
     "completed in the dead-letter queue: gone": (COMPLETE, DEAD_LETTER, ACTIVE, 9, Remove()),
     "completed after it was deferred: gone": (COMPLETE, MAIN, DEFERRED, 0, Remove()),
-    "released: as if it had not been delivered": (RELEASE, MAIN, ACTIVE, 2, Return(2)),
-    "abandoned: one failed delivery": (ABANDON, MAIN, ACTIVE, 0, Return(1)),
-    "abandoned before the last chance": (ABANDON, MAIN, ACTIVE, 1, Return(2)),
+    "released: as if it had not been delivered": (RELEASE, MAIN, ACTIVE, 2, MakeAvailable(2)),
+    "abandoned: one failed delivery": (ABANDON, MAIN, ACTIVE, 0, MakeAvailable(1)),
+    "abandoned before the last chance": (ABANDON, MAIN, ACTIVE, 1, MakeAvailable(2)),
     "abandoned at the last chance": (ABANDON, MAIN, ACTIVE, 2, TOO_OFTEN),
-    "abandoned dead letters are counted and stay": (ABANDON, DEAD_LETTER, ACTIVE, 7, Return(8)),
-    "the same for transfer dead letters": (ABANDON, TRANSFER, ACTIVE, 7, Return(8)),
+    "abandoned dead letters are counted": (
+        ABANDON,
+        DEAD_LETTER,
+        ACTIVE,
+        7,
+        MakeAvailable(8),
+    ),
+    "the same for transfer dead letters": (ABANDON, TRANSFER, ACTIVE, 7, MakeAvailable(8)),
     "abandoned after it was deferred: deferred": (ABANDON, MAIN, DEFERRED, 9, Defer(10)),
     "deferred counts no delivery": (DEFER, MAIN, ACTIVE, 1, Defer(1)),
     "deferred again": (DEFER, MAIN, DEFERRED, 1, Defer(1)),
-    "dead-lettered with its reason": (DEAD, MAIN, ACTIVE, 0, Bury("why", "because")),
-    "dead-lettered after it was deferred": (DEAD, MAIN, DEFERRED, 0, Bury("why", "because")),
+    "dead-lettered with its reason": (DEAD, MAIN, ACTIVE, 0, DeadLetter("why", "because")),
+    "dead-lettered after it was deferred": (DEAD, MAIN, DEFERRED, 0, DeadLetter("why", "because")),
 }
 
 
@@ -240,9 +253,9 @@ def test_a_dead_letter_cannot_be_dead_lettered(kind):
 
 
 LAPSED = {
-    "a lapsed lock is a failed delivery": (MAIN, ACTIVE, 0, Return(1)),
+    "a lapsed lock is a failed delivery": (MAIN, ACTIVE, 0, MakeAvailable(1)),
     "and may be the last": (MAIN, ACTIVE, 2, TOO_OFTEN),
-    "a dead letter just comes back": (DEAD_LETTER, ACTIVE, 2, Return(3)),
+    "a dead letter just comes back": (DEAD_LETTER, ACTIVE, 2, MakeAvailable(3)),
     "a deferred message stays deferred": (MAIN, DEFERRED, 2, Defer(3)),
 }
 
@@ -254,7 +267,7 @@ LAPSED = {
 def test_a_lapsed_lock_leads_to_a_decision(kind, state, delivery_count, expected):
     lapsed = message(state=state, delivery_count=delivery_count)
 
-    assert lifecycle.lock_lapsed(lapsed, queue(max_delivery_count=3), kind) == expected
+    assert lifecycle.lock_expired(lapsed, queue(max_delivery_count=3), kind) == expected
 
 
 @pytest.mark.req("B-04")
@@ -264,10 +277,10 @@ def test_a_message_is_delivered_as_often_as_the_queue_says(limit, start):
     count, deliveries = start, 0
     while True:  # ends: each lap adds one
         deliveries += 1
-        decision = lifecycle.lock_lapsed(message(delivery_count=count), description, MAIN)
-        if isinstance(decision, Bury):
+        decision = lifecycle.lock_expired(message(delivery_count=count), description, MAIN)
+        if isinstance(decision, DeadLetter):
             break
-        assert decision == Return(count + 1)
+        assert decision == MakeAvailable(count + 1)
         count += 1
 
     assert deliveries == max(1, limit - start)
@@ -285,6 +298,6 @@ def test_the_queue_says_what_becomes_of_the_expired():
     kept = lifecycle.expired(queue(dead_lettering_on_message_expiration=True))
 
     assert lifecycle.expired(queue()) == Remove()
-    assert isinstance(kept, Bury)
+    assert isinstance(kept, DeadLetter)
     assert kept.reason == REASON_EXPIRED
     assert kept.description

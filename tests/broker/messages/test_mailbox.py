@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.messages.lifecycle import Kind
-from pairbus.broker.messages.mailbox import Mailbox, Tokens, guid
-from pairbus.broker.messages.message import Message, State
+from pairbus.broker.message import Message, State, guid
+from pairbus.broker.messages.lifecycle import MailboxKind
+from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.storage.store import Store
 
 
@@ -48,21 +48,21 @@ def make(store, *, has_sessions=False, sequences=()):
         counters[0].last_sequence = sequence
         store.insert(counters[0], message(sequence, session_id))
     store.save()
-    return Mailbox(Kind.MAIN, counters[0], store, Tokens(), has_sessions=has_sessions)
+    return Mailbox(MailboxKind.MAIN, counters[0], store, LockTokens(), has_sessions=has_sessions)
 
 
 def lock_next(mailbox, consumer, *, until_ms=100):
     found = mailbox.next_delivery()
     assert found is not None
     assert found[0] is consumer
-    return mailbox.lock(found[1], until_ms=until_ms, consumer=consumer, session=consumer.session)
+    return mailbox.lock(found[1], until_ms=until_ms, session=consumer.session)
 
 
 # -- tokens -----------------------------------------------------------------------------------
 
 
 def test_tokens_do_not_repeat():
-    tokens = Tokens()
+    tokens = LockTokens()
 
     given_out = {tokens.next() for _ in range(1000)}
 
@@ -85,8 +85,8 @@ def test_receivers_with_credit_take_turns(store):
     mailbox = make(store, sequences=range(1, 5))
     first, second = Taker(), Taker()
     for taker in (first, second):
-        mailbox.attach(taker)
-        mailbox.hunger(taker)
+        mailbox.attach()
+        mailbox.has_credit(taker)
 
     order = [mailbox.next_delivery() for _ in range(4)]
 
@@ -102,14 +102,14 @@ def test_receivers_with_credit_take_turns(store):
 def test_who_has_no_credit_is_passed_over_until_it_says_so_again(store):
     mailbox = make(store, sequences=[1, 2])
     poor, rich = Taker(credit=0), Taker()
-    mailbox.hunger(poor)
-    mailbox.hunger(rich)
+    mailbox.has_credit(poor)
+    mailbox.has_credit(rich)
 
     assert mailbox.next_delivery()[0] is rich
     poor.credit = 1
     assert mailbox.next_delivery()[0] is rich
     mailbox.give_back(message(1))
-    mailbox.hunger(poor)
+    mailbox.has_credit(poor)
     rich.credit = 0
 
     assert mailbox.next_delivery()[0] is poor
@@ -122,8 +122,8 @@ def test_nobody_hungry_means_nothing_to_do(store):
 def test_who_waits_is_served_when_a_message_arrives(store):
     mailbox = make(store)
     taker = Taker()
-    mailbox.attach(taker)
-    mailbox.hunger(taker)
+    mailbox.attach()
+    mailbox.has_credit(taker)
     assert mailbox.next_delivery() is None
 
     mailbox.arrive(message(1))
@@ -134,8 +134,8 @@ def test_who_waits_is_served_when_a_message_arrives(store):
 def test_who_has_left_gets_nothing(store):
     mailbox = make(store, sequences=[1])
     taker = Taker()
-    mailbox.attach(taker)
-    mailbox.hunger(taker)
+    mailbox.attach()
+    mailbox.has_credit(taker)
 
     mailbox.detach(taker)
 
@@ -155,7 +155,7 @@ def test_a_message_is_found_in_memory_or_on_the_disk(store):
     mailbox = make(store, sequences=[1])
 
     from_disk = mailbox.find(1)
-    locked = mailbox.lock(from_disk, until_ms=5, consumer=None, session=None)
+    locked = mailbox.lock(from_disk, until_ms=5, session=None)
 
     assert from_disk.sequence == 1
     assert mailbox.find(1) is locked.message
@@ -176,7 +176,7 @@ def test_numbers_go_on_where_the_file_left_off(store):
 def test_a_lock_is_valid_until_its_time(store):
     mailbox = make(store, sequences=[1])
     taker = Taker()
-    mailbox.hunger(taker)
+    mailbox.has_credit(taker)
 
     lock = lock_next(mailbox, taker, until_ms=100)
 
@@ -187,38 +187,38 @@ def test_a_lock_is_valid_until_its_time(store):
 
 def test_a_lock_is_not_valid_while_its_message_is_being_changed(store):
     mailbox = make(store, sequences=[1])
-    mailbox.hunger(taker := Taker())
+    mailbox.has_credit(taker := Taker())
     lock = lock_next(mailbox, taker)
 
     lock.message.busy = True
 
     assert mailbox.valid_lock(lock.token, now_ms=0) is None
-    assert mailbox.lapsed_locks(now_ms=1000) == []
-    assert mailbox.next_lapse_ms is None
+    assert mailbox.expired_locks(now_ms=1000) == []
+    assert mailbox.next_lock_expiry_ms is None
 
 
 @pytest.mark.req("B-03")
 def test_locks_lapse_in_order_and_renewal_puts_one_off(store):
     mailbox = make(store, sequences=[1, 2])
-    mailbox.hunger(taker := Taker())
+    mailbox.has_credit(taker := Taker())
     first = lock_next(mailbox, taker, until_ms=100)
     second = lock_next(mailbox, taker, until_ms=110)
-    assert mailbox.next_lapse_ms == 100
+    assert mailbox.next_lock_expiry_ms == 100
 
     mailbox.renew(first, until_ms=150)
 
-    assert mailbox.next_lapse_ms == 110
-    assert mailbox.lapsed_locks(now_ms=109) == []
-    assert mailbox.lapsed_locks(now_ms=110) == [second]
-    assert mailbox.lapsed_locks(now_ms=150) == [second, first]
+    assert mailbox.next_lock_expiry_ms == 110
+    assert mailbox.expired_locks(now_ms=109) == []
+    assert mailbox.expired_locks(now_ms=110) == [second]
+    assert mailbox.expired_locks(now_ms=150) == [second, first]
 
 
 def test_unlocked_and_given_back_it_is_first_again(store):
     mailbox = make(store, sequences=[1, 2])
-    mailbox.hunger(taker := Taker())
+    mailbox.has_credit(taker := Taker())
     lock = lock_next(mailbox, taker)
 
-    mailbox.unlock(lock)
+    mailbox.unlock(lock.message)
     mailbox.give_back(lock.message)
 
     assert lock.message.lock is None
@@ -228,7 +228,7 @@ def test_unlocked_and_given_back_it_is_first_again(store):
 
 def test_what_is_forgotten_leaves_no_trace(store):
     mailbox = make(store, sequences=[1])
-    mailbox.hunger(taker := Taker())
+    mailbox.has_credit(taker := Taker())
     lock = lock_next(mailbox, taker)
 
     mailbox.forget(lock.message, was_active=True)
@@ -248,12 +248,12 @@ def test_a_session_is_given_only_to_its_holder_and_in_order(store):
     )
     taker = Taker()
     taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
-    mailbox.attach(taker)
-    mailbox.hunger(taker)
+    mailbox.attach()
+    mailbox.has_credit(taker)
 
     found = []
     while (delivery := mailbox.next_delivery()) is not None:
-        mailbox.lock(delivery[1], until_ms=0, consumer=taker, session=taker.session)
+        mailbox.lock(delivery[1], until_ms=0, session=taker.session)
         found.append(delivery[1].sequence)
 
     assert found == [1, 3, 5]
@@ -265,8 +265,8 @@ def test_one_session_without_messages_does_not_stop_the_next(store):
     idle.session = mailbox.sessions.hold("a", idle, until_ms=100)
     busy.session = mailbox.sessions.hold("b", busy, until_ms=100)
     for taker in (idle, busy):
-        mailbox.attach(taker)
-        mailbox.hunger(taker)
+        mailbox.attach()
+        mailbox.has_credit(taker)
 
     assert mailbox.next_delivery()[0] is busy
     mailbox.arrive(message(2, "a"))
@@ -288,11 +288,11 @@ def test_a_message_given_back_goes_to_the_sessions_holder(store):
     mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
     taker = Taker()
     taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
-    mailbox.hunger(taker)
+    mailbox.has_credit(taker)
     lock = lock_next(mailbox, taker)
     assert mailbox.next_delivery() is None
 
-    mailbox.unlock(lock)
+    mailbox.unlock(lock.message)
     mailbox.give_back(lock.message)
 
     assert mailbox.next_delivery()[1] is lock.message
@@ -303,15 +303,15 @@ def test_a_message_of_a_session_is_locked_as_long_as_its_session(store):
     mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
     taker = Taker()
     taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
-    mailbox.hunger(taker)
+    mailbox.has_credit(taker)
     lock = lock_next(mailbox, taker, until_ms=100)
 
-    mailbox.sessions.renew(taker.session, until_ms=300)
+    taker.session.until_ms = 300
 
     assert mailbox.valid_lock(lock.token, now_ms=299) is lock
     assert mailbox.valid_lock(lock.token, now_ms=300) is None
-    assert mailbox.lapsed_locks(now_ms=1000) == []
-    assert mailbox.next_lapse_ms == 300
+    assert mailbox.expired_locks(now_ms=1000) == []
+    assert mailbox.next_lock_expiry_ms == 300
 
 
 def test_a_session_without_its_last_message_is_not_available(store):

@@ -7,11 +7,11 @@ import pytest
 
 from pairbus.amqp.codec.sections import message_id, slice_message
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages.lifecycle import Kind, Settlement
-from pairbus.broker.messages.message import State
+from pairbus.broker.message import State
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
 
-MAIN, DEAD, TRANSFER = Kind
+MAIN, DEAD, TRANSFER = MailboxKind
 COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
 LOCK_LOST = "lock lost"
 
@@ -145,7 +145,7 @@ def test_dead_letters_are_given_out_by_number_whenever_they_were_buried(world):
     world.send(*[encoded()] * 4)
     locks = world.receive(4)
     receiver = Receiver(world.queue(), DEAD)
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     for index in (2, 0, 3):
         world.settle(locks[index], DEAD_LETTER)
 
@@ -326,7 +326,7 @@ def test_deferred_messages_expire_too(world):
 
 def test_a_waiting_receiver_is_served_when_time_brings_something(world):
     receiver = Receiver(world.queue())
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     receiver.flow(5)
     world.send(encoded(due_ms=world.now_ms + 1000))
     assert receiver.sequences == []
@@ -522,7 +522,7 @@ def test_a_dead_letter_is_delivered_once_even_if_the_disk_has_it_before_we_know(
     world.commit_unheard()
 
     receiver = Receiver(world.queue(), DEAD)
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     receiver.flow(5)
     world.flush()
 
@@ -534,7 +534,7 @@ def test_a_dead_letter_is_delivered_once_even_if_the_disk_has_it_before_we_know(
 
 def test_a_message_is_delivered_or_batch_deleted_and_never_both(world):
     receiver = Receiver(world.queue())
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     world.submit(encoded())
     world.commit_unheard()
 

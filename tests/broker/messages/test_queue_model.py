@@ -12,8 +12,8 @@ from hypothesis.stateful import precondition, rule
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.message import guid
 from pairbus.broker.messages.lifecycle import Settlement
-from pairbus.broker.messages.mailbox import guid
 from tests.broker.messages.plain_queue import DEFERRED, SCHEDULED
 from tests.broker.messages.queue_driver import DELIVERIES_MAX, KINDS, QueueDriver
 from tests.broker.world import Receiver, ping
@@ -125,7 +125,7 @@ class QueueMachine(QueueDriver):
     @rule(credit=st.integers(1, 2))
     def receive_and_delete(self, credit):
         receiver = Deleter(self.world.queue())
-        receiver.mailbox.attach(receiver)
+        receiver.mailbox.attach()
         receiver.flow(credit)
         self.world.flush()
         receiver.mailbox.detach(receiver)
@@ -142,7 +142,7 @@ class QueueMachine(QueueDriver):
             self.standing = None
         else:
             self.standing = Receiver(self.world.queue())
-            self.standing.mailbox.attach(self.standing)
+            self.standing.mailbox.attach()
             self.standing.flow(credit)
             self.standing_credit = credit
             self.serve_standing()

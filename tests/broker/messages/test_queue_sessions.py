@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, encoded
 
 COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
@@ -99,7 +99,7 @@ def test_a_renewed_session_lasts_longer_and_its_messages_with_it(world):
     receiver = world.accept("a", credit=1)
     world.pass_time(20)
 
-    world.queue().main.sessions.renew(receiver.session, until_ms=world.now_ms + 30_000)
+    receiver.session.until_ms = world.now_ms + 30_000
     world.pass_time(29)
 
     assert not receiver.has_lost_session
@@ -114,7 +114,7 @@ def test_too_many_lapses_bury_the_message_without_its_session(world):
         world.pass_time(30)
 
     assert world.sequences() == []
-    buried = world.receive(kind=Kind.DEAD_LETTER)[0].message
+    buried = world.receive(kind=MailboxKind.DEAD_LETTER)[0].message
     assert (buried.sequence, buried.session_id) == (1, None)
     assert world.queue().main.sessions.next_available() is None
     world.check_counters()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.message import guid
 from pairbus.broker.messages import window as window_module
-from pairbus.broker.messages.lifecycle import Kind, Settlement
-from pairbus.broker.messages.mailbox import guid
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, World, encoded, scratch_folder
 
 LOCK_MS = 30_000
@@ -360,7 +360,7 @@ class SessionMachine(RuleBasedStateMachine):
             number: (message.session, message.state, message.count)
             for number, message in sorted(self.messages.items())
         }
-        assert self.world.sequences(kind=Kind.DEAD_LETTER) == sorted(self.dead)
+        assert self.world.sequences(kind=MailboxKind.DEAD_LETTER) == sorted(self.dead)
         self.world.check_counters()
         mailbox_id = self.world.queue().main.counters.mailbox_id
         for name in NAMES:

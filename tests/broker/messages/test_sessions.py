@@ -100,15 +100,15 @@ def test_locks_lapse_at_their_time_and_renewal_puts_it_off():
     found = sessions()
     first = found.hold("a", A, until_ms=100)
     second = found.hold("b", B, until_ms=150)
-    assert found.next_lapse_ms == 100
+    assert found.next_lock_expiry_ms == 100
 
-    assert found.lapsed(now_ms=99) == []
-    assert found.lapsed(now_ms=100) == [first]
-    found.renew(first, until_ms=200)
+    assert found.expired(now_ms=99) == []
+    assert found.expired(now_ms=100) == [first]
+    first.until_ms = 200
 
-    assert found.next_lapse_ms == 150
-    assert found.lapsed(now_ms=150) == [second]
-    assert found.lapsed(now_ms=200) == [first, second]
+    assert found.next_lock_expiry_ms == 150
+    assert found.expired(now_ms=150) == [second]
+    assert found.expired(now_ms=200) == [first, second]
 
 
 def test_a_session_that_is_ending_lapses_only_once():
@@ -117,15 +117,15 @@ def test_a_session_that_is_ending_lapses_only_once():
 
     held.is_ending = True
 
-    assert found.lapsed(now_ms=100) == []
-    assert found.next_lapse_ms is None
+    assert found.expired(now_ms=100) == []
+    assert found.next_lock_expiry_ms is None
     assert found.is_held("a")
 
 
 def test_nobody_holds_anything_at_first():
     found = sessions()
 
-    assert found.next_lapse_ms is None
+    assert found.next_lock_expiry_ms is None
     assert found.find("s") is None
     assert not found.is_held("s")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.storage import reads as reading
 from pairbus.broker.storage import store as store_module
 from tests.broker.messages.topic_world import (
@@ -29,7 +29,7 @@ from tests.broker.world import Receiver, encoded
 pytestmark = pytest.mark.req("B-08")
 
 BIG = bytes(range(256)) * 8
-DEAD = Kind.DEAD_LETTER
+DEAD = MailboxKind.DEAD_LETTER
 
 
 class Deleter(Receiver):
@@ -49,7 +49,7 @@ class Deleter(Receiver):
 def take_for_good(world, path, *, stays=True):
     receiver = Deleter(world.queue(path))
     receiver.stays = stays
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     receiver.flow(1)
     world.flush()
     receiver.mailbox.detach(receiver)

@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.entities.topic_entities import RuleDescription
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.entities.descriptions import QueueDescription, RuleDescription, Status
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter
 from pairbus.testing import ManualClock
 from tests.broker.messages.topic_world import (
@@ -24,11 +23,11 @@ from tests.broker.world import application_properties, encoded, ping
 
 pytestmark = pytest.mark.req("B-08")
 
-DEAD = Kind.DEAD_LETTER
+DEAD = MailboxKind.DEAD_LETTER
 DIVIDES = rule("10 / n > 1")
 
 
-def properties_of(world, name, kind=Kind.MAIN):
+def properties_of(world, name, kind=MailboxKind.MAIN):
     return [application_properties(message) for message in stored(world, at(name), kind)]
 
 
@@ -509,7 +508,7 @@ def test_an_action_whose_result_fits_no_message_is_an_evaluation_error(make_worl
     world.pass_time(2)
 
     assert world.namespace.find("t/Subscriptions/b").main.counters.active == 1
-    buried = world.namespace.find("t/Subscriptions/a").mailboxes[Kind.DEAD_LETTER]
+    buried = world.namespace.find("t/Subscriptions/a").mailboxes[MailboxKind.DEAD_LETTER]
     assert buried.counters.active == 1
 
 

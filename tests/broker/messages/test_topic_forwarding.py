@@ -3,7 +3,7 @@
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, Kind, Settlement
+from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, MailboxKind, Settlement
 from pairbus.broker.rules import FalseFilter
 from tests.broker.messages.topic_world import (
     at,
@@ -20,7 +20,7 @@ from tests.broker.world import application_properties, encoded
 
 pytestmark = pytest.mark.req("B-08")
 
-DEAD, TRANSFER = Kind.DEAD_LETTER, Kind.TRANSFER_DEAD_LETTER
+DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
 
 
 def queue(name="q", **settings):

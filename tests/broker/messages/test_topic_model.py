@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages import window as window_module
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.rules import CorrelationFilter, FalseFilter
 from pairbus.broker.storage import store as store_module
 from tests.broker.messages import topic_world
@@ -84,7 +84,7 @@ SETTLEMENTS = [
     (Settlement.DEAD_LETTER, None),
     (Settlement.RELEASE, None),
 ]
-KINDS = {"main": Kind.MAIN, "dead": Kind.DEAD_LETTER}
+KINDS = {"main": MailboxKind.MAIN, "dead": MailboxKind.DEAD_LETTER}
 
 
 @dataclass
@@ -305,7 +305,7 @@ class TopicMachine(RuleBasedStateMachine):
         expected = [message for message in known.main if not message.is_deferred][:most]
 
         receiver = Deleter(self.world.queue(at(name)))
-        receiver.mailbox.attach(receiver)
+        receiver.mailbox.attach()
         receiver.flow(most)
         self.world.flush()
         receiver.mailbox.detach(receiver)
@@ -393,7 +393,7 @@ class TopicMachine(RuleBasedStateMachine):
         waiting = sorted(body_of(m) for m in topic_world.stored(self.world, "t"))
         assert waiting == sorted(m.tag for m in self.model.scheduled)
         forwarded = [(m.tag, m.properties, 0, m.expires_ms) for m in self.model.forwarded]
-        assert self.found("q", Kind.MAIN) == forwarded
+        assert self.found("q", MailboxKind.MAIN) == forwarded
 
     def found(self, path, kind):
         found = []

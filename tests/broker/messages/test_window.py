@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from pairbus.broker.message import Message, State
 from pairbus.broker.messages import window as window_module
-from pairbus.broker.messages.message import Message, State
 from pairbus.broker.messages.window import Window
 
 

@@ -6,14 +6,14 @@ The topic is `t` where nothing else is said; a subscription is known here by its
 from collections import Counter
 
 from pairbus.amqp.codec.values import decode
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
-from pairbus.broker.messages.lifecycle import Kind
-from pairbus.broker.messages.message import MAILBOX_SHIFT
+from pairbus.broker.message import MAILBOX_SHIFT
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
 
 _DATA = b"\x00\x53\x75"
@@ -50,13 +50,13 @@ def body_of(message):
     return bytes(decode(message.bare.partition(_DATA)[2])[0])
 
 
-def stored(world, of, kind=Kind.MAIN):
+def stored(world, of, kind=MailboxKind.MAIN):
     """All messages of a mailbox, whoever holds them, as the file has them."""
     mailbox_id = world.queue(of).mailboxes[kind].counters.mailbox_id
     return world.namespace.store.read_from(mailbox_id, first=0, count=10_000)
 
 
-def bodies(world, of, kind=Kind.MAIN):
+def bodies(world, of, kind=MailboxKind.MAIN):
     return [body_of(message) for message in stored(world, of, kind)]
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from pairbus.broker.messages.message import Message, State
+from pairbus.broker.message import Message, State
 from pairbus.broker.storage import reads as reading
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Counters, Store

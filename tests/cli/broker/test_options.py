@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker.entities.descriptions import NamespaceOptions, Policy, Right, default_policy
+from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.cli.broker.options import gather_namespaces, parse_namespace, parse_policy
 from pairbus.errors import ConfigError
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 
 from pairbus.broker.admin.errors import Refused
 from pairbus.broker.admin.targets import Target
-from pairbus.broker.entities.descriptions import Right
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.links import tokens
+from pairbus.broker.namespace import Namespace
 
 _CHALLENGE: Final = {"WWW-Authenticate": "SharedAccessSignature, Bearer"}
 _CLAIMS: Final = {

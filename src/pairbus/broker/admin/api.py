@@ -20,11 +20,11 @@ from pairbus.broker.admin import rule_xml as rules
 from pairbus.broker.admin.atom import Entry, Page, Place
 from pairbus.broker.admin.changes import Changes
 from pairbus.broker.admin.errors import Refused, bad_request
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.entities.topic_entities import RuleDescription
+from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.links.meter import NAMESPACE
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
+from pairbus.broker.namespace import Namespace
 
 _BODY_BYTES_MAX: Final = 256 * 1024
 _PAGE_MAX: Final = 1000

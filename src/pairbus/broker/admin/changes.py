@@ -20,18 +20,18 @@ from pairbus.broker.admin.atom import Place, child_text, own_name
 from pairbus.broker.admin.errors import Refused, bad_request, conflict, not_found
 from pairbus.broker.admin.rule_xml import ELEMENT as RULE_ELEMENT
 from pairbus.broker.admin.rule_xml import read_rule
-from pairbus.broker.entities.descriptions import EntityDescription
-from pairbus.broker.entities.directory import EntityExists
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.entities.stored import FIXED
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.directory import EntityExists
+from pairbus.broker.entities.descriptions import (
     DEFAULT_RULE,
+    EntityDescription,
     RuleDescription,
     SubscriptionDescription,
     subscription_path,
 )
+from pairbus.broker.entities.stored import FIXED
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
+from pairbus.broker.namespace import Namespace
 from pairbus.errors import BrokerError, ConfigError
 
 _SIZE: Final = "max_message_size_in_kilobytes"

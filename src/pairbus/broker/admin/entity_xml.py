@@ -21,11 +21,11 @@ from pairbus.broker.entities.descriptions import (
     EntityDescription,
     QueueDescription,
     Status,
-    format_duration,
-    parse_duration,
+    SubscriptionDescription,
+    TopicDescription,
 )
-from pairbus.broker.entities.topic_entities import SubscriptionDescription, TopicDescription
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.entities.durations import format_duration, parse_duration
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
 from pairbus.broker.rules import CorrelationFilter
@@ -127,9 +127,9 @@ _TARGET: Final = Form(
 
 
 def _counts(entity: Queue) -> dict[str, int]:
-    main = entity.mailboxes[Kind.MAIN].counters
-    dead = entity.mailboxes[Kind.DEAD_LETTER].counters
-    transfer_dead = entity.mailboxes[Kind.TRANSFER_DEAD_LETTER].counters
+    main = entity.mailboxes[MailboxKind.MAIN].counters
+    dead = entity.mailboxes[MailboxKind.DEAD_LETTER].counters
+    transfer_dead = entity.mailboxes[MailboxKind.TRANSFER_DEAD_LETTER].counters
     return {
         # To the service a deferred message is an active one that waits for its number to be asked.
         "ActiveMessageCount": main.active + main.deferred,

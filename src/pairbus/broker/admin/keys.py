@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from pairbus.broker.admin.atom import child, child_text, escape, moment, own_name, type_of
 from pairbus.broker.admin.errors import bad_request
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 
 _RULES_MAX: Final = 12
 _LENGTH_MAX: Final = 256

@@ -16,8 +16,8 @@ from xml.etree.ElementTree import Element
 from pairbus.broker.admin import atom
 from pairbus.broker.admin.atom import child, child_text, escape, own_name, type_of
 from pairbus.broker.admin.errors import bad_request
-from pairbus.broker.entities.descriptions import format_duration, parse_duration
-from pairbus.broker.entities.topic_entities import Filter, RuleDescription
+from pairbus.broker.entities.descriptions import Filter, RuleDescription
+from pairbus.broker.entities.durations import format_duration, parse_duration
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 
 ELEMENT: Final = "RuleDescription"

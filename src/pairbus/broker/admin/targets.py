@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from pairbus.broker.admin.errors import bad_request, not_found
-from pairbus.broker.entities.topic_entities import SUBSCRIPTIONS, subscription_path
+from pairbus.broker.entities.descriptions import SUBSCRIPTIONS, subscription_path
 
 _LENGTH_MAX: Final = 2048
 

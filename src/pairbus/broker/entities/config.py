@@ -27,15 +27,13 @@ from pairbus.broker.entities.config_values import (
 )
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
-    NamespaceOptions,
     QueueDescription,
-)
-from pairbus.broker.entities.located_json import Complaint, Node, parse
-from pairbus.broker.entities.topic_entities import (
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
+from pairbus.broker.entities.located_json import Complaint, Node, parse
+from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.errors import ConfigError
 
 Properties = Mapping[str, tuple[str, Callable[[Node, str], object]]]

@@ -22,8 +22,8 @@ from pairbus.broker.entities.config_values import (
     text,
     text_or_none,
 )
+from pairbus.broker.entities.descriptions import Filter, RuleDescription, default_rules
 from pairbus.broker.entities.located_json import Complaint, Node, Object, Scalar
-from pairbus.broker.entities.topic_entities import Filter, RuleDescription, default_rules
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.errors import ConfigError
 

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from pairbus.broker.entities.descriptions import Status, parse_duration
+from pairbus.broker.entities.descriptions import Status
+from pairbus.broker.entities.durations import parse_duration
 from pairbus.broker.entities.located_json import Array, Complaint, Member, Node, Object, Scalar
 
 Members = Mapping[str, Member]

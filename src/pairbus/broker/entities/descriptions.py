@@ -1,38 +1,44 @@
-"""What a queue, a policy and a namespace are told to be, and the ranges that Service Bus allows.
+"""Descriptions of queues, topics, subscriptions and rules, with the ranges that Service Bus allows.
 
-Descriptions are plain frozen values, checked once when they are made: an impossible one cannot
-exist. This module knows nothing of messages, storage or the wire.
+Descriptions are frozen values, checked once when they are made: an invalid one cannot exist. A
+rule's filter and action are checked by compiling them. This module knows nothing of messages,
+storage or the wire.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import ClassVar, Final
 
+from pairbus.broker.entities.durations import INFINITE, format_duration
+from pairbus.broker.entities.policies import Policy
+from pairbus.broker.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    compile_action,
+    compile_filter,
+)
 from pairbus.errors import ConfigError
 
-INFINITE: Final = timedelta.max
-"""Service Bus writes 'never' as the largest .NET TimeSpan; from 10,675,199 days on, it is that."""
-_INFINITE_FROM: Final = timedelta(days=10_675_199)
-
 INT32_MAX: Final = 2**31 - 1
-DEFAULT_POLICY_NAME: Final = "RootManageSharedAccessKey"
-DEFAULT_KEY: Final = "SAS_KEY_VALUE"
-"""The well-known key of the official emulator: fine on loopback, refused elsewhere."""
-
-SKUS: Final = ("Standard", "Premium")
+DEFAULT_RULE: Final = "$Default"
+SUBSCRIPTIONS: Final = "Subscriptions"
+RULES_MAX: Final = 2000
+_RULE_NAME_LENGTH_MAX: Final = 50
+_SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 260
 _METADATA_LENGTH_MAX = 1024
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
-    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
+_SUBSCRIPTION = re.compile(r"(?P<topic>.+?)/subscriptions/(?P<own>.*)", re.IGNORECASE | re.DOTALL)
+
+Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
 
 class Status(StrEnum):
@@ -40,46 +46,6 @@ class Status(StrEnum):
     DISABLED = "Disabled"
     SEND_DISABLED = "SendDisabled"
     RECEIVE_DISABLED = "ReceiveDisabled"
-
-
-class Right(StrEnum):
-    MANAGE = "Manage"
-    SEND = "Send"
-    LISTEN = "Listen"
-
-
-def parse_duration(text: str) -> timedelta:
-    """ISO 8601 as Service Bus writes it (`PT1M`, `P14D`); raises ValueError."""
-    match = _DURATION.fullmatch(text)
-    if match is None or text in ("P", "PT") or text.endswith("T"):
-        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT1M or P14D")
-    parts = {unit: float(value) for unit, value in match.groupdict().items() if value}
-    if parts.get("days", 0) >= _INFINITE_FROM.days:
-        return INFINITE
-    try:
-        return timedelta(**parts)
-    except OverflowError:
-        raise ValueError(f"{text!r} is longer than any duration can be") from None
-
-
-def format_duration(value: timedelta) -> str:
-    if value >= _INFINITE_FROM:
-        return "P10675199DT2H48M5.4775807S"
-    hours, rest = divmod(value.seconds, 3600)
-    minutes, seconds = divmod(rest, 60)
-    fraction = f".{value.microseconds:06d}".rstrip("0") if value.microseconds else ""
-    clock = (
-        (f"{hours}H" if hours else "")
-        + (f"{minutes}M" if minutes else "")
-        + (f"{seconds}{fraction}S" if seconds or fraction else "")
-    )
-    days = f"{value.days}D" if value.days else ""
-    return f"P{days}" + (f"T{clock}" if clock else "") if days or clock else "PT0S"
-
-
-def milliseconds(value: timedelta) -> int | None:
-    """A duration for arithmetic on message times; None stands for 'never'."""
-    return None if value >= _INFINITE_FROM else round(value.total_seconds() * 1000)
 
 
 def check_name(name: str, kind: str = "queue") -> None:
@@ -193,91 +159,126 @@ class QueueDescription(EntityDescription):
     noun: ClassVar[str] = "queue"
 
 
-QUEUE_SETTINGS: Final = frozenset(f.name for f in fields(QueueDescription)) - {"name"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription(EntityDescription):
+    """A topic keeps no messages itself but scheduled ones; its subscriptions have the copies."""
+
+    noun: ClassVar[str] = "topic"
+    lacks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "lock_duration",
+            "requires_session",
+            "max_delivery_count",
+            "dead_lettering_on_message_expiration",
+            "forward_to",
+            "forward_dead_lettered_messages_to",
+        }
+    )
+
+    support_ordering: bool = True
+    """Kept for those who ask; the order of a topic's messages is always kept."""
+
+    @property
+    def reads_identifiers(self) -> bool:
+        """Always: a subscription may need the session id, whenever it is made."""
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """A shared access key and what its holder may do. Manage includes the other two."""
+class RuleDescription:
+    """What a subscription takes, and how it changes what it takes."""
 
     name: str
-    key: str
-    rights: frozenset[Right]
-    secondary_key: str | None = None
-    """Works as well, so that keys can be changed one after the other."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,) if self.secondary_key is None else (self.key, self.secondary_key)
-
-    def allows(self, right: Right) -> bool:
-        return right in self.rights or Right.MANAGE in self.rights
-
-
-def default_policy() -> Policy:
-    return Policy(name=DEFAULT_POLICY_NAME, key=DEFAULT_KEY, rights=frozenset(Right))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What protects the broker from its peers; of one connection where nothing else is said."""
-
-    connections_max: int = 2000
-    """Of one namespace. A connection more is closed at once."""
-    links_max: int = 256
-    unsettled_max: int = 10_000
-    """Deliveries without settlement, each way: receivers get no more until some are settled."""
-    write_buffer_bytes_max: int = 4 * 1024 * 1024
-    """What may wait for a slow reader; beyond it, nothing more is delivered to it."""
-    handshake_seconds: float = 30.0
-    """From the first byte (or none) to a finished AMQP open, TLS included."""
-    idle_timeout_seconds: float = 240.0
-    frame_size_max: int = 65_536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceOptions:
-    """One namespace of a broker."""
-
-    name: str = "local"
-    port: int = 0
-    """0: the system picks one."""
-    queues: Sequence[QueueDescription] = ()
-    topics: Sequence[EntityDescription] = ()
-    """Topics first, then their subscriptions."""
-    policies: Sequence[Policy] = field(default_factory=lambda: (default_policy(),))
-    data: Path | None = None
-    """The folder of the data file; None keeps nothing beyond the process."""
-    limits: Limits = field(default_factory=Limits)
-    accepts_bearer: bool = False
-    """Take any bearer token (JWT) without a check, for applications that use azure-identity."""
-    sku: str = "Standard"
-    """The service's tier: Standard takes messages of 256 KB, Premium up to 100 MB."""
+    filter: Filter = field(default_factory=TrueFilter)
+    action: SqlAction | None = None
+    created_ms: int = 0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]|[A-Za-z]", self.name):
+        if self.name != DEFAULT_RULE:
+            check_name(self.name, "rule")
+        if len(self.name) > _RULE_NAME_LENGTH_MAX or "/" in self.name:
             raise ConfigError(
-                f"namespace name {self.name!r} is not valid: up to 50 letters, digits and '-', "
-                "starting with a letter and ending with a letter or digit"
+                f"rule name {self.name!r} is not valid: at most {_RULE_NAME_LENGTH_MAX} "
+                "characters, and no '/'"
             )
-        if not 0 <= self.port <= 65_535:
+        compile_filter(self.filter)
+        if self.action is not None:
+            compile_action(self.action)
+
+
+def default_rules() -> tuple[RuleDescription, ...]:
+    return (RuleDescription(name=DEFAULT_RULE),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionDescription(EntityDescription):
+    """A subscription. Its name is its whole path, `topic/Subscriptions/subscription`."""
+
+    noun: ClassVar[str] = "subscription"
+    lacks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "requires_duplicate_detection",
+            "duplicate_detection_history_time_window",
+            "enable_partitioning",
+            "max_size_in_megabytes",
+            "max_message_size_in_kilobytes",
+            "authorization_rules",
+            "enable_express",
+        }
+    )
+
+    dead_lettering_on_filter_evaluation_exceptions: bool = True
+    rules: Sequence[RuleDescription] = field(default_factory=default_rules)
+
+    def __post_init__(self) -> None:
+        # Named, because `super()` without arguments does not work in a dataclass with slots.
+        EntityDescription.__post_init__(self)
+        names = [rule.name.lower() for rule in self.rules]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"{self}: two of its rules have the same name")
+        if len(names) > RULES_MAX:
+            raise ConfigError(f"{self}: {len(names)} rules are more than {RULES_MAX}")
+
+    def _check_name(self) -> None:
+        check_name(self.name, self.noun)
+        topic, _, own = self.name.partition(f"/{SUBSCRIPTIONS}/")
+        if not own or "/" in own or len(own) > _SUBSCRIPTION_NAME_LENGTH_MAX:
             raise ConfigError(
-                f"namespace {self.name!r}: port {self.port} is not between 0 and 65535"
+                f"subscription name {own or topic!r} is not valid: at most "
+                f"{_SUBSCRIPTION_NAME_LENGTH_MAX} characters, and no '/'"
             )
-        seen: set[str] = set()
-        for entity in self.entities:
-            if entity.name.lower() in seen:
-                raise ConfigError(
-                    f"namespace {self.name!r}: {entity.noun} {entity.name!r} is defined twice"
-                )
-            seen.add(entity.name.lower())
-        if self.sku not in SKUS:
-            raise ConfigError(
-                f"namespace {self.name!r}: sku {self.sku!r} is not one of {', '.join(SKUS)}"
-            )
-        if not self.policies:
-            raise ConfigError(f"namespace {self.name!r} needs at least one policy")
 
     @property
-    def entities(self) -> list[EntityDescription]:
-        return [*self.queues, *self.topics]
+    def topic_name(self) -> str:
+        return self.name.partition(f"/{SUBSCRIPTIONS}/")[0]
+
+    @property
+    def own_name(self) -> str:
+        return self.name.partition(f"/{SUBSCRIPTIONS}/")[2]
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    return f"{topic}/{SUBSCRIPTIONS}/{subscription}"
+
+
+def topics_from_names(given: Iterable[str | EntityDescription]) -> list[EntityDescription]:
+    """Topics first, then their subscriptions; a topic that only a subscription names is added.
+
+    `events` is a topic, and `events/Subscriptions/audit` a subscription of it.
+    """
+    entities = [_from_name(one) if isinstance(one, str) else one for one in given]
+    topics = [one for one in entities if not isinstance(one, SubscriptionDescription)]
+    subscriptions = [one for one in entities if isinstance(one, SubscriptionDescription)]
+    known = {topic.name.lower() for topic in topics}
+    for subscription in subscriptions:
+        if subscription.topic_name.lower() not in known:
+            topics.append(TopicDescription(name=subscription.topic_name))
+            known.add(subscription.topic_name.lower())
+    return [*topics, *subscriptions]
+
+
+def _from_name(name: str) -> EntityDescription:
+    found = _SUBSCRIPTION.fullmatch(name)
+    if found is None:
+        return TopicDescription(name=name)
+    return SubscriptionDescription(name=subscription_path(found["topic"], found["own"]))

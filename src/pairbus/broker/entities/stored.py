@@ -14,18 +14,14 @@ from uuid import UUID
 
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
-    Policy,
     QueueDescription,
-    Right,
-    Status,
-    format_duration,
-    parse_duration,
-)
-from pairbus.broker.entities.topic_entities import (
     RuleDescription,
+    Status,
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.broker.entities.durations import format_duration, parse_duration
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
@@ -79,7 +75,7 @@ def from_stored(kind: str, name: str, stored: dict[str, Any]) -> EntityDescripti
         ) from error
 
 
-def changed_for_good(old: EntityDescription, new: EntityDescription) -> str | None:
+def changed_fixed_setting(old: EntityDescription, new: EntityDescription) -> str | None:
     """The first setting that differs and must not."""
     return next((name for name in FIXED if getattr(old, name) != getattr(new, name)), None)
 

@@ -19,7 +19,7 @@ from pairbus.broker.faults.kinds import Fault, Mode, Restart, Unreachable
 from pairbus.broker.faults.schedule import Entry, Timeline
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.namespace import Namespace
 
 logger = logging.getLogger(__name__)
 

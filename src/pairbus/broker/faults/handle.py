@@ -18,7 +18,7 @@ from pairbus.broker.faults.schedule import Entry
 from pairbus.errors import BrokerError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.namespace import Namespace
 
 _CALL_SECONDS: Final = 30.0
 

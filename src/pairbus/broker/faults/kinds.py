@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final, get_args
 
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.checks import CHECK, MAKE, choice, choices, number, path, text
 from pairbus.errors import ConfigError
 

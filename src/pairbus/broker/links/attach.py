@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.engine.engine import AmqpError, Link
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links import paths
 from pairbus.broker.links.links import SESSION_FILTER, ReceiverLink, SenderLink
@@ -17,7 +17,7 @@ from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import no_entity
 from pairbus.broker.links.requests import CbsLink, ManagementLink, ReplyLink
 from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
 
@@ -73,7 +73,7 @@ def _attach_sender(
 ) -> AmqpError | None:
     if not connection.credentials.allow(path, Right.SEND, now_ms=now_ms):
         return _unauthorized(path, "Send")
-    if path.kind is not Kind.MAIN or isinstance(queue, Subscription):
+    if path.kind is not MailboxKind.MAIN or isinstance(queue, Subscription):
         return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
     error = lifecycle.refusal_to_send(queue.description)
     if error is None:

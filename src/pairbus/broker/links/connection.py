@@ -34,8 +34,8 @@ from pairbus.amqp.engine.engine import (
     SessionEnded,
     Transferred,
 )
-from pairbus.broker.entities.descriptions import Limits, Right
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.options import Limits
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import tokens
 from pairbus.broker.links.attach import attach
@@ -47,6 +47,7 @@ from pairbus.broker.links.request_codec import Request, no_entity
 from pairbus.broker.links.requests import ReplyLink, RequestLink
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
+from pairbus.broker.namespace import Namespace
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ class AmqpConnection(asyncio.Protocol):
     def offer_messages(self) -> None:
         for link in self._links:
             if isinstance(link.context, ReceiverLink) and link.credit > 0:
-                link.context.mailbox.hunger(link.context)
+                link.context.mailbox.has_credit(link.context)
                 self.namespace.wake(link.context.queue, link.context.mailbox)
 
     # requests, one a turn: a client that asks for much must not keep the others waiting

@@ -21,16 +21,15 @@ from pairbus.amqp.engine.engine import (
     Transferred,
 )
 from pairbus.amqp.outcomes import Outcome, OutcomeKind, rejected
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links.meter import Poll
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import malformed, ticks
-from pairbus.broker.messages.delivery import stamped
-from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.message import Message, stamped
+from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
-from pairbus.broker.messages.message import Message
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
 from pairbus.cost.meter import UNIT_BYTES, units_of
@@ -87,9 +86,9 @@ class SenderLink:
                 return
         try:
             if event.message_format == BATCH_FORMAT:
-                batch = [Incoming(slice_message(one), len(one)) for one in split_batch(data)]
+                batch = [IncomingMessage(slice_message(one), len(one)) for one in split_batch(data)]
             else:
-                batch = [Incoming(slice_message(data), len(data))]
+                batch = [IncomingMessage(slice_message(data), len(data))]
         except MalformedMessage as error:
             delivery.reject(malformed(error))
             return
@@ -146,7 +145,7 @@ class ReceiverLink:
 
     def open(self) -> None:
         self.link.accept()
-        self.mailbox.attach(self)
+        self.mailbox.attach()
 
     def open_session(self, session_id: str | None, *, now_ms: int) -> None:
         """Now, or when the next session is available."""
@@ -176,7 +175,7 @@ class ReceiverLink:
         until_ms = now_ms + self.queue.lock_ms
         self.session = self.mailbox.sessions.hold(session_id, self, until_ms=until_ms)
         self.queue.namespace.expect(until_ms)
-        self.mailbox.attach(self)
+        self.mailbox.attach()
         self.link.accept(
             filter={SESSION_FILTER: session_id}, properties={_LOCKED_UNTIL: ticks(until_ms)}
         )
@@ -210,8 +209,8 @@ class ReceiverLink:
         if self.session is not None:
             session, self.session = self.session, None
             self.mailbox.detach(self)
-            self.queue.let_session_go(
-                session, has_lapsed=False, now_ms=self.queue.namespace.now_ms()
+            self.queue.release_session(
+                session, has_expired=False, now_ms=self.queue.namespace.now_ms()
             )
         elif self.mailbox.sessions is None:
             self.mailbox.detach(self)
@@ -228,7 +227,7 @@ class ReceiverLink:
         self._poll.asked(credit, gave=self._has_delivered, drain=self.link.drain)
         self._has_delivered = False
         if credit > 0:
-            self.mailbox.hunger(self)
+            self.mailbox.has_credit(self)
             self.queue.pump(self.mailbox, now_ms=now_ms)
         self._answer_drain()
 
@@ -258,8 +257,8 @@ class ReceiverLink:
             self._deleting += 1
             self.queue.remove(self.mailbox, message, self._deleted, message)
             return
-        lock = self.queue.lock(self.mailbox, message, self, now_ms=now_ms)
-        data = stamped(message, lock)
+        lock = self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms)
+        data = stamped(message, locked_until_ms=lock.until_ms)
         size = len(data)
         self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
         self.link.send(lock.token, data, context=lock)
@@ -269,7 +268,7 @@ class ReceiverLink:
         self._deleting -= 1
         if error is None:
             if self.link.alive:
-                data = stamped(message, None)
+                data = stamped(message)
                 self._tally.receive += units_of(len(data))
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
                 self.connection.count_output(len(data), self.path)
@@ -349,7 +348,7 @@ class ReceiverLink:
             self.connection.has_output()
         if self.link.credit > 0:
             # Room for unsettled deliveries may have been what was missing.
-            self.mailbox.hunger(self)
+            self.mailbox.has_credit(self)
             self.queue.namespace.wake(self.queue, self.mailbox)
 
     def _lost(self, lock: Lock) -> AmqpError:

@@ -16,7 +16,7 @@ from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.management_body import (
     Context,
     Refused,
@@ -32,11 +32,9 @@ from pairbus.broker.links.management_body import (
 )
 from pairbus.broker.links.request_codec import Answer, Request, malformed, refusal
 from pairbus.broker.links.rule_requests import add_rule, enumerate_rules, remove_rule
-from pairbus.broker.messages.delivery import stamped
-from pairbus.broker.messages.incoming import Incoming
-from pairbus.broker.messages.lifecycle import Kind, Settlement
-from pairbus.broker.messages.mailbox import guid
-from pairbus.broker.messages.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
+from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State, guid, stamped
+from pairbus.broker.messages.incoming import IncomingMessage
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.cost.meter import units_of
 
 logger = logging.getLogger(__name__)
@@ -116,7 +114,7 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
         session_id=session_id,
         alive_ms=context.now_ms,
     ):
-        data = stamped(message, None)
+        data = stamped(message)
         size += len(data)
         if found and size > _PEEK_BYTES_MAX:
             break
@@ -151,7 +149,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
                 "sequence-numbers", f"{len(numbers)} numbers", "fewer: their messages are too large"
             )
     if integer(body, "receiver-settle-mode") == 0:
-        found: list[dict[str, Any]] = [{"message": stamped(one, None)} for one in messages]
+        found: list[dict[str, Any]] = [{"message": stamped(one)} for one in messages]
         queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
         done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))
         for message in messages:
@@ -160,10 +158,9 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
         return
     found = []
     for message in messages:
-        lock = queue.lock(mailbox, message, None, now_ms=context.now_ms, session=session)
-        found.append(
-            {"message": stamped(message, lock), "lock-token": UUID(bytes=guid(lock.token))}
-        )
+        lock = queue.lock(mailbox, message, session, now_ms=context.now_ms)
+        data = stamped(message, locked_until_ms=lock.until_ms)
+        found.append({"message": data, "lock-token": UUID(bytes=guid(lock.token))})
     queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
     reply(Answer(200, body={"messages": found}))
 
@@ -199,7 +196,7 @@ def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> No
             data = entry.get("message")
             if not isinstance(data, bytes):
                 raise wrong("message", data, "binary")
-            batch.append(Incoming(slice_message(data), len(data)))
+            batch.append(IncomingMessage(slice_message(data), len(data)))
     except MalformedMessage as error:
         raise Refused(malformed(error)) from error
     numbers: list[int] = []
@@ -256,8 +253,7 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
     session = held_session(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
-    assert context.queue.main.sessions is not None
-    context.queue.main.sessions.renew(session, until_ms=until_ms)
+    session.until_ms = until_ms
     context.queue.namespace.expect(until_ms)
     reply(Answer(200, body={"expiration": Timestamp(until_ms)}))
 
@@ -345,8 +341,8 @@ SEND_ONLY_TO_MAIN: Final = frozenset(
 )
 
 
-def refusal_of_kind(operation: str, kind: Kind, name: str) -> AmqpError | None:
-    if operation in SEND_ONLY_TO_MAIN and kind is not Kind.MAIN:
+def refusal_of_kind(operation: str, kind: MailboxKind, name: str) -> AmqpError | None:
+    if operation in SEND_ONLY_TO_MAIN and kind is not MailboxKind.MAIN:
         return AmqpError(
             "amqp:not-allowed", f"nothing can be sent to a dead-letter queue of {name!r}"
         )

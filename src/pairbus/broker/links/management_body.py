@@ -9,8 +9,8 @@ from uuid import UUID
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.links.request_codec import Answer
-from pairbus.broker.messages.mailbox import Lock, Mailbox, guid
-from pairbus.broker.messages.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK
+from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, guid
+from pairbus.broker.messages.mailbox import Lock, Mailbox
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
 

@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/]*")
 LENGTH_MAX: Final = 1024
 _SUFFIXES: Final = (
-    ("/$transfer/$deadletterqueue", Kind.TRANSFER_DEAD_LETTER),
-    ("/$deadletterqueue", Kind.DEAD_LETTER),
+    ("/$transfer/$deadletterqueue", MailboxKind.TRANSFER_DEAD_LETTER),
+    ("/$deadletterqueue", MailboxKind.DEAD_LETTER),
 )
 _MANAGEMENT: Final = "/$management"
 CBS: Final = "$cbs"
@@ -26,7 +26,7 @@ CBS: Final = "$cbs"
 class Path:
     entity: str
     """As it was written, but for slashes at its ends."""
-    kind: Kind
+    kind: MailboxKind
     is_management: bool
 
     @property
@@ -49,4 +49,4 @@ def parse(address: str) -> Path:
     for suffix, kind in _SUFFIXES:
         if rest.lower().endswith(suffix):
             return Path(rest[: -len(suffix)], kind, is_management)
-    return Path(rest, Kind.MAIN, is_management)
+    return Path(rest, MailboxKind.MAIN, is_management)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.engine.engine import AmqpError, Link, Transferred
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
 from pairbus.broker.links import management, paths, tokens
 from pairbus.broker.links.management_body import Context

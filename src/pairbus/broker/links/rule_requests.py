@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.topic_entities import Filter, RuleDescription
+from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.links.management_body import Context, Refused, Reply, integer, text, wrong
 from pairbus.broker.links.request_codec import Answer, no_entity, refusal
 from pairbus.broker.messages.topic import Subscription

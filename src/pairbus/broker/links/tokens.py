@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.errors import BrokerError
 
 _SAS_PREFIX: Final = "SharedAccessSignature "

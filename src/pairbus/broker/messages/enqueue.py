@@ -1,7 +1,7 @@
 """How messages get into a queue: checks, duplicates, pings.
 
 A batch is checked whole before anything of it is stored, and stored in one transaction. Where a
-queue forwards, `passage.py` takes over. Times are epoch milliseconds.
+queue forwards, `forwarding.py` takes over. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import milliseconds
-from pairbus.broker.messages import forwarding as passage
-from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.incoming import Checked, Incoming, check, to_message
-from pairbus.broker.messages.message import State
+from pairbus.broker.entities.durations import milliseconds
+from pairbus.broker.message import State
+from pairbus.broker.messages import forwarding, lifecycle
+from pairbus.broker.messages.incoming import IncomingMessage, check, to_message
 from pairbus.cost.meter import UNIT_BYTES, units_of
 
 if TYPE_CHECKING:
@@ -28,15 +27,15 @@ PARTITIONS: Final = 16
 class _FirstSend:
     """A message id on its way to the disk, for the duplicates that come meanwhile."""
 
-    __slots__ = ("error", "intake", "message_id")
+    __slots__ = ("enqueuer", "error", "message_id")
 
-    def __init__(self, message_id: str, intake: Intake) -> None:
+    def __init__(self, message_id: str, enqueuer: Enqueuer) -> None:
         self.message_id = message_id
-        self.intake: Intake | None = intake
+        self.enqueuer: Enqueuer | None = enqueuer
         self.error: Exception | None = None
 
 
-class Intake:
+class Enqueuer:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         # Message ids of sends that are not durable yet; `store.was_seen` knows the others.
@@ -47,20 +46,23 @@ class Intake:
             lifecycle.times_at_enqueue(queue.description, ttl_ms=None, due_ms=None, now_ms=0),
         )
 
-    def take_in(
-        self, batch: Sequence[Incoming], done: Done, arguments: tuple[Any, ...], *, now_ms: int
+    def enqueue(
+        self,
+        batch: Sequence[IncomingMessage],
+        done: Done,
+        arguments: tuple[Any, ...],
+        *,
+        now_ms: int,
     ) -> AmqpError | list[int]:
         queue = self._queue
-        checked = []
         added = 0
-        for incoming in batch:
-            one = check(incoming, queue.description, queue.namespace.tokens)
-            if isinstance(one, AmqpError):
-                return one
-            checked.append(one)
+        for one in batch:
+            error = check(one, queue.description, queue.namespace.lock_tokens)
+            if error is not None:
+                return error
             added += one.size
         if (faults := queue.namespace.active_faults) is not None:
-            for one in checked:
+            for one in batch:
                 later_ms = faults.visible_at_ms(queue.name, now_ms=now_ms)
                 one.due_ms = max(one.due_ms or 0, later_ms or 0) or None
         error = lifecycle.refusal_to_send(queue.description) or lifecycle.refusal_of_size(
@@ -70,13 +72,13 @@ class Intake:
             return error
         queue.tally.send += (
             # If all together are no larger than that, each of them is one.
-            len(checked) if added <= UNIT_BYTES else sum(units_of(one.size) for one in checked)
+            len(batch) if added <= UNIT_BYTES else sum(units_of(one.size) for one in batch)
         )
         placed: Placed = []
         numbers = []
         firsts: list[_FirstSend] = []
         plain_times = self.plain_times(now_ms)
-        for one in checked:
+        for one in batch:
             number, where = self._pass_on(one, firsts, plain_times, now_ms=now_ms)
             numbers.append(number)
             placed += where
@@ -96,7 +98,7 @@ class Intake:
         if error is not None:
             for queue, mailbox, message in placed:
                 queue.unplace(mailbox, message)
-            done(passage.cannot_store(error), *arguments)
+            done(forwarding.cannot_store(error), *arguments)
             return
         for queue, mailbox, message in placed:
             queue.arrived(mailbox, message)
@@ -105,9 +107,9 @@ class Intake:
     def _ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> Exception | None:
         """The error of the first send is also its duplicates': they rely on its being stored."""
         for first in firsts:
-            if first.intake is self:
+            if first.enqueuer is self:
                 self._pending_ids.pop(first.message_id, None)
-                first.intake = None
+                first.enqueuer = None
                 first.error = error
             error = error or first.error
         return error
@@ -126,7 +128,12 @@ class Intake:
     # ways in
 
     def _pass_on(
-        self, one: Checked, firsts: list[_FirstSend], plain_times: lifecycle.Times, *, now_ms: int
+        self,
+        one: IncomingMessage,
+        firsts: list[_FirstSend],
+        plain_times: lifecycle.Times,
+        *,
+        now_ms: int,
     ) -> tuple[int, Placed]:
         """Number it here, drop a duplicate or a ping, and store it here or where this forwards."""
         queue = self._queue
@@ -145,12 +152,12 @@ class Intake:
             )
         if queue.description.forward_to is not None and times.state == State.ACTIVE:
             queue.namespace.store.keep_count(queue.main.counters)
-            return number, passage.forward(queue, one, number, now_ms=now_ms)
+            return number, forwarding.forward(queue, one, number, now_ms=now_ms)
         return self.deposit(one, number, times, enqueued_sequence=number, now_ms=now_ms)
 
     def deposit(
         self,
-        one: Checked,
+        one: IncomingMessage,
         number: int,
         times: lifecycle.Times,
         *,
@@ -171,7 +178,7 @@ class Intake:
         queue.place(queue.main, message)
         return message.wire_sequence, [(queue, queue.main, message)]
 
-    def is_new(self, one: Checked, *, now_ms: int) -> bool:
+    def is_new(self, one: IncomingMessage, *, now_ms: int) -> bool:
         """Of a message that another queue forwards to this one."""
         firsts: list[_FirstSend] = []
         is_duplicate = self._is_duplicate(one, firsts, now_ms=now_ms)
@@ -179,7 +186,7 @@ class Intake:
             self._queue.namespace.committer.when_durable(self._forwarded_ids_durable, firsts)
         return not is_duplicate
 
-    def _is_duplicate(self, one: Checked, firsts: list[_FirstSend], *, now_ms: int) -> bool:
+    def _is_duplicate(self, one: IncomingMessage, firsts: list[_FirstSend], *, now_ms: int) -> bool:
         queue = self._queue
         if not queue.description.requires_duplicate_detection or one.message_id is None:
             return False
@@ -197,7 +204,7 @@ class Intake:
         firsts.append(first)
         return False
 
-    def _partition(self, one: Checked, number: int) -> int | None:
+    def _partition(self, one: IncomingMessage, number: int) -> int | None:
         if not self._queue.description.enable_partitioning:
             return None
         if one.partition_id is not None:

@@ -15,10 +15,15 @@ from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.stamp import with_application_properties
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.message import Message, State
 from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.incoming import Checked, parts_of, to_message, why
-from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, Kind
-from pairbus.broker.messages.message import Message, State
+from pairbus.broker.messages.incoming import (
+    IncomingMessage,
+    dead_letter_properties,
+    parts_of,
+    to_message,
+)
+from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, MailboxKind
 from pairbus.cost.meter import units_of
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ _NO_TARGET: Final = (_FAILED, "there is no forwarding target")
 
 def forward(
     start: Queue,
-    one: Checked,
+    one: IncomingMessage,
     number: int,
     *,
     now_ms: int,
@@ -55,7 +60,9 @@ def forward(
             lost = to_message(
                 one, number, times, enqueued_sequence=number, dead_letter_source=source
             )
-            return bury_in(start, Kind.TRANSFER_DEAD_LETTER, lost, *(refused or _NO_TARGET))
+            return dead_letter_in(
+                start, MailboxKind.TRANSFER_DEAD_LETTER, lost, *(refused or _NO_TARGET)
+            )
         target.tally.forward += units_of(one.size)
         target_name = target.description.forward_to
     assert target is not None
@@ -63,16 +70,16 @@ def forward(
 
 
 def _arrive(
-    queue: Queue, one: Checked, enqueued_sequence: int, *, source: str | None, now_ms: int
+    queue: Queue, one: IncomingMessage, enqueued_sequence: int, *, source: str | None, now_ms: int
 ) -> Placed:
     one.session_id = sections.group_id(one.parts) if queue.description.requires_session else None
     one.message_id = sections.message_id(one.parts)
-    if not queue.intake.is_new(one, now_ms=now_ms):
+    if not queue.enqueuer.is_new(one, now_ms=now_ms):
         return []
     times = lifecycle.times_at_enqueue(
         queue.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
     )
-    _, placed = queue.intake.deposit(
+    _, placed = queue.enqueuer.deposit(
         one,
         queue.main.next_sequence(),
         times,
@@ -83,7 +90,9 @@ def _arrive(
     return placed
 
 
-def _refusal_of_hop(name: str, target: Queue | None, one: Checked) -> tuple[str, str] | None:
+def _refusal_of_hop(
+    name: str, target: Queue | None, one: IncomingMessage
+) -> tuple[str, str] | None:
     """Why the message cannot go there: the reason in the service's word, and a sentence."""
     if target is None:
         return _FAILED, f"the forwarding target {name!r} does not exist"
@@ -105,20 +114,20 @@ def _refusal_of_hop(name: str, target: Queue | None, one: Checked) -> tuple[str,
     return None if error is None else (_FAILED, error.description)
 
 
-def bury(
+def dead_letter(
     queue: Queue, message: Message, reason: str | None, description: str | None, *, now_ms: int
 ) -> Placed:
     """To the dead-letter queue, or to where dead letters are forwarded."""
     target = queue.description.forward_dead_lettered_messages_to
     if target is None:
         copy = replace(message, lock=None, busy=False, body_id=None)
-        return bury_in(queue, Kind.DEAD_LETTER, copy, reason, description)
-    parts = parts_of(message, why(reason, description))
+        return dead_letter_in(queue, MailboxKind.DEAD_LETTER, copy, reason, description)
+    parts = parts_of(message, dead_letter_properties(reason, description))
     parts.ttl_ms = None
     source = message.dead_letter_source or queue.name
     return forward(
         queue,
-        Checked(parts, message.size),
+        IncomingMessage(parts, message.size),
         message.sequence,
         now_ms=now_ms,
         source=source,
@@ -126,12 +135,12 @@ def bury(
     )
 
 
-def bury_in(
-    queue: Queue, kind: Kind, message: Message, reason: str | None, description: str | None
+def dead_letter_in(
+    queue: Queue, kind: MailboxKind, message: Message, reason: str | None, description: str | None
 ) -> Placed:
     """A dead letter keeps its number and never expires."""
     mailbox = queue.mailboxes[kind]
-    add_properties(message, why(reason, description))
+    add_properties(message, dead_letter_properties(reason, description))
     message.state, message.expires_ms, message.due_ms = int(State.ACTIVE), None, None
     message.session_id = None  # the property stays; dead-letter queues have no sessions
     queue.place(mailbox, message)
@@ -140,7 +149,7 @@ def bury_in(
 
 def activate(queue: Queue, message: Message, *, now_ms: int) -> None:
     """The old row goes and the new one comes in one transaction: never both, never none."""
-    one = Checked(
+    one = IncomingMessage(
         parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id
     )
     if queue.description.forward_to is not None:
@@ -149,7 +158,7 @@ def activate(queue: Queue, message: Message, *, now_ms: int) -> None:
         times = lifecycle.times_at_enqueue(
             queue.description, ttl_ms=message.ttl_ms, due_ms=None, now_ms=now_ms
         )
-        _, placed = queue.intake.deposit(
+        _, placed = queue.enqueuer.deposit(
             one,
             queue.main.next_sequence(),
             times,

@@ -1,7 +1,7 @@
-"""A message on its way in: what is read of it, and what is wrong with it.
+"""A message on its way in: what is read of it, and why it may be refused.
 
-Pure: the queue's description is handed in, a `Checked` message or an error comes out. The body is
-not looked at; identifiers and annotations are decoded only where the queue's settings ask for them.
+Pure: callers pass the entity's description. The body is never read; identifiers and annotations are
+decoded only where the entity's settings need them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pairbus.amqp.codec.stamp import (
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.message import Message
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE
-from pairbus.broker.messages.mailbox import Tokens
-from pairbus.broker.messages.message import Message
+from pairbus.broker.messages.mailbox import LockTokens
 
 UINT_MAX: Final = 2**32 - 1
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
@@ -39,14 +39,8 @@ _PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 @dataclass(slots=True)
-class Incoming:
-    parts: Parts
-    size: int
-
-
-@dataclass(slots=True)
-class Checked:
-    """A message that a queue will take, and what had to be read of it for that."""
+class IncomingMessage:
+    """A message that was sent or forwarded. `check` reads what the entity needs to know of it."""
 
     parts: Parts
     size: int
@@ -55,35 +49,32 @@ class Checked:
     due_ms: int | None = None
     partition_key: str | None = None
     partition_id: int | None = None
-    """Of a message that had one before."""
+    """Set if the message had a partition before."""
     is_ping: bool = False
     hops: int = 0
-    """How often it was forwarded, through topics too."""
+    """How often it was forwarded so far, through topics too."""
 
 
 def check(
-    incoming: Incoming, description: EntityDescription, tokens: Tokens
-) -> Checked | AmqpError:
-    parts = incoming.parts
-    one = Checked(parts, incoming.size)
+    one: IncomingMessage, description: EntityDescription, tokens: LockTokens
+) -> AmqpError | None:
+    """Fill in what had to be read; return why the entity refuses the message, or None."""
     try:
-        _give_id(parts, tokens)
+        _give_id(one.parts, tokens)
         if description.reads_identifiers:
-            one.session_id = sections.group_id(parts)
-            one.message_id = sections.message_id(parts)
-        if parts.annotation_count:
+            one.session_id = sections.group_id(one.parts)
+            one.message_id = sections.message_id(one.parts)
+        if one.parts.annotation_count:
             _read_annotations(one)
-        one.is_ping = _is_ping(parts)
-    except ValueError as trouble:
-        return AmqpError("amqp:decode-error", f"the message for {description.name!r}: {trouble}")
-    return (
-        lifecycle.refusal_of_message(description, size=one.size, session_id=one.session_id)
-        or _refusal_of_partition_key(description, one)
-        or one
-    )
+        one.is_ping = _is_ping(one.parts)
+    except ValueError as error:
+        return AmqpError("amqp:decode-error", f"the message for {description.name!r}: {error}")
+    return lifecycle.refusal_of_message(
+        description, size=one.size, session_id=one.session_id
+    ) or _refusal_of_partition_key(description, one)
 
 
-def _read_annotations(one: Checked) -> None:
+def _read_annotations(one: IncomingMessage) -> None:
     parts = one.parts
     notes = sections.read_annotations(parts.annotations)
     due = notes.get(_SCHEDULED_TIME)
@@ -95,23 +86,23 @@ def _read_annotations(one: Checked) -> None:
     if isinstance(key, str):
         one.partition_key = key
     if not _STAMPED_NAMES.isdisjoint(notes):
-        # Of a message that was received and is sent again: these were our own words.
+        # A message that was received and is sent again still has the broker's own annotations.
         parts.annotations, parts.annotation_count = without_keys(parts.annotations, STAMPED_KEYS)
 
 
 def _is_ping(parts: Parts) -> bool:
-    """Empty body and the ping's content type (B-11); nearly all messages end at the first test."""
+    """An empty body and the ping's content type (B-11). Nearly all messages fail the first test."""
     if _PING_BYTES not in parts.bare or sections.content_type(parts) != PING_CONTENT_TYPE:
         return False
     ends = [span[1] for span in (parts.properties, parts.application_properties) if span]
     return parts.bare[max(ends) :] in _BODY_SECTIONS
 
 
-def _give_id(parts: Parts, tokens: Tokens) -> None:
-    """The service names what came without a message id; Node's SDK cannot settle without one."""
+def _give_id(parts: Parts, tokens: LockTokens) -> None:
+    """Messages without an id get one, as in Azure: Node's SDK cannot settle without it."""
     span = parts.properties
     if span is None:
-        # By hand, because a plain message of an AMQP client has no properties at all.
+        # Spliced by hand for speed: a plain message of an AMQP client has no properties section.
         shift = len(_ID_SECTION) + 32
         parts.bare = _ID_SECTION + tokens.next().hex().encode() + parts.bare
         parts.properties = (0, shift)
@@ -126,23 +117,25 @@ def _give_id(parts: Parts, tokens: Tokens) -> None:
     parts.application_properties = named.application_properties
 
 
-def _refusal_of_partition_key(description: EntityDescription, one: Checked) -> AmqpError | None:
+def _refusal_of_partition_key(
+    description: EntityDescription, one: IncomingMessage
+) -> AmqpError | None:
     if one.session_id is None or one.partition_key is None or one.session_id == one.partition_key:
         return None
     return AmqpError(
         "com.microsoft:argument-error",
         f"a message for {description.name!r} has session id {one.session_id!r} and partition key "
-        f"{one.partition_key!r}: where both are given they must be the same",
+        f"{one.partition_key!r}: if both are given, they must be equal",
     )
 
 
-def why(reason: str | None, description: str | None) -> dict[str, str]:
+def dead_letter_properties(reason: str | None, description: str | None) -> dict[str, str]:
     named = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     return {name: text for name, text in named.items() if text is not None}
 
 
 def parts_of(message: Message, properties: Mapping[str, Any]) -> Parts:
-    """A stored message as it would be sent again."""
+    """The parts of a stored message, as if it were sent again, with these properties added."""
     parts = slice_message(message.bare)
     if properties:
         parts = slice_message(
@@ -156,7 +149,7 @@ def parts_of(message: Message, properties: Mapping[str, Any]) -> Parts:
 
 
 def to_message(
-    one: Checked,
+    one: IncomingMessage,
     number: int,
     times: lifecycle.Times,
     *,

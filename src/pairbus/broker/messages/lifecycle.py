@@ -11,8 +11,9 @@ from enum import Enum, auto
 from typing import Final
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import EntityDescription, Status, milliseconds
-from pairbus.broker.messages.message import Message, State
+from pairbus.broker.entities.descriptions import EntityDescription, Status
+from pairbus.broker.entities.durations import milliseconds
+from pairbus.broker.message import Message, State
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -23,8 +24,8 @@ _ACTIVE: Final = int(State.ACTIVE)
 _SCHEDULED: Final = int(State.SCHEDULED)
 
 
-class Kind(Enum):
-    """Which of a queue's three mailboxes a message lies in."""
+class MailboxKind(Enum):
+    """An entity has three mailboxes. The last two are its dead-letter sub-queues."""
 
     MAIN = 0
     DEAD_LETTER = 1
@@ -45,7 +46,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class MakeAvailable:
     """It is available again, in its old place."""
 
     delivery_count: int
@@ -59,7 +60,7 @@ class Defer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class DeadLetter:
     """It goes to the dead-letter queue, or where that is forwarded."""
 
     reason: str | None
@@ -73,7 +74,7 @@ class Refuse:
     error: AmqpError
 
 
-Decision = Remove | Return | Defer | Bury | Refuse
+Decision = Remove | MakeAvailable | Defer | DeadLetter | Refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,13 @@ def refusal_to_send(queue: EntityDescription) -> AmqpError | None:
     return None
 
 
-def refusal_to_receive(queue: EntityDescription, kind: Kind) -> AmqpError | None:
+def refusal_to_receive(queue: EntityDescription, kind: MailboxKind) -> AmqpError | None:
     if queue.status in (Status.DISABLED, Status.RECEIVE_DISABLED):
         return AmqpError(
             "com.microsoft:entity-disabled",
             f"{queue} is {queue.status.value}: it gives out no messages",
         )
-    if queue.forward_to is not None and kind is Kind.MAIN:
+    if queue.forward_to is not None and kind is MailboxKind.MAIN:
         return AmqpError(
             "amqp:not-allowed",
             f"{queue} forwards to {queue.forward_to!r}: receive from there",
@@ -161,7 +162,7 @@ def settled(
     settlement: Settlement,
     message: Message,
     queue: EntityDescription,
-    kind: Kind,
+    kind: MailboxKind,
     *,
     reason: str | None = None,
     description: str | None = None,
@@ -171,37 +172,37 @@ def settled(
         case Settlement.COMPLETE:
             return Remove()
         case Settlement.RELEASE:
-            return Return(message.delivery_count)
+            return MakeAvailable(message.delivery_count)
         case Settlement.ABANDON:
             return _delivery_failed(message, queue, kind)
         case Settlement.DEFER:
             return Defer(message.delivery_count)
         case Settlement.DEAD_LETTER:
-            if kind is not Kind.MAIN:
+            if kind is not MailboxKind.MAIN:
                 return Refuse(
                     AmqpError(
                         "amqp:not-allowed",
                         f"a dead letter of {queue} cannot be dead-lettered again",
                     )
                 )
-            return Bury(reason, description)
+            return DeadLetter(reason, description)
 
 
-def lock_lapsed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
+def lock_expired(message: Message, queue: EntityDescription, kind: MailboxKind) -> Decision:
     return _delivery_failed(message, queue, kind)
 
 
-def _delivery_failed(message: Message, queue: EntityDescription, kind: Kind) -> Decision:
+def _delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Decision:
     count = message.delivery_count + 1
     if message.state == State.DEFERRED:
         # A deferred message was asked for by number; it goes back to where it was found.
         return Defer(count)
-    if kind is Kind.MAIN and count >= queue.max_delivery_count:
-        return Bury(
+    if kind is MailboxKind.MAIN and count >= queue.max_delivery_count:
+        return DeadLetter(
             REASON_DELIVERIES,
             f"Message could not be consumed after {queue.max_delivery_count} delivery attempts.",
         )
-    return Return(count)
+    return MakeAvailable(count)
 
 
 def is_expired(message: Message, *, now_ms: int) -> bool:
@@ -211,5 +212,5 @@ def is_expired(message: Message, *, now_ms: int) -> bool:
 def expired(queue: EntityDescription) -> Decision:
     """Only messages in the main mailbox have an expiry: burying one takes it off."""
     if queue.dead_lettering_on_message_expiration:
-        return Bury(REASON_EXPIRED, "The message expired and was dead lettered.")
+        return DeadLetter(REASON_EXPIRED, "The message expired and was dead lettered.")
     return Remove()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import Final, Protocol
+from typing import Final
 
-from pairbus.broker.messages.lifecycle import Kind
-from pairbus.broker.messages.message import Message
-from pairbus.broker.messages.sessions import Session, Sessions
+from pairbus.broker.message import Message
+from pairbus.broker.messages.lifecycle import MailboxKind
+from pairbus.broker.messages.sessions import Consumer, Session, Sessions
 from pairbus.broker.messages.window import Window
 from pairbus.broker.storage.store import Counters, Store
 
@@ -21,37 +21,21 @@ _TOKEN_BYTES: Final = 16
 _TOKENS_AT_ONCE: Final = 256
 
 
-class Consumer(Protocol):
-    """A link that takes messages. Its credit and its connection's back-pressure are its own."""
-
-    session: Session | None
-
-    def can_take(self) -> bool: ...
-    def deliver(self, message: Message, *, now_ms: int) -> None: ...
-    def session_lost(self) -> None: ...
-
-
 class Lock:
-    """A message lent to a receiver. The token is the delivery's tag: a GUID in .NET's order."""
+    """A receiver's hold on a message. The token is the delivery tag: a GUID in .NET's order."""
 
-    __slots__ = ("consumer", "message", "session", "token", "until_ms")
+    __slots__ = ("message", "session", "token", "until_ms")
 
     def __init__(
-        self,
-        token: bytes,
-        message: Message,
-        until_ms: int,
-        consumer: Consumer | None,
-        session: Session | None,
+        self, token: bytes, message: Message, until_ms: int, session: Session | None
     ) -> None:
         self.token = token
         self.message = message
         self.until_ms = until_ms
-        self.consumer = consumer
         self.session = session
 
 
-class Tokens:
+class LockTokens:
     """Random lock tokens; the system is asked for many at a time."""
 
     __slots__ = ("_stock",)
@@ -66,24 +50,26 @@ class Tokens:
         return self._stock.pop()
 
 
-def guid(token: bytes) -> bytes:
-    """Between .NET's mixed order (delivery tags) and RFC 4122's (AMQP uuids); its own inverse."""
-    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
-
-
 class Mailbox:
     def __init__(
-        self, kind: Kind, counters: Counters, store: Store, tokens: Tokens, *, has_sessions: bool
+        self,
+        kind: MailboxKind,
+        counters: Counters,
+        store: Store,
+        tokens: LockTokens,
+        *,
+        has_sessions: bool,
     ) -> None:
         self.kind = kind
         self.counters = counters
         self.held: dict[int, Message] = {}
-        self.locks: OrderedDict[bytes, Lock] = OrderedDict()  # soonest to lapse first
-        self._mixed_until_ms = 0
+        self.locks: OrderedDict[bytes, Lock] = OrderedDict()  # soonest to expire first
+        self._unordered_until_ms = 0
         self.attached = 0
         self._store = store
         self._tokens = tokens
-        self._hungry: OrderedDict[Consumer, None] = OrderedDict()  # whose turn it is comes first
+        # Consumers with credit; the next to be served comes first.
+        self._with_credit: OrderedDict[Consumer, None] = OrderedDict()
         self._window = Window(
             self.held,
             lambda after, upto, count: store.read_active(
@@ -110,7 +96,7 @@ class Mailbox:
             session = self.sessions.count(message.session_id, +1)
             if session.window is not None and session.holder is not None:
                 session.window.arrive(message, wanted=wanted)
-                self.hunger(session.holder)
+                self.has_credit(session.holder)
             else:
                 self.held.pop(message.sequence, None)
             if message.sequence > self._window.last_committed:
@@ -124,7 +110,7 @@ class Mailbox:
             session = self.sessions.find(message.session_id)
             if session is not None and session.window is not None and session.holder is not None:
                 session.window.give_back(message)
-                self.hunger(session.holder)
+                self.has_credit(session.holder)
             else:
                 self.held.pop(message.sequence, None)  # nobody holds the session: the disk has it
         else:
@@ -133,9 +119,7 @@ class Mailbox:
     def forget(self, message: Message, *, was_active: bool) -> None:
         """It is durable that the message is no longer available here."""
         self.held.pop(message.sequence, None)
-        if message.lock is not None:
-            self.locks.pop(message.lock.token, None)
-            message.lock = None
+        self.unlock(message)
         if was_active and self.sessions is not None and message.session_id is not None:
             self.sessions.count(message.session_id, -1)
 
@@ -150,12 +134,10 @@ class Mailbox:
 
     # locks
 
-    def lock(
-        self, message: Message, *, until_ms: int, consumer: Consumer | None, session: Session | None
-    ) -> Lock:
+    def lock(self, message: Message, *, until_ms: int, session: Session | None) -> Lock:
         token = self._tokens.next()
-        lock = Lock(token, message, until_ms, consumer, session)
-        message.lock = lock
+        lock = Lock(token, message, until_ms, session)
+        message.lock = token
         self.held[message.sequence] = message
         self.locks[token] = lock
         return lock
@@ -167,58 +149,59 @@ class Mailbox:
         until_ms = lock.until_ms if lock.session is None else lock.session.until_ms
         return lock if until_ms > now_ms else None
 
-    def unlock(self, lock: Lock) -> None:
-        self.locks.pop(lock.token, None)
-        lock.message.lock = None
+    def unlock(self, message: Message) -> None:
+        if message.lock is not None:
+            self.locks.pop(message.lock, None)
+            message.lock = None
 
     def renew(self, lock: Lock, *, until_ms: int) -> None:
         lock.until_ms = until_ms
         self.locks.move_to_end(lock.token)
 
-    def lapsed_locks(self, *, now_ms: int) -> list[Lock]:
+    def expired_locks(self, *, now_ms: int) -> list[Lock]:
         """Sessions' messages follow their session's lock, so they are not among them."""
         found = []
-        is_mixed = now_ms < self._mixed_until_ms
-        if not is_mixed:
-            self._mixed_until_ms = 0
+        is_unordered = now_ms < self._unordered_until_ms
+        if not is_unordered:
+            self._unordered_until_ms = 0
         for lock in self.locks.values():
             if lock.session is None:
                 if lock.until_ms <= now_ms:
                     if not lock.message.busy:
                         found.append(lock)
-                elif not is_mixed:
+                elif not is_unordered:
                     break
         return found
 
-    def mix_locks(self) -> None:
+    def expect_unordered_locks(self) -> None:
         """Locks are shorter from now on: those that are out no longer end in their order."""
-        self._mixed_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
+        self._unordered_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
 
     @property
-    def next_lapse_ms(self) -> int | None:
+    def next_lock_expiry_ms(self) -> int | None:
         if self.sessions is not None:
-            return self.sessions.next_lapse_ms
+            return self.sessions.next_lock_expiry_ms
         ends = (lock.until_ms for lock in self.locks.values() if not lock.message.busy)
-        return min(ends, default=None) if self._mixed_until_ms else next(ends, None)
+        return min(ends, default=None) if self._unordered_until_ms else next(ends, None)
 
     # those who take
 
-    def attach(self, consumer: Consumer) -> None:
+    def attach(self) -> None:
         self.attached += 1
 
     def detach(self, consumer: Consumer) -> None:
         self.attached -= 1
-        self._hungry.pop(consumer, None)
+        self._with_credit.pop(consumer, None)
         if self.attached == 0:
             self._window.clear()  # nobody is there to take them: the disk has them
 
-    def hunger(self, consumer: Consumer) -> None:
+    def has_credit(self, consumer: Consumer) -> None:
         """It has credit, or has room again."""
-        self._hungry.setdefault(consumer, None)
+        self._with_credit.setdefault(consumer, None)
 
     def next_delivery(self) -> tuple[Consumer, Message] | None:
         """In turn among those with credit; None when nobody is hungry or nothing is there."""
-        hungry = self._hungry
+        hungry = self._with_credit
         while hungry:  # each lap delivers, or takes one consumer out
             consumer = next(iter(hungry))
             if not consumer.can_take():

@@ -13,29 +13,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import EntityDescription, milliseconds
-from pairbus.broker.messages import forwarding as passage
-from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.enqueue import Intake
-from pairbus.broker.messages.incoming import Incoming
+from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.entities.durations import milliseconds
+from pairbus.broker.message import Message, State
+from pairbus.broker.messages import forwarding, lifecycle
+from pairbus.broker.messages.enqueue import Enqueuer
+from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import (
-    Bury,
+    DeadLetter,
     Decision,
     Defer,
-    Kind,
+    MailboxKind,
+    MakeAvailable,
     Refuse,
     Remove,
-    Return,
     Settlement,
 )
-from pairbus.broker.messages.mailbox import Consumer, Lock, Mailbox
-from pairbus.broker.messages.message import Message, State
-from pairbus.broker.messages.sessions import Session
+from pairbus.broker.messages.mailbox import Lock, Mailbox
+from pairbus.broker.messages.sessions import Consumer, Session
 from pairbus.broker.storage.store import Counters, StoredEntity
 from pairbus.cost.meter import Tally
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.namespace import Namespace
 
 Done = Callable[..., None]
 """Called as `done(error, *arguments)` when the change is durable, or has failed."""
@@ -66,7 +66,7 @@ class Queue:
         self.description = description
         self.tally: Tally = namespace.meter.of(description.name)
         self.lock_ms = 0
-        self.redescribe(description)
+        self.set_description(description)
         self.created_ms: int = stored.created_ms
         self.updated_ms: int = stored.updated_ms
         self.accessed_ms: int = stored.accessed_ms
@@ -78,17 +78,17 @@ class Queue:
                 kind,
                 counters[kind.value],
                 namespace.store,
-                namespace.tokens,
-                has_sessions=description.requires_session and kind is Kind.MAIN,
+                namespace.lock_tokens,
+                has_sessions=description.requires_session and kind is MailboxKind.MAIN,
             )
-            for kind in Kind
+            for kind in MailboxKind
         }
-        self.main = self.mailboxes[Kind.MAIN]
+        self.main = self.mailboxes[MailboxKind.MAIN]
         self._counters = tuple(counters)
         self.saved_access_ms = stored.accessed_ms
         self.waiting: OrderedDict[SessionSeeker, int] = OrderedDict()
         """Those who asked for the next available session, and until when they wait."""
-        self.intake = Intake(self)
+        self.enqueuer = Enqueuer(self)
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class Queue:
     # in
 
     def enqueue(
-        self, batch: Sequence[Incoming], done: Done, *arguments: Any, now_ms: int
+        self, batch: Sequence[IncomingMessage], done: Done, *arguments: Any, now_ms: int
     ) -> AmqpError | list[int]:
         """Take all of the batch or nothing: an error, or the sequence numbers given.
 
@@ -124,10 +124,10 @@ class Queue:
         """
         self.accessed_ms = now_ms
         if self.description.enable_batched_operations:
-            return self.intake.take_in(batch, done, arguments, now_ms=now_ms)
+            return self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
         # Each operation by itself: it shares its transaction with nothing else.
         self.namespace.committer.separate()
-        result = self.intake.take_in(batch, done, arguments, now_ms=now_ms)
+        result = self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
         self.namespace.committer.separate()
         return result
 
@@ -175,22 +175,19 @@ class Queue:
         self,
         mailbox: Mailbox,
         message: Message,
-        consumer: Consumer | None,
+        session: Session | None,
         *,
         now_ms: int,
-        session: Session | None = None,
     ) -> Lock:
-        """`session`: of a message that is fetched by number, without a consumer."""
-        session = session if consumer is None else consumer.session
         until_ms = now_ms + self.lock_ms if session is None else session.until_ms
-        lock = mailbox.lock(message, until_ms=until_ms, consumer=consumer, session=session)
+        lock = mailbox.lock(message, until_ms=until_ms, session=session)
         if session is None:
             self.namespace.expect(until_ms)
         return lock
 
     def remove(self, mailbox: Mailbox, message: Message, done: Done, *arguments: Any) -> None:
         """Receive-and-delete: gone from the disk before it is given out."""
-        self._store_decision(mailbox, message, Remove(), done, arguments, now_ms=0)
+        self._apply(mailbox, message, Remove(), done, arguments, now_ms=0)
 
     def put_back(self, mailbox: Mailbox, message: Message) -> None:
         """It was deleted to be given out, and could not be: it comes back with its old number."""
@@ -236,7 +233,7 @@ class Queue:
             self._returned(mailbox, lock.message)
             done(None, *arguments)
         else:
-            self._store_decision(
+            self._apply(
                 mailbox,
                 lock.message,
                 decision,
@@ -252,7 +249,7 @@ class Queue:
         """A receiver may not make a message larger than a sender could have."""
         grown = replace(message, lock=None)
         try:
-            passage.add_properties(grown, properties)
+            forwarding.add_properties(grown, properties)
         except (TypeError, ValueError) as error:
             said = f"the properties to modify cannot be stored: {error}"
             return Refuse(AmqpError("com.microsoft:argument-error", said))
@@ -264,9 +261,9 @@ class Queue:
         self, mailbox: Mailbox, message: Message, decision: Decision, *, now_ms: int
     ) -> None:
         """A change that nobody waits for: a lock or a message has lapsed."""
-        self._store_decision(mailbox, message, decision, _nobody_waits, (), now_ms=now_ms)
+        self._apply(mailbox, message, decision, _nobody_waits, (), now_ms=now_ms)
 
-    def _store_decision(
+    def _apply(
         self,
         mailbox: Mailbox,
         message: Message,
@@ -282,18 +279,18 @@ class Queue:
         store, counters = self.namespace.store, mailbox.counters
         before = (message.state, message.delivery_count, message.bare, message.body_id)
         if properties:
-            passage.add_properties(message, properties)
+            forwarding.add_properties(message, properties)
         placed: list[tuple[Queue, Mailbox, Message]] = []
         match decision:
             case Remove():
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, message)
-            case Bury(reason, description):
+            case DeadLetter(reason, description):
                 # First where it goes, then that it is gone: if the first fails, it is still here.
-                placed = passage.bury(self, message, reason, description, now_ms=now_ms)
+                placed = forwarding.dead_letter(self, message, reason, description, now_ms=now_ms)
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, message)
-            case Return(count) | Defer(count):
+            case MakeAvailable(count) | Defer(count):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
                 if isinstance(decision, Defer):
@@ -325,10 +322,10 @@ class Queue:
         message.busy = False
         if error is not None:
             self._undo(mailbox, message, decision, before, placed)
-            done(passage.cannot_store(error), *arguments)
+            done(forwarding.cannot_store(error), *arguments)
             return
         was_active = before[0] == State.ACTIVE
-        if isinstance(decision, Return):
+        if isinstance(decision, MakeAvailable):
             self._returned(mailbox, message)
         else:
             mailbox.forget(message, was_active=was_active)
@@ -346,7 +343,7 @@ class Queue:
     ) -> None:
         for queue, target, copy in placed:
             queue.unplace(target, copy)
-        if isinstance(decision, Return | Defer):
+        if isinstance(decision, MakeAvailable | Defer):
             mailbox.counters.add(message.state, message.size, -1)
         message.state, message.delivery_count, message.bare, message.body_id = before
         mailbox.counters.add(message.state, message.size)
@@ -354,8 +351,7 @@ class Queue:
             mailbox.give_back(message)
 
     def _returned(self, mailbox: Mailbox, message: Message) -> None:
-        if message.lock is not None:
-            mailbox.unlock(message.lock)
+        mailbox.unlock(message)
         if message.state == State.ACTIVE:
             mailbox.give_back(message)
             self.namespace.wake(self, mailbox)
@@ -364,16 +360,16 @@ class Queue:
 
     # time
 
-    def lapse(self, *, now_ms: int) -> None:
+    def expire_locks(self, *, now_ms: int) -> None:
         """Take back what was held too long."""
         for mailbox in self.mailboxes.values():
-            for lock in mailbox.lapsed_locks(now_ms=now_ms):
-                mailbox.unlock(lock)
-                decision = lifecycle.lock_lapsed(lock.message, self.description, mailbox.kind)
+            for lock in mailbox.expired_locks(now_ms=now_ms):
+                mailbox.unlock(lock.message)
+                decision = lifecycle.lock_expired(lock.message, self.description, mailbox.kind)
                 self.change(mailbox, lock.message, decision, now_ms=now_ms)
         if self.main.sessions is not None:
-            for session in self.main.sessions.lapsed(now_ms=now_ms):
-                self.let_session_go(session, has_lapsed=True, now_ms=now_ms)
+            for session in self.main.sessions.expired(now_ms=now_ms):
+                self.release_session(session, has_expired=True, now_ms=now_ms)
 
     @property
     def has_deadlines(self) -> bool:
@@ -383,13 +379,13 @@ class Queue:
             self.main.locks
             or self.waiting
             or (sessions is not None and sessions.has_held)
-            or self.mailboxes[Kind.DEAD_LETTER].locks
-            or self.mailboxes[Kind.TRANSFER_DEAD_LETTER].locks
+            or self.mailboxes[MailboxKind.DEAD_LETTER].locks
+            or self.mailboxes[MailboxKind.TRANSFER_DEAD_LETTER].locks
         )
 
     @property
-    def next_lapse_ms(self) -> int | None:
-        times = [t for m in self.mailboxes.values() if (t := m.next_lapse_ms) is not None]
+    def next_lock_expiry_ms(self) -> int | None:
+        times = [t for m in self.mailboxes.values() if (t := m.next_lock_expiry_ms) is not None]
         return min(times, default=None)
 
     def serve_waiting(self, *, now_ms: int) -> None:
@@ -411,7 +407,7 @@ class Queue:
     def next_wait_end_ms(self) -> int | None:
         return min(self.waiting.values(), default=None)
 
-    def let_session_go(self, session: Session, *, has_lapsed: bool, now_ms: int) -> None:
+    def release_session(self, session: Session, *, has_expired: bool, now_ms: int) -> None:
         """Closing a session counts no delivery; letting its lock expire counts one each (B-06).
 
         It is free for the next when all its messages are back in their places, or their order
@@ -421,13 +417,13 @@ class Queue:
         for lock in locks:
             if lock.message.busy:
                 continue  # it was settled in time
-            self.main.unlock(lock)
-            if has_lapsed:
-                decision = lifecycle.lock_lapsed(lock.message, self.description, Kind.MAIN)
+            self.main.unlock(lock.message)
+            if has_expired:
+                decision = lifecycle.lock_expired(lock.message, self.description, MailboxKind.MAIN)
                 self.change(self.main, lock.message, decision, now_ms=now_ms)
             else:
                 self._returned(self.main, lock.message)
-        holder = session.holder if has_lapsed else None
+        holder = session.holder if has_expired else None
         session.is_ending = True
         if any(lock.message.busy for lock in locks):
             self.namespace.committer.when_durable(self._session_ended, session, holder)
@@ -460,14 +456,14 @@ class Queue:
         """A scheduled message's time has come: it is enqueued as if it were sent now."""
         message = self.main.find(sequence)
         if message is not None and not message.busy:
-            passage.activate(self, message, now_ms=now_ms)
+            forwarding.activate(self, message, now_ms=now_ms)
 
-    def redescribe(self, description: EntityDescription) -> None:
+    def set_description(self, description: EntityDescription) -> None:
         self.description = description
         before, self.lock_ms = self.lock_ms, milliseconds(description.lock_duration) or 0
         if self.lock_ms < before:
             for mailbox in self.mailboxes.values():
-                mailbox.mix_locks()
+                mailbox.expect_unordered_locks()
 
 
 def _nobody_waits(error: AmqpError | None) -> None:

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from pairbus.broker.message import Message
 from pairbus.broker.messages.window import Window
 
-if TYPE_CHECKING:
-    from pairbus.broker.messages.mailbox import Consumer
+
+class Consumer(Protocol):
+    """A link that receives messages. It knows its credit and its connection's back-pressure."""
+
+    session: Session | None
+
+    def can_take(self) -> bool: ...
+    def deliver(self, message: Message, *, now_ms: int) -> None: ...
+    def session_lost(self) -> None: ...
 
 
 class Session:
@@ -74,9 +82,6 @@ class Sessions:
         self._held[session_id] = session
         return session
 
-    def renew(self, session: Session, *, until_ms: int) -> None:
-        session.until_ms = until_ms
-
     def let_go(self, session: Session) -> None:
         """Its messages' locks have been taken back before."""
         session.holder = None
@@ -87,7 +92,7 @@ class Sessions:
         self._held.pop(session.session_id, None)
         self._settle(session)
 
-    def lapsed(self, *, now_ms: int) -> list[Session]:
+    def expired(self, *, now_ms: int) -> list[Session]:
         return [
             session
             for session in self._held.values()
@@ -95,7 +100,7 @@ class Sessions:
         ]
 
     @property
-    def next_lapse_ms(self) -> int | None:
+    def next_lock_expiry_ms(self) -> int | None:
         ends = (session.until_ms for session in self._held.values() if not session.is_ending)
         return min(ends, default=None)
 

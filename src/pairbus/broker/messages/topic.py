@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.codec.sections import group_id, read_annotations
-from pairbus.broker.entities.descriptions import EntityDescription, Status
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
     RuleDescription,
+    Status,
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.messages import forwarding as passage
-from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.enqueue import Intake
-from pairbus.broker.messages.incoming import Checked, to_message
-from pairbus.broker.messages.message import PARTITION_SHIFT, Message, State
+from pairbus.broker.message import PARTITION_SHIFT, Message, State
+from pairbus.broker.messages import forwarding, lifecycle
+from pairbus.broker.messages.enqueue import Enqueuer
+from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import (
     Changes,
@@ -37,8 +37,8 @@ from pairbus.broker.rules import (
 from pairbus.broker.storage.store import Counters, StoredEntity
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
     from pairbus.broker.messages.forwarding import Placed
+    from pairbus.broker.namespace import Namespace
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
@@ -65,7 +65,7 @@ def _compiled(rule: RuleDescription) -> _Rule:
     )
 
 
-def _changed(one: Checked, rule: _Rule, changes: Changes) -> Checked:
+def _changed(one: IncomingMessage, rule: _Rule, changes: Changes) -> IncomingMessage:
     changes.user_set.setdefault(_RULE_NAME, rule.description.name)
     try:
         parts = apply_changes(one.parts, changes)
@@ -82,8 +82,8 @@ class Subscription(Queue):
     description: SubscriptionDescription
     _rules: Sequence[_Rule] = ()
 
-    def redescribe(self, description: EntityDescription) -> None:
-        super().redescribe(description)
+    def set_description(self, description: EntityDescription) -> None:
+        super().set_description(description)
         assert isinstance(description, SubscriptionDescription)
         # A subscription may have thousands of rules: only what is new is compiled.
         known = {id(rule.description): rule for rule in self._rules}
@@ -93,12 +93,12 @@ class Subscription(Queue):
     def takes_copies(self) -> bool:
         return self.description.status not in (Status.DISABLED, Status.SEND_DISABLED)
 
-    def copies(self, one: Checked, facts: Facts) -> list[Checked]:
+    def copies(self, one: IncomingMessage, facts: Facts) -> list[IncomingMessage]:
         """One for all rules without an action together, and one for each with an action.
 
         The first is the message itself, so whoever changes it copies it. Raises EvaluationError.
         """
-        found: list[Checked] = []
+        found: list[IncomingMessage] = []
         is_plain = False
         for rule in self._rules:
             if rule.matches is not None and not rule.matches(facts):
@@ -124,7 +124,7 @@ class Topic(Queue):
     ) -> None:
         super().__init__(namespace, stored, description, counters)
         self.subscriptions: dict[str, Subscription] = {}
-        self.intake = TopicIntake(self)
+        self.enqueuer = TopicEnqueuer(self)
 
     @property
     def size_bytes(self) -> int:
@@ -152,14 +152,14 @@ class _Origin:
     now_ms: int
 
 
-class TopicIntake(Intake):
+class TopicEnqueuer(Enqueuer):
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
         self._topic = topic
 
     def deposit(
         self,
-        one: Checked,
+        one: IncomingMessage,
         number: int,
         times: lifecycle.Times,
         *,
@@ -207,7 +207,7 @@ class TopicIntake(Intake):
     def _copy(
         self,
         subscription: Subscription,
-        one: Checked,
+        one: IncomingMessage,
         facts: Facts,
         origin: _Origin,
         copies: Placed,
@@ -219,7 +219,9 @@ class TopicIntake(Intake):
             matching = subscription.copies(one, facts)
         except EvaluationError as error:
             if description.dead_lettering_on_filter_evaluation_exceptions:
-                placed += self._bury(subscription, one, origin, _REASON_EVALUATION, str(error))
+                placed += self._dead_letter(
+                    subscription, one, origin, _REASON_EVALUATION, str(error)
+                )
             return
         for each in matching:
             # Read again: an action may have set it.
@@ -228,18 +230,20 @@ class TopicIntake(Intake):
             if description.forward_to is not None:
                 own = subscription.main.next_sequence()
                 subscription.namespace.store.keep_count(subscription.main.counters)
-                placed += passage.forward(
+                placed += forwarding.forward(
                     subscription, replace(each), own, now_ms=origin.now_ms, source=origin.source
                 )
             elif description.requires_session and session_id is None:
                 text = f"{description} requires sessions, and the message has no session id"
-                placed += self._bury(subscription, each, origin, _REASON_SESSION, text)
+                placed += self._dead_letter(subscription, each, origin, _REASON_SESSION, text)
             else:
                 message = self._message(subscription, each, origin)
                 copies.append((subscription, subscription.main, message))
 
-    def _message(self, subscription: Subscription, one: Checked, origin: _Origin) -> Message:
-        times = subscription.intake.plain_times(origin.now_ms)
+    def _message(
+        self, subscription: Subscription, one: IncomingMessage, origin: _Origin
+    ) -> Message:
+        times = subscription.enqueuer.plain_times(origin.now_ms)
         if one.parts.ttl_ms is not None or one.due_ms is not None:
             times = lifecycle.times_at_enqueue(
                 subscription.description,
@@ -256,12 +260,17 @@ class TopicIntake(Intake):
             dead_letter_source=origin.source,
         )
 
-    def _bury(
-        self, subscription: Subscription, one: Checked, origin: _Origin, reason: str, text: str
+    def _dead_letter(
+        self,
+        subscription: Subscription,
+        one: IncomingMessage,
+        origin: _Origin,
+        reason: str,
+        text: str,
     ) -> Placed:
         message = self._message(subscription, one, origin)
         subscription.namespace.store.keep_count(subscription.main.counters)
-        return passage.bury(subscription, message, reason, text, now_ms=origin.now_ms)
+        return forwarding.dead_letter(subscription, message, reason, text, now_ms=origin.now_ms)
 
     def _share(self, copies: Placed) -> None:
         """The same bytes are stored once."""

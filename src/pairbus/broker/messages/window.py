@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from pairbus.broker.messages.message import Message
+from pairbus.broker.message import Message
 
 COUNT_MAX: Final = 1000
 BYTES_MAX: Final = 8 * 1024 * 1024

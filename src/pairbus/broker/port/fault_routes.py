@@ -20,14 +20,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.admin import access, targets
 from pairbus.broker.admin.errors import Refused
-from pairbus.broker.entities.descriptions import Right
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
 from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json
 from pairbus.broker.faults.kinds import SEED_MAX, Operation
 from pairbus.broker.faults.schedule import Entry
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
+from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError
 
 FAULTS_PATH: Final = "/$faults"

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from pairbus.broker.admin.api import Administration
 from pairbus.broker.admin.atom import escape
 from pairbus.broker.admin.errors import Refused
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.fault_routes import FaultGate, faults_routes
 from pairbus.broker.port.meter_routes import MetricsGate, meter_routes
 

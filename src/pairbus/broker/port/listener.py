@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pairbus.broker.entities.descriptions import Limits
+from pairbus.broker.entities.options import Limits
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.certificates import Certificates
 from pairbus.broker.port.connection_limit import ConnectionLimit, Slot
@@ -24,7 +24,7 @@ from pairbus.broker.port.sockets import close_all, listen_again, reserve
 from pairbus.errors import StartError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.namespace import Namespace
     from pairbus.broker.port.web import Web
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pairbus.broker.admin.errors import Refused
-from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.fault_routes import check_manage
 
 METER_PATH: Final = "/$meter"

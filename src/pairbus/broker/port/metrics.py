@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
+from pairbus.broker.namespace import Namespace
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -83,7 +83,7 @@ def _gauge(namespace: str, what: str, words: str, value: int) -> Metric:
 
 
 def _counts(queue: Queue) -> dict[str, int]:
-    main, dead, lost = (queue.mailboxes[kind].counters for kind in Kind)
+    main, dead, lost = (queue.mailboxes[kind].counters for kind in MailboxKind)
     return {
         "active": main.active,
         "scheduled": main.scheduled,

@@ -15,8 +15,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pairbus.broker.entities.namespace import Namespace
 from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
 from pairbus.broker.port.websocket import WebSocketConnection

@@ -11,13 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from pairbus.broker.messages.message import (
-    COLUMNS,
-    MAILBOX_SHIFT,
-    ROW_SEQUENCE_MASK,
-    Message,
-    from_row,
-)
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, ROW_SEQUENCE_MASK, Message, from_row
 from pairbus.broker.storage.writes import Counters, StoredEntity
 
 _SELECT: Final = (

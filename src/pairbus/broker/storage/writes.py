@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pairbus.broker.messages.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
 
 _INSERT: Final = f"INSERT INTO message VALUES ({', '.join('?' * len(COLUMNS))})"
 # A null costs as much to bind as a value, so what has none of some columns names the others.

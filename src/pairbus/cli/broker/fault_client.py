@@ -11,7 +11,7 @@ import ssl
 import time
 from typing import Any, Final
 
-from pairbus.broker.entities.descriptions import Policy, Right
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target

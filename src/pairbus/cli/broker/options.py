@@ -10,17 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pairbus.broker.entities.descriptions import (
-    SKUS,
     EntityDescription,
-    NamespaceOptions,
-    Policy,
     QueueDescription,
-    Right,
     check_name,
-    default_policy,
+    subscription_path,
+    topics_from_names,
 )
-from pairbus.broker.entities.shorthand import described_topics
-from pairbus.broker.entities.topic_entities import subscription_path
+from pairbus.broker.entities.options import SKUS, NamespaceOptions
+from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import ConfigError
 
 _DEFAULT_NAMESPACE = "local"
@@ -60,7 +57,7 @@ def gather_namespaces(
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--policy {name} is given twice")
-    added = described_topics([*topics, *map(parse_subscription, subscriptions)])
+    added = topics_from_names([*topics, *map(parse_subscription, subscriptions)])
     return [
         replace(
             options,

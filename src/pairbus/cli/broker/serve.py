@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pairbus.broker.entities.descriptions import NamespaceOptions
+from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.server import Server
 from pairbus.errors import BrokerError
 

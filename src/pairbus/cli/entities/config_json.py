@@ -24,12 +24,12 @@ from pairbus.broker.entities.config_rules import (
     FALSE_EXPRESSION,
     TRUE_EXPRESSION,
 )
-from pairbus.broker.entities.descriptions import INFINITE, format_duration
-from pairbus.broker.entities.topic_entities import (
+from pairbus.broker.entities.descriptions import (
     DEFAULT_RULE,
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.broker.entities.durations import INFINITE, format_duration
 from pairbus.cli.kinds import Kind
 
 _PROPERTIES: Final[Mapping[Kind, Properties]] = {

@@ -18,7 +18,7 @@ create_app = command_group("create", "Create a queue, a topic, a subscription or
 
 
 def _duration(text: str) -> timedelta:
-    from pairbus.broker.entities.descriptions import parse_duration
+    from pairbus.broker.entities.durations import parse_duration
 
     try:
         return parse_duration(text)

@@ -16,18 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from pairbus.broker.directory import Directory
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
-    NamespaceOptions,
-    Policy,
     QueueDescription,
-    milliseconds,
+    SubscriptionDescription,
+    TopicDescription,
 )
-from pairbus.broker.entities.directory import Directory
-from pairbus.broker.entities.topic_entities import SubscriptionDescription, TopicDescription
+from pairbus.broker.entities.durations import milliseconds
+from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.controller import FaultController
-from pairbus.broker.messages.mailbox import Mailbox, Tokens
+from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
 from pairbus.broker.storage.committer import Committer
@@ -70,7 +71,7 @@ class Namespace:
         self.name = options.name
         self.loop = loop
         self.clock = clock
-        self.tokens = Tokens()
+        self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
         self.connections: set[Flushable] = set()
         self.store: Store
@@ -173,14 +174,14 @@ class Namespace:
 
     def create(self, description: EntityDescription) -> Queue:
         entity = self.directory.create(description, now_ms=self.now_ms())
-        self._unless_stored(lambda: self.directory.forget(entity))
+        self._undo_if_refused(lambda: self.directory.forget(entity))
         return entity
 
     def update(self, entity: Queue, description: EntityDescription) -> None:
         before = entity.description
         self.directory.update(entity, description, now_ms=self.now_ms())
-        self._unless_stored(
-            lambda: entity.redescribe(before) if entity.description is description else None
+        self._undo_if_refused(
+            lambda: entity.set_description(before) if entity.description is description else None
         )
         for connection in list(self.connections):
             connection.entity_changed(entity)
@@ -188,7 +189,7 @@ class Namespace:
 
     def delete(self, entity: Queue) -> None:
         gone = self.directory.remove(entity)
-        self._unless_stored(lambda: self.directory.put_back(gone))
+        self._undo_if_refused(lambda: self.directory.put_back(gone))
         for one in gone:
             for mailbox in one.mailboxes.values():
                 self._woken.pop(mailbox, None)
@@ -196,7 +197,7 @@ class Namespace:
                 connection.entity_gone(one)
         self.run()
 
-    def _unless_stored(self, undo: Callable[[], None]) -> None:
+    def _undo_if_refused(self, undo: Callable[[], None]) -> None:
         """Take back in memory what the disk refuses."""
 
         def done(error: Exception | None) -> None:
@@ -316,20 +317,20 @@ class Namespace:
             if not queue.has_deadlines:
                 continue
             try:
-                queue.lapse(now_ms=now_ms)
+                queue.expire_locks(now_ms=now_ms)
                 queue.give_up_waiting(now_ms=now_ms)
             except Exception:
                 logger.exception("%s", queue.description)  # time goes on for the others
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
-            self._keep_house(now_ms)
+            self._housekeeping(now_ms)
         self.run()
 
     def _next_deadline(self, now_ms: int) -> int:
         times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
         for queue in self.directory:
             if queue.has_deadlines:
-                times += [queue.next_lapse_ms, queue.next_wait_end_ms]
+                times += [queue.next_lock_expiry_ms, queue.next_wait_end_ms]
         return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
 
     def _activate_due(self, now_ms: int) -> None:
@@ -353,7 +354,7 @@ class Namespace:
             if expired or len(keys) < _SWEEP_COUNT:
                 return  # else all of them are locked: look behind them
 
-    def _keep_house(self, now_ms: int) -> None:
+    def _housekeeping(self, now_ms: int) -> None:
         self._clean(now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pairbus.broker.entities.descriptions import EntityDescription
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.broker.entities.stored import (
     bare_description,
-    changed_for_good,
+    changed_fixed_setting,
     from_stored,
     to_stored,
 )
-from pairbus.broker.entities.topic_entities import SubscriptionDescription, TopicDescription
-from pairbus.broker.messages.lifecycle import Kind
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
@@ -25,7 +28,7 @@ from pairbus.broker.storage.store import Counters, StoredEntity
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.namespace import Namespace
+    from pairbus.broker.namespace import Namespace
 
 
 class EntityExists(ConfigError):
@@ -70,21 +73,25 @@ class Directory:
         ):
             raise ConfigError(f"{description}: there is no topic {description.topic_name!r}")
         stored, counters = self._namespace.store.create_entity(
-            description.name, description.noun, to_stored(description), len(Kind), now_ms=now_ms
+            description.name,
+            description.noun,
+            to_stored(description),
+            len(MailboxKind),
+            now_ms=now_ms,
         )
         return self._add(stored, description, counters)
 
     def update(self, entity: Queue, description: EntityDescription, *, now_ms: int) -> None:
         if type(description) is not type(entity.description):
             raise ConfigError(f"{entity.description} exists, and is not a {description.noun}")
-        if fixed := changed_for_good(entity.description, description):
+        if fixed := changed_fixed_setting(entity.description, description):
             raise ConfigError(
                 f"{entity.description} exists with another {fixed}, which cannot be changed: "
                 f"delete the {description.noun} first"
             )
         self._namespace.store.update_entity(entity.entity_id, to_stored(description), now_ms=now_ms)
         entity.updated_ms = entity.available_ms = now_ms
-        entity.redescribe(description)
+        entity.set_description(description)
 
     def remove(self, entity: Queue) -> list[Queue]:
         """What is gone: the entity, and a topic's subscriptions with it."""

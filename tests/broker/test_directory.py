@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from pairbus.broker.directory import EntityExists
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.entities.directory import EntityExists
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.rules import FalseFilter
@@ -275,7 +275,7 @@ def test_sending_keeps_the_topic_and_not_the_subscription(make_world):
 def test_a_receiver_keeps_a_subscription_and_its_topic_for_as_long_as_it_stays(make_world):
     world = make_world(topic(**FIVE), sub("a", **FIVE))
     receiver = Receiver(world.queue(at("a")))
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
 
     idle(world, seconds=1000)
     assert names(world) == ["t", at("a")]
@@ -338,7 +338,7 @@ def test_the_three_mailboxes_of_an_entity_are_found_by_their_ids(make_world):
     world = make_world(topic(), sub("a"))
     entity = world.queue(at("a"))
 
-    for kind in Kind:
+    for kind in MailboxKind:
         mailbox = entity.mailboxes[kind]
         found = world.namespace.directory.mailbox(mailbox.counters.mailbox_id)
         assert found == (entity, mailbox)

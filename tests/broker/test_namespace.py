@@ -5,15 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from pairbus.broker.entities import namespace as namespace_module
-from pairbus.broker.entities.descriptions import NamespaceOptions, QueueDescription, Status
-from pairbus.broker.entities.namespace import Namespace
-from pairbus.broker.messages.lifecycle import Kind, Settlement
+from pairbus.broker import namespace as namespace_module
+from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from pairbus.broker.namespace import Namespace
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 from pairbus.testing import ManualClock
 from tests.broker.world import Receiver, StillLoop, World, encoded
 
-DEAD = Kind.DEAD_LETTER
+DEAD = MailboxKind.DEAD_LETTER
 
 
 def queue(name="q", **settings):
@@ -357,7 +358,7 @@ def test_a_queue_in_use_is_not_idle(make_world, use):
 def test_a_receiver_that_waits_uses_its_queue(make_world):
     world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
     receiver = Receiver(world.queue())
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
 
     world.pass_time(3600)
     assert world.namespace.find("q") is not None

@@ -1,7 +1,8 @@
-"""One message as the broker holds it: its bytes in slices, and the few facts that decide its way.
+"""One message as the broker holds it: its bytes in slices, and the facts that its handling needs.
 
 The body is never decoded. Times are UTC epoch milliseconds, as AMQP and the data file write them.
-This module knows neither the wire nor the store; it only says which columns a message has.
+`Message.row` and `from_row` convert between a message and its row in the data file; `stamped` makes
+the bytes that a receiver gets.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pairbus.broker.messages.mailbox import Lock
+from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.stamp import stamp, with_property
+from pairbus.amqp.codec.types import Timestamp
+from pairbus.amqp.codec.values import encode
 
 Row = tuple[int | str | bytes | None, ...]
 
@@ -20,8 +23,8 @@ COLUMNS: Final = (
     "id", "state", "enqueued_ms", "expires_ms", "due_ms", "delivery_count", "session_id", "size",
     "extra", "bare",
 )  # fmt: skip
-"""Few, because each costs a third of a microsecond to write: what a plain message does not have is
-packed into `extra`, which is null for nearly all of them."""
+"""Few columns, because each costs a third of a microsecond to write. What a plain message does not
+have is packed into `extra`, which is null for nearly all of them."""
 
 # durable, priority, ttl, annotations (bytes, pairs), delivery annotations (bytes, pairs), original
 # sequence number, partition, bytes of the dead-letter source; -1 stands for none
@@ -34,9 +37,12 @@ ROW_SEQUENCE_MASK: Final = (1 << MAILBOX_SHIFT) - 1
 """A row's id is its mailbox and its sequence number in one integer: a mailbox's messages lie
 together in the file, in order, and need no second index."""
 
+_ABSOLUTE_EXPIRY_TIME: Final = 8
+"""The index of that field in the properties section."""
+
 
 class State(IntEnum):
-    """The numbers are those of `x-opt-message-state`."""
+    """The numbers are those of the annotation `x-opt-message-state`."""
 
     ACTIVE = 0
     DEFERRED = 1
@@ -65,14 +71,15 @@ class Message:
     size: int
     bare: bytes
     body_id: int | None = None
-    """Where the same bytes are kept once for several subscriptions, as which row of `body`."""
-    lock: Lock | None = None
+    """The row of table `body`, where several subscriptions share the same bytes."""
+    lock: bytes | None = None
+    """The token of its lock, while a receiver holds it; see `Mailbox.locks`."""
     busy: bool = False
-    """A change of it is on its way to the disk; until that has ended, nobody else touches it."""
+    """A change of it is being written to disk. Until that has ended, nothing else may touch it."""
 
     @property
     def wire_sequence(self) -> int:
-        """Partitioned entities show the partition in the number's top 16 bits."""
+        """Partitioned entities have the partition in the number's top 16 bits."""
         if self.partition_id is None:
             return self.sequence
         return self.partition_id << PARTITION_SHIFT | self.sequence
@@ -120,7 +127,7 @@ class Message:
 
 
 def from_row(row: tuple[Any, ...]) -> Message:
-    """The inverse of `Message.row`, with one column more: the bytes, if they are shared."""
+    """The inverse of `Message.row`. The row has one more column: the bytes, if they are shared."""
     (
         row_id, state, enqueued_ms, expires_ms, due_ms, count, session_id, size, extra, bare,
         shared,
@@ -154,3 +161,40 @@ def _unpack_extra(message: Message, extra: bytes) -> None:
     start += delivery_size
     if source_size >= 0:
         message.dead_letter_source = extra[start : start + source_size].decode()
+
+
+def guid(token: bytes) -> bytes:
+    """Converts between .NET's byte order (delivery tags) and RFC 4122's (AMQP uuids), both ways."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+def stamped(message: Message, *, locked_until_ms: int | None = None) -> bytes:
+    """The bytes that a receiver gets: the message's own, with the broker's annotations in front.
+
+    Without `locked_until_ms` it has no lock token: it is peeked at, or deleted on receipt.
+    """
+    bare = message.bare
+    if message.expires_ms is not None:
+        # Not written on enqueue, because copies of several subscriptions share their bytes.
+        expiry = encode(Timestamp(message.expires_ms))
+        bare = with_property(bare, slice_message(bare).properties, _ABSOLUTE_EXPIRY_TIME, expiry)
+    token = None if locked_until_ms is None else message.lock
+    return stamp(
+        durable=message.durable,
+        priority=message.priority,
+        ttl_ms=message.ttl_ms,
+        delivery_count=message.delivery_count,
+        lock_token=None if token is None else guid(token),
+        sequence=message.wire_sequence,
+        enqueued_ms=message.enqueued_ms,
+        locked_until_ms=locked_until_ms,
+        enqueued_sequence=message.enqueued_sequence,
+        state=message.state,
+        partition_id=message.partition_id,
+        dead_letter_source=message.dead_letter_source,
+        delivery_annotations=message.delivery_annotations,
+        delivery_annotation_count=message.delivery_annotation_count,
+        annotations=message.annotations,
+        annotation_count=message.annotation_count,
+        bare=bare,
+    )

@@ -1,0 +1,80 @@
+"""The options of a namespace, and the limits that protect it from its clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pairbus.broker.entities.descriptions import EntityDescription, QueueDescription
+from pairbus.broker.entities.policies import Policy, default_policy
+from pairbus.errors import ConfigError
+
+SKUS: Final = ("Standard", "Premium")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What protects the broker from its peers; of one connection where nothing else is said."""
+
+    connections_max: int = 2000
+    """Of one namespace. A connection more is closed at once."""
+    links_max: int = 256
+    unsettled_max: int = 10_000
+    """Deliveries without settlement, each way: receivers get no more until some are settled."""
+    write_buffer_bytes_max: int = 4 * 1024 * 1024
+    """What may wait for a slow reader; beyond it, nothing more is delivered to it."""
+    handshake_seconds: float = 30.0
+    """From the first byte (or none) to a finished AMQP open, TLS included."""
+    idle_timeout_seconds: float = 240.0
+    frame_size_max: int = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceOptions:
+    """One namespace of a broker."""
+
+    name: str = "local"
+    port: int = 0
+    """0: the system picks one."""
+    queues: Sequence[QueueDescription] = ()
+    topics: Sequence[EntityDescription] = ()
+    """Topics first, then their subscriptions."""
+    policies: Sequence[Policy] = field(default_factory=lambda: (default_policy(),))
+    data: Path | None = None
+    """The folder of the data file; None keeps nothing beyond the process."""
+    limits: Limits = field(default_factory=Limits)
+    accepts_bearer: bool = False
+    """Take any bearer token (JWT) without a check, for applications that use azure-identity."""
+    sku: str = "Standard"
+    """The service's tier: Standard takes messages of 256 KB, Premium up to 100 MB."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]|[A-Za-z]", self.name):
+            raise ConfigError(
+                f"namespace name {self.name!r} is not valid: up to 50 letters, digits and '-', "
+                "starting with a letter and ending with a letter or digit"
+            )
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(
+                f"namespace {self.name!r}: port {self.port} is not between 0 and 65535"
+            )
+        seen: set[str] = set()
+        for entity in self.entities:
+            if entity.name.lower() in seen:
+                raise ConfigError(
+                    f"namespace {self.name!r}: {entity.noun} {entity.name!r} is defined twice"
+                )
+            seen.add(entity.name.lower())
+        if self.sku not in SKUS:
+            raise ConfigError(
+                f"namespace {self.name!r}: sku {self.sku!r} is not one of {', '.join(SKUS)}"
+            )
+        if not self.policies:
+            raise ConfigError(f"namespace {self.name!r} needs at least one policy")
+
+    @property
+    def entities(self) -> list[EntityDescription]:
+        return [*self.queues, *self.topics]
