@@ -581,7 +581,7 @@ def test_messages_of_one_session_are_batch_deleted(sessions):
 
 def test_what_is_batch_deleted_while_it_waits_in_memory_is_not_delivered(world):
     receiver = Receiver(world.queue())
-    receiver.mailbox.attach(receiver)
+    receiver.mailbox.attach()
     world.send(*[encoded()] * 3)
     world.clock.advance(1)
 
