@@ -136,13 +136,13 @@ def test_the_secondary_counts_what_client_and_syphon_count(outage):
 
 
 @pytest.mark.req("M-02")
-def test_a_message_that_takes_the_detour_costs_four_operations(outage):
+def test_a_diverted_message_costs_four_operations(outage):
     """In units: each of the eleven, and one more for each of the three that are large."""
     east, west = outage["brokers"]
     into = sum(west.of(queue).send for queue in outage["queues"])
     out = sum(west.of(queue).receive for queue in outage["queues"])
     home = (east - outage["before the syphon"]).of("orders").send
-    received = east.of("orders").receive // 3  # a third of all came by the detour
+    received = east.of("orders").receive // 3  # a third of all was diverted
 
     assert [into, home, received] == [11 + 3] * 3
     assert out >= 11 + 3  # the syphon may look at one twice, when it is told to stop

@@ -1,4 +1,4 @@
-"""What a pair costs, part by part; and what would make it cheaper."""
+"""What a pair costs, item by item, and what would make it cheaper."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.cost.estimate import LedgerTotals, account_of, account_of_ledger, as_dict, savings_of
+from pairbus.cost.estimate import (
+    LedgerTotals,
+    estimate_ledger,
+    estimate_usage,
+    find_savings,
+    to_json,
+)
 from pairbus.cost.prices import load, parse
-from pairbus.cost.usage import LOOK_MESSAGES, Usage
+from pairbus.cost.usage import RECHECK_MESSAGES, Usage
 from pairbus.errors import OptionsError
 
 KB = 1024
@@ -20,10 +26,10 @@ FLAT = parse(
 )
 
 
-def parts(usage, prices=PRICES):
-    """Those with any operations."""
-    found = account_of(usage, prices).parts
-    return {part.name: part.operations for part in found if part.operations}
+def items(usage, prices=PRICES):
+    """The items with any operations."""
+    found = estimate_usage(usage, prices).items
+    return {item.name: item.operations for item in found if item.operations}
 
 
 # -- the figures of the documents
@@ -33,20 +39,20 @@ def parts(usage, prices=PRICES):
 def test_ten_idle_backlog_queues_take_40_receives_an_hour_960_a_day_28800_in_30_days():
     usage = Usage(backlog_queues=10)
 
-    assert usage.polls_an_hour == 40
-    assert parts(replace(usage, days=1)) == {"polls": 960}
-    assert parts(usage) == {"polls": 28_800}
+    assert usage.polls_per_hour == 40
+    assert items(replace(usage, days=1)) == {"polls": 960}
+    assert items(usage) == {"polls": 28_800}
 
 
 @pytest.mark.req("M-02", "M-03")
-def test_a_message_that_takes_the_detour_costs_four_operations():
+def test_a_diverted_message_costs_four_operations():
     # All of a day's messages, in an outage of that day, and a syphon that comes afterwards.
-    usage = Usage(messages_a_day=1, outage_hours=24, days=1, syphons_wait=False, ping_seconds=1800)
-    account = account_of(usage, FREE_SETTLEMENTS)
-    found = parts(usage)
+    usage = Usage(messages_per_day=1, outage_hours=24, days=1, always_on=False, ping_seconds=1800)
+    estimate = estimate_usage(usage, FREE_SETTLEMENTS)
+    found = items(usage)
     pings = found.pop("pings")
 
-    assert account.operations - pings == 4
+    assert estimate.operations - pings == 4
     assert found == {
         "backlog_sends": 1,
         "backlog_receives": 1,
@@ -58,9 +64,9 @@ def test_a_message_that_takes_the_detour_costs_four_operations():
 
 
 @pytest.mark.req("M-03")
-def test_an_outage_meets_its_share_of_the_messages():
-    usage = Usage(messages_a_day=24_000, outage_hours=2, syphons_wait=False)
-    found = parts(usage)
+def test_an_outage_diverts_its_share_of_the_messages():
+    usage = Usage(messages_per_day=24_000, outage_hours=2, always_on=False)
+    found = items(usage)
 
     assert found["backlog_sends"] == found["home_receives"] == 2_000
     assert found["sends"] == found["receives"] == 24_000 * 30 - 2_000
@@ -70,45 +76,45 @@ def test_an_outage_meets_its_share_of_the_messages():
 def test_each_client_pings_each_entity():
     usage = Usage(outage_hours=1, entities=5, clients=20, ping_seconds=60)
 
-    assert parts(usage)["pings"] == 60 * 5 * 20
+    assert items(usage)["pings"] == 60 * 5 * 20
 
 
 @pytest.mark.req("M-03")
 def test_each_syphon_polls_each_queue():
-    assert parts(Usage(backlog_queues=3, syphons=4))["polls"] == 3 * 4 * 4 * 24 * 30
+    assert items(Usage(backlog_queues=3, syphons=4))["polls"] == 3 * 4 * 4 * 24 * 30
 
 
 @pytest.mark.req("M-03")
 @pytest.mark.parametrize(("size", "units"), [(1, 1), (64 * KB, 1), (65 * KB, 2), (256 * KB, 4)])
 def test_large_messages_count_several_times_but_are_settled_once(size, units):
-    found = parts(Usage(messages_a_day=10, days=1, message_bytes=size))
+    found = items(Usage(messages_per_day=10, days=1, message_bytes=size))
 
     assert found["sends"] == found["receives"] == 10 * units
     assert found["settlements"] == 10
 
 
-def test_an_envelope_may_be_what_makes_it_more_than_64_kb():
-    found = parts(
-        Usage(messages_a_day=24, outage_hours=1, message_bytes=64 * KB, syphons_wait=False)
+def test_an_envelope_may_push_a_message_beyond_64_kib():
+    found = items(
+        Usage(messages_per_day=24, outage_hours=1, message_bytes=64 * KB, always_on=False)
     )
 
     assert found["backlog_sends"] == 2
     assert found["home_sends"] == 1
 
 
-def test_what_waits_is_looked_at_each_minute_up_to_a_bound_and_by_each_syphon():
-    usage = Usage(messages_a_day=24 * 50_000, outage_hours=1, backlog_queues=4)
+def test_each_syphon_rechecks_waiting_messages_each_minute_up_to_a_bound():
+    usage = Usage(messages_per_day=24 * 50_000, outage_hours=1, backlog_queues=4)
 
-    assert parts(usage)["looks"] == parts(usage)["put_back"] == 60 * 4 * LOOK_MESSAGES
-    assert parts(replace(usage, syphons=3))["looks"] == 3 * 60 * 4 * LOOK_MESSAGES
+    assert items(usage)["rechecks"] == items(usage)["recheck_releases"] == 60 * 4 * RECHECK_MESSAGES
+    assert items(replace(usage, syphons=3))["rechecks"] == 3 * 60 * 4 * RECHECK_MESSAGES
 
 
-def test_no_more_is_looked_at_than_waits():
-    assert parts(Usage(messages_a_day=240, outage_hours=1))["looks"] == 60 * 5  # half of ten
+def test_no_more_messages_are_rechecked_than_wait():
+    assert items(Usage(messages_per_day=240, outage_hours=1))["rechecks"] == 60 * 5  # half of ten
 
 
 def test_without_a_syphon_nothing_comes_home():
-    found = parts(Usage(messages_a_day=24, outage_hours=24, syphons=0, days=1))
+    found = items(Usage(messages_per_day=24, outage_hours=24, syphons=0, days=1))
 
     assert set(found) == {"backlog_sends", "pings"}
 
@@ -117,44 +123,44 @@ def test_without_a_syphon_nothing_comes_home():
 
 
 @pytest.mark.req("M-03")
-def test_parts_share_the_bill_of_operations():
-    account = account_of(Usage(messages_a_day=10**6, outage_hours=4), PRICES)
+def test_items_share_the_bill_for_operations():
+    estimate = estimate_usage(Usage(messages_per_day=10**6, outage_hours=4), PRICES)
 
-    assert sum(cost.money for cost in account.costs) == pytest.approx(account.money_for_operations)
-    assert account.money_for_operations == PRICES.for_operations(account.operations)
-    assert account.money == pytest.approx(
-        account.money_for_operations + account.money_for_connections + 0.0135 * 720
+    assert sum(item.money for item in estimate.items) == pytest.approx(
+        estimate.money_for_operations
+    )
+    assert estimate.money_for_operations == PRICES.for_operations(estimate.operations)
+    assert estimate.money == pytest.approx(
+        estimate.money_for_operations + estimate.money_for_connections + 0.0135 * 720
     )
 
 
 @pytest.mark.req("M-03")
-def test_what_is_not_billed_costs_nothing_and_is_shown():
-    usage = Usage(messages_a_day=10**6)
-    with_all, without = account_of(usage, PRICES), account_of(usage, FREE_SETTLEMENTS)
+def test_an_item_that_is_not_billed_is_listed_and_costs_nothing():
+    usage = Usage(messages_per_day=10**6)
+    with_all, without = estimate_usage(usage, PRICES), estimate_usage(usage, FREE_SETTLEMENTS)
 
     assert with_all.operations - without.operations == 30 * 10**6
-    [settled] = [
-        cost for cost in without.costs if cost.part.kind == "settle" and cost.part.operations
-    ]
+    [settled] = [item for item in without.items if item.kind == "settle" and item.operations]
     assert not settled.is_billed
     assert settled.money == 0
 
 
-def test_a_pair_costs_what_there_would_not_be_without_it():
-    usage = Usage(messages_a_day=24_000, outage_hours=2, syphons_wait=False)
-    account = account_of(usage, FLAT)
+def test_the_cost_of_pairing_leaves_out_what_one_namespace_would_cost():
+    usage = Usage(messages_per_day=24_000, outage_hours=2, always_on=False)
+    estimate = estimate_usage(usage, FLAT)
 
     # Into the backlog, out of it, settled there; and the pings.
-    assert account.pairing_operations == 3 * 2_000 + 120
-    assert account.operations - account.pairing_operations == 3 * 24_000 * 30
-    assert account.money_for_pairing == pytest.approx(account.pairing_operations / 10**6)
+    assert estimate.pairing_operations == 3 * 2_000 + 120
+    assert estimate.operations - estimate.pairing_operations == 3 * 24_000 * 30
+    assert estimate.money_for_pairing == pytest.approx(estimate.pairing_operations / 10**6)
 
 
-def test_what_others_use_makes_it_dearer():
-    usage = Usage(messages_a_day=1000)
+def test_other_operations_use_up_the_free_tier():
+    usage = Usage(messages_per_day=1000)
 
-    assert account_of(usage, PRICES).money_for_operations == 0
-    dear = account_of(replace(usage, other_operations=20 * 10**6), PRICES)
+    assert estimate_usage(usage, PRICES).money_for_operations == 0
+    dear = estimate_usage(replace(usage, other_operations=20 * 10**6), PRICES)
     assert dear.money_for_operations == pytest.approx(dear.operations * 0.80 / 10**6)
 
 
@@ -162,7 +168,7 @@ usages = st.builds(
     Usage,
     backlog_queues=st.integers(1, 100),
     syphons=st.integers(0, 5),
-    messages_a_day=st.integers(0, 10**8),
+    messages_per_day=st.integers(0, 10**8),
     message_bytes=st.integers(0, 256 * KB),
     outage_hours=st.floats(0, 100),
     ping_seconds=st.floats(1, 1800),
@@ -172,19 +178,19 @@ usages = st.builds(
 
 
 @given(usages)
-def test_whatever_is_asked_adds_up(usage):
-    account = account_of(usage, PRICES)
+def test_every_estimate_adds_up(usage):
+    estimate = estimate_usage(usage, PRICES)
 
-    assert all(part.operations >= 0 for part in account.parts)
-    assert account.operations == sum(part.operations for part in account.parts)
-    assert 0 <= account.pairing_operations <= account.operations
-    assert 0 <= account.money_for_pairing <= account.money_for_operations + 1e-9
-    assert json.loads(json.dumps(as_dict(account, usage, savings_of(usage, PRICES))))
+    assert all(item.operations >= 0 for item in estimate.items)
+    assert estimate.operations == sum(item.operations for item in estimate.items)
+    assert 0 <= estimate.pairing_operations <= estimate.operations
+    assert 0 <= estimate.money_for_pairing <= estimate.money_for_operations + 1e-9
+    assert json.loads(json.dumps(to_json(estimate, usage, find_savings(usage, PRICES))))
 
 
 @given(usages)
-def test_savings_save_and_the_best_comes_first(usage):
-    found = savings_of(usage, FLAT)
+def test_the_largest_saving_comes_first(usage):
+    found = find_savings(usage, FLAT)
 
     assert all(saving.operations > 0 and saving.money > 0 for saving in found)
     assert [one.operations for one in found] == sorted((s.operations for s in found), reverse=True)
@@ -194,23 +200,25 @@ def test_savings_save_and_the_best_comes_first(usage):
 
 
 @pytest.mark.req("M-03")
-def test_what_would_make_it_cheaper_is_told_with_its_saving():
+def test_each_possible_saving_is_listed():
     usage = Usage(
-        backlog_queues=10, syphons=2, messages_a_day=1000, message_bytes=100 * KB, outage_hours=10
+        backlog_queues=10, syphons=2, messages_per_day=1000, message_bytes=100 * KB, outage_hours=10
     )
-    found = {saving.change.split(" ")[0]: saving.operations for saving in savings_of(usage, PRICES)}
+    found = {
+        saving.change.split(" ")[0]: saving.operations for saving in find_savings(usage, PRICES)
+    }
 
-    polls = parts(usage)["polls"]
-    looks = parts(usage)["looks"] + parts(usage)["put_back"]
+    polls = items(usage)["polls"]
+    looks = items(usage)["rechecks"] + items(usage)["recheck_releases"]
     assert found["1"] == (polls + looks) // 2  # syphon
     assert found["5"] == polls // 2  # backlog queues: as many messages wait in fewer
-    assert found["pings"] == 600 - 120
+    assert found["a"] == 600 - 120  # a ping
     assert found["messages"] > 2 * 1000 * 29  # once less for each send and receive
     assert found["`pairbus"] == polls + looks
 
 
-def test_what_cannot_be_less_is_not_suggested():
-    assert savings_of(Usage(backlog_queues=1, syphons=0), PRICES) == ()
+def test_nothing_is_suggested_that_saves_nothing():
+    assert find_savings(Usage(backlog_queues=1, syphons=0), PRICES) == ()
 
 
 # -- wrong
@@ -221,13 +229,13 @@ def test_what_cannot_be_less_is_not_suggested():
     [
         ({"backlog_queues": 0}, "0 backlog queues: must be from 1 to 100"),
         ({"backlog_queues": 101}, "101 backlog queues: must be from 1 to 100"),
-        ({"messages_a_day": -1}, "-1 messages a day: must be from 0"),
+        ({"messages_per_day": -1}, "-1 messages per day: must be from 0"),
         ({"ping_seconds": 0.5}, "0.5 seconds between pings: must be from 1 to 1,800"),
         ({"outage_hours": float("nan")}, "nan hours of outage: must be from 0 to 744"),
-        ({"outage_hours": 700, "days": 1}, "700 hours of outage do not fit into 1 days"),
+        ({"outage_hours": 700, "days": 1}, "an outage of 700 hours does not fit into 1 days"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused(wrong, said):
+def test_a_number_out_of_range_is_refused(wrong, said):
     with pytest.raises(OptionsError, match=said):
         Usage(**wrong)
 
@@ -248,9 +256,9 @@ TOTALS = LedgerTotals(
 
 
 @pytest.mark.req("M-03", "M-02")
-def test_a_ledger_tells_what_the_detour_has_cost():
-    account = account_of_ledger(TOTALS, FREE_SETTLEMENTS)
-    found = {part.name: part.operations for part in account.parts}
+def test_a_ledger_shows_what_diverting_has_cost():
+    estimate = estimate_ledger(TOTALS, FREE_SETTLEMENTS)
+    found = {item.name: item.operations for item in estimate.items}
 
     assert found == {
         "polls": 2 * 4 * 24,
@@ -260,15 +268,15 @@ def test_a_ledger_tells_what_the_detour_has_cost():
         "home_sends": 100,
         "home_receives": 100,
         "home_settlements": 100,
-        "looks": 300,
-        "put_back": 300,
+        "rechecks": 300,
+        "recheck_releases": 300,
     }
-    assert account.operations == 2 * 4 * 24 + 4 * 100 + 2 * 5 + 300
+    assert estimate.operations == 2 * 4 * 24 + 4 * 100 + 2 * 5 + 300
 
 
 def test_a_ledger_of_large_messages_counts_their_bytes():
-    account = account_of_ledger(replace(TOTALS, brought_home_bytes=100 * 100 * KB), PRICES)
-    found = {part.name: part.operations for part in account.parts}
+    estimate = estimate_ledger(replace(TOTALS, brought_home_bytes=100 * 100 * KB), PRICES)
+    found = {item.name: item.operations for item in estimate.items}
 
     assert found["home_sends"] == 157  # 10,000 KB in units of 64: no more is known
 
@@ -285,4 +293,4 @@ def test_a_ledger_of_nothing_costs_nothing():
         days=0,
     )
 
-    assert account_of_ledger(nothing, PRICES).money == 0
+    assert estimate_ledger(nothing, PRICES).money == 0

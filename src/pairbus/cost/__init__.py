@@ -1,5 +1,5 @@
-"""What operations cost: how they are counted, what they sum up to, and what that is in money.
+"""What operations cost: the meter that counts them, price lists, and estimates.
 
-Pure, and below everything else: the broker, the paired client and the syphon count by the same
-`meter.py`, and so can be compared to the unit.
+Pure, and below everything else. The broker, the paired client and the syphon all count with
+`meter.py`, so their counts can be compared exactly.
 """

@@ -1,79 +1,79 @@
-"""What a pair costs: its operations part by part, in money, and what would make it cheaper.
+"""Estimates what a pair costs: its operations item by item, their price, and possible savings.
 
-Pure. Either from `Usage`, before, or from what a ledger has added up (`LedgerTotals`), afterwards.
+Pure. An estimate is made from `Usage`, before the fact, or from `LedgerTotals`, afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from pairbus.cost.meter import UNIT_BYTES
+from pairbus.cost.meter import UNIT_BYTES, camel_case
 from pairbus.cost.prices import PriceList
 from pairbus.cost.usage import Usage
 
-DETOUR: Final = (
+DIVERTED_STEPS: Final = (
     "send to the backlog",
     "receive from the backlog",
     "send to the primary",
     "receive from the primary",
 )
-"""What a message costs that takes the detour; two settlements come on top, if they are billed."""
-SETTLEMENTS: Final = 2
+"""The operations of one diverted message. Settlements come on top, if they are billed."""
+DIVERTED_SETTLEMENTS: Final = 2
+_PING_SECONDS_MAX: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CostItem:
     name: str
-    words: str
+    description: str
     kind: str
-    """Of its operations, as the meter has it."""
+    """The kind of its operations, as in `meter.KINDS`."""
     operations: int
-    is_extra: bool = True
-    """There would be none of it without a pair. A diverted message would still be sent to the
-    primary and received from there, once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """A part with its price."""
-
-    part: Part
-    is_billed: bool
-    money: float
+    is_for_pairing: bool = True
+    """False for what a single namespace would cost as well. A diverted message would still be sent
+    to the primary and received from there, once."""
+    is_billed: bool = True
+    money: float = 0.0
     """Its share of the bill for operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     change: str
-    but: str
-    """What that would mean."""
+    drawback: str
     operations: int
     money: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Estimate:
     prices: PriceList
-    parts: tuple[Part, ...]
+    items: tuple[CostItem, ...]
     days: float
     connections: int = 0
     other_operations: int = 0
 
     @property
-    def billed(self) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part.kind not in self.prices.unbilled)
+    def operations(self) -> int:
+        """The number of billed operations."""
+        return sum(item.operations for item in self.items if item.is_billed)
 
     @property
-    def operations(self) -> int:
-        """Those that are billed."""
-        return sum(part.operations for part in self.billed)
+    def pairing_operations(self) -> int:
+        """The number of billed operations that a single namespace would not have."""
+        return sum(i.operations for i in self.items if i.is_billed and i.is_for_pairing)
 
     @property
     def money_for_operations(self) -> float:
         return self.prices.for_operations(self.operations, after=self.other_operations)
+
+    @property
+    def money_for_pairing(self) -> float:
+        """By how much the bill for operations would be lower with a single namespace."""
+        rest = self.other_operations + self.operations - self.pairing_operations
+        return self.prices.for_operations(self.pairing_operations, after=rest)
 
     @property
     def money_for_connections(self) -> float:
@@ -87,107 +87,113 @@ class Account:
     def money(self) -> float:
         return self.base + self.money_for_operations + self.money_for_connections
 
-    @property
-    def pairing_operations(self) -> int:
-        """What there would not be without a pair."""
-        return sum(part.operations for part in self.billed if part.is_extra)
 
-    @property
-    def money_for_pairing(self) -> float:
-        """How much less the bill for operations would be."""
-        rest = self.other_operations + self.operations - self.pairing_operations
-        return self.prices.for_operations(self.pairing_operations, after=rest)
-
-    @property
-    def costs(self) -> tuple[Cost, ...]:
-        each = self.money_for_operations / self.operations if self.operations else 0.0
-        billed = self.billed
-        return tuple(
-            Cost(
-                part=part, is_billed=part in billed, money=each * part.operations * (part in billed)
-            )
-            for part in self.parts
-        )
+def _priced(
+    items: Iterable[CostItem], prices: PriceList, *, other_operations: int
+) -> tuple[CostItem, ...]:
+    """The items with their share of the bill: all billed operations cost the same on average."""
+    marked = [replace(item, is_billed=item.kind not in prices.unbilled) for item in items]
+    operations = sum(item.operations for item in marked if item.is_billed)
+    bill = prices.for_operations(operations, after=other_operations)
+    each = bill / operations if operations else 0.0
+    return tuple(
+        replace(item, money=each * item.operations if item.is_billed else 0.0) for item in marked
+    )
 
 
-def account_of(usage: Usage, prices: PriceList) -> Account:
-    return Account(
+# -- before the fact --------------------------------------------------------------------------
+
+
+def estimate_usage(usage: Usage, prices: PriceList) -> Estimate:
+    return Estimate(
         prices=prices,
-        parts=tuple(_parts(usage)),
+        items=_priced(_usage_items(usage), prices, other_operations=usage.other_operations),
         days=usage.days,
-        # Each client has one to either namespace, and so has a syphon.
+        # Each client and each syphon has one connection to either namespace.
         connections=2 * (usage.clients + usage.syphons),
         other_operations=usage.other_operations,
     )
 
 
-def _parts(usage: Usage) -> Iterator[Part]:
-    yield Part(
+def _usage_items(usage: Usage) -> Iterator[CostItem]:
+    yield CostItem(
         name="polls",
-        words=f"idle: long polls of {_many(usage.backlog_queues, 'backlog queue')} by "
-        f"{_many(usage.syphons, 'syphon')}",
+        description=f"idle: long polls of {_count(usage.backlog_queues, 'backlog queue')} by "
+        f"{_count(usage.syphons, 'syphon')}",
         kind="empty_receive",
-        operations=round(usage.polls_an_hour * (usage.hours - usage.outage_hours)),
+        operations=round(usage.polls_per_hour * (usage.hours - usage.outage_hours)),
     )
-    straight = usage.messages - usage.diverted
-    yield from _traffic(straight, straight * usage.units)
-    came_home = usage.diverted if usage.syphons else 0
-    yield from _detour(
+    direct = usage.messages - usage.diverted
+    yield from _direct_items(direct, direct * usage.units)
+    brought_home = usage.diverted if usage.syphons else 0
+    yield from _diverted_items(
         diverted=usage.diverted * usage.diverted_units,
-        received=came_home * usage.diverted_units,
-        settled=came_home,
-        home=came_home,
-        home_units=came_home * usage.units,
+        received=brought_home * usage.diverted_units,
+        settled=brought_home,
+        brought_home=brought_home,
+        brought_home_units=brought_home * usage.units,
     )
-    yield from _again(usage.looks, usage.looks * usage.diverted_units)
-    yield Part(
+    yield from _recheck_items(usage.rechecks, usage.rechecks * usage.diverted_units)
+    yield CostItem(
         name="pings",
-        words=f"pings of {_many(usage.entities, 'entity')} by {_many(usage.clients, 'client')}",
+        description=f"pings of {_count(usage.entities, 'entity')} by "
+        f"{_count(usage.clients, 'client')}",
         kind="ping",
         operations=usage.pings,
     )
 
 
-def _many(count: int, what: str) -> str:
+def _count(count: int, noun: str) -> str:
     if count != 1:
-        what = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{count:,} {what}"
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun}"
 
 
-def _traffic(count: int, units: int) -> Iterator[Part]:
-    for name, words, kind, operations in (
-        ("sends", "straight: sends to the primary", "send", units),
-        ("receives", "straight: receives from the primary", "receive", units),
-        ("settlements", "straight: settled by your receivers", "settle", count),
+def _direct_items(count: int, units: int) -> Iterator[CostItem]:
+    for name, description, kind, operations in (
+        ("sends", "direct: sends to the primary", "send", units),
+        ("receives", "direct: receives from the primary", "receive", units),
+        ("settlements", "direct: settlements by your receivers", "settle", count),
     ):
-        yield Part(name=name, words=words, kind=kind, operations=operations, is_extra=False)
+        yield CostItem(
+            name=name,
+            description=description,
+            kind=kind,
+            operations=operations,
+            is_for_pairing=False,
+        )
 
 
-def _detour(
-    *, diverted: int, received: int, settled: int, home: int, home_units: int
-) -> Iterator[Part]:
-    for name, words, kind, operations in (
-        ("backlog_sends", "detour: sends to the backlog", "send", diverted),
-        ("backlog_receives", "detour: receives from the backlog", "receive", received),
-        ("backlog_settlements", "detour: settled in the backlog", "settle", settled),
-        ("home_sends", "detour: sends to the primary", "send", home_units),
-        ("home_receives", "detour: receives from the primary", "receive", home_units),
-        ("home_settlements", "detour: settled by your receivers", "settle", home),
+def _diverted_items(
+    *, diverted: int, received: int, settled: int, brought_home: int, brought_home_units: int
+) -> Iterator[CostItem]:
+    for name, description, kind, operations in (
+        ("backlog_sends", "diverted: sends to the backlog", "send", diverted),
+        ("backlog_receives", "diverted: receives from the backlog", "receive", received),
+        ("backlog_settlements", "diverted: settlements in the backlog", "settle", settled),
+        ("home_sends", "diverted: sends to the primary", "send", brought_home_units),
+        ("home_receives", "diverted: receives from the primary", "receive", brought_home_units),
+        ("home_settlements", "diverted: settlements by your receivers", "settle", brought_home),
     ):
-        is_extra = name.startswith("backlog")
-        yield Part(name=name, words=words, kind=kind, operations=operations, is_extra=is_extra)
+        yield CostItem(
+            name=name,
+            description=description,
+            kind=kind,
+            operations=operations,
+            is_for_pairing=name.startswith("backlog"),
+        )
 
 
-def _again(count: int, units: int) -> Iterator[Part]:
-    yield Part(
-        name="looks",
-        words="looked at again while the primary was down, at most",
+def _recheck_items(count: int, units: int) -> Iterator[CostItem]:
+    yield CostItem(
+        name="rechecks",
+        description="re-checks: receives while the primary was down, at most",
         kind="receive",
         operations=units,
     )
-    yield Part(
-        name="put_back",
-        words="put back after such a look",
+    yield CostItem(
+        name="recheck_releases",
+        description="re-checks: releases of these messages",
         kind="settle",
         operations=count,
     )
@@ -198,7 +204,7 @@ def _again(count: int, units: int) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTotals:
-    """What a ledger has added up."""
+    """The sums of a syphon's ledger."""
 
     brought_home: int
     brought_home_bytes: int
@@ -206,144 +212,154 @@ class LedgerTotals:
     """Dead-lettered or expired."""
     other_bytes: int
     waiting: int
-    """Received, and put back for now."""
+    """Received, and released because the destination was down."""
     waiting_bytes: int
     queues: int
     days: float
     """From its first row to its last."""
 
 
-def account_of_ledger(
+def estimate_ledger(
     totals: LedgerTotals, prices: PriceList, *, other_operations: int = 0, syphons: int = 1
-) -> Account:
-    """A ledger does not know of pings, nor of messages that went straight to the primary."""
-    units = _units(totals.brought_home, totals.brought_home_bytes)
-    taken = units + _units(totals.other, totals.other_bytes)
-    polls = Usage(backlog_queues=max(totals.queues, 1), syphons=syphons).polls_an_hour
-    parts = (
-        Part(
+) -> Estimate:
+    """A ledger does not contain pings, nor messages that went directly to the primary."""
+    home_units = _units(totals.brought_home, totals.brought_home_bytes)
+    backlog_units = home_units + _units(totals.other, totals.other_bytes)
+    polls = Usage(backlog_queues=max(totals.queues, 1), syphons=syphons).polls_per_hour
+    items = (
+        CostItem(
             name="polls",
-            words=f"idle, computed: long polls of {_many(totals.queues, 'backlog queue')}",
+            description=f"idle, computed: long polls of {_count(totals.queues, 'backlog queue')}",
             kind="empty_receive",
             operations=round(polls * totals.days * 24),
         ),
-        *_detour(
-            diverted=taken,
-            received=taken,
+        *_diverted_items(
+            diverted=backlog_units,
+            received=backlog_units,
             settled=totals.brought_home + totals.other,
-            home=totals.brought_home,
-            home_units=units,
+            brought_home=totals.brought_home,
+            brought_home_units=home_units,
         ),
-        *_again(totals.waiting, _units(totals.waiting, totals.waiting_bytes)),
+        *_recheck_items(totals.waiting, _units(totals.waiting, totals.waiting_bytes)),
     )
-    return Account(prices=prices, parts=parts, days=totals.days, other_operations=other_operations)
+    return Estimate(
+        prices=prices,
+        items=_priced(items, prices, other_operations=other_operations),
+        days=totals.days,
+        other_operations=other_operations,
+    )
 
 
 def _units(count: int, size: int) -> int:
-    """At least one for each message and for each 64 KB: no more is known of their sizes."""
+    """A lower bound: the ledger has the messages' total size and not the size of each."""
     return max(count, -(-size // UNIT_BYTES))
 
 
-# -- cheaper ----------------------------------------------------------------------------------
+# -- savings ----------------------------------------------------------------------------------
 
 
-def savings_of(usage: Usage, prices: PriceList) -> tuple[Saving, ...]:
-    """What would help, the most first."""
-    now = account_of(usage, prices)
+def find_savings(usage: Usage, prices: PriceList) -> tuple[Saving, ...]:
+    """Changes that lower the number of operations, the largest saving first."""
+    now = estimate_usage(usage, prices)
     found = []
-    for change, but, other in _changes(usage):
-        then = account_of(other, prices)
+    for change, drawback, changed in _changes(usage):
+        then = estimate_usage(changed, prices)
         operations = now.operations - then.operations
         if operations > 0:
             money = now.money_for_operations - then.money_for_operations
-            found.append(Saving(change=change, but=but, operations=operations, money=money))
-    return tuple(sorted(found, key=lambda one: (-one.money, -one.operations)))
+            found.append(
+                Saving(change=change, drawback=drawback, operations=operations, money=money)
+            )
+    return tuple(sorted(found, key=lambda saving: (-saving.money, -saving.operations)))
 
 
 def _changes(usage: Usage) -> Iterator[tuple[str, str, Usage]]:
     if usage.units > 1:
         yield (
-            f"messages of at most 64 KB instead of {usage.message_bytes / 1024:,.0f} KB",
-            "compress them, or send where their content is",
+            f"messages of at most 64 KiB instead of {usage.message_bytes / 1024:,.0f} KiB",
+            "compress them, or send a reference to their content",
             replace(usage, message_bytes=UNIT_BYTES - 1024),
         )
     if usage.syphons > 1:
         yield (
             f"1 syphon instead of {usage.syphons}",
-            "it is slower, and alone",
+            "it is slower, and no other takes over if it fails",
             replace(usage, syphons=1),
         )
     if usage.backlog_queues > 1:
         half = usage.backlog_queues // 2
         yield (
-            f"{_many(half, 'backlog queue')} instead of {usage.backlog_queues}",
-            "fewer to turn to when one of them fails",
+            f"{_count(half, 'backlog queue')} instead of {usage.backlog_queues}",
+            "fewer queues are left when one of them fails",
             replace(usage, backlog_queues=half),
         )
-    if usage.syphons and usage.syphons_wait:
+    if usage.syphons and usage.always_on:
         yield (
             "`pairbus syphon --once` after an outage instead of a syphon that always runs",
-            "messages wait in the backlog until somebody starts it",
-            replace(usage, syphons_wait=False),
+            "messages stay in the backlog until you start it",
+            replace(usage, always_on=False),
         )
     if usage.pings and usage.ping_seconds < _PING_SECONDS_MAX:
         longer = min(usage.ping_seconds * 5, _PING_SECONDS_MAX)
         yield (
-            f"pings every {longer:g} s instead of every {usage.ping_seconds:g} s",
-            "it is noticed later that the primary is back, and more goes by the detour",
+            f"a ping every {longer:g}s instead of every {usage.ping_seconds:g}s",
+            "the end of an outage is noticed later, and more messages are diverted",
             replace(usage, ping_seconds=longer),
         )
 
 
-_PING_SECONDS_MAX: Final = 1800.0
+# -- JSON -------------------------------------------------------------------------------------
 
 
-def as_dict(
-    account: Account, usage: Usage | None, savings: Sequence[Saving] = ()
+def to_json(
+    estimate: Estimate, usage: Usage | None, savings: Sequence[Saving] = ()
 ) -> dict[str, Any]:
-    """For JSON."""
-    prices = account.prices
-    told: dict[str, Any] = {
+    prices = estimate.prices
+    result: dict[str, Any] = {
         "prices": {
             "name": prices.name,
-            "as_of": prices.as_of.isoformat(),
+            "asOf": prices.as_of.isoformat(),
             "currency": prices.currency,
             "source": prices.source,
         },
-        "days": account.days,
+        "days": estimate.days,
     }
     if usage is not None:
-        told["usage"] = asdict(usage)
-        told["idle_receives"] = {
-            "an_hour": round(usage.polls_an_hour),
-            "a_day": round(usage.polls_an_hour * 24),
-            "in_30_days": round(usage.polls_an_hour * 24 * 30),
+        result["usage"] = camel_case(asdict(usage))
+        result["idleReceives"] = {
+            "perHour": round(usage.polls_per_hour),
+            "perDay": round(usage.polls_per_hour * 24),
+            "per30Days": round(usage.polls_per_hour * 24 * 30),
         }
-    told["detour"] = {"operations": len(DETOUR), "steps": list(DETOUR), "settlements": SETTLEMENTS}
-    told["parts"] = [
-        {
-            "name": cost.part.name,
-            "words": cost.part.words,
-            "kind": cost.part.kind,
-            "operations": cost.part.operations,
-            "is_billed": cost.is_billed,
-            "money": _rounded(cost.money),
-        }
-        for cost in account.costs
-    ]
-    told["operations"] = account.operations
-    told["pairing_operations"] = account.pairing_operations
-    told["money"] = {
-        "operations": _rounded(account.money_for_operations),
-        "of_pairing": _rounded(account.money_for_pairing),
-        "connections": _rounded(account.money_for_connections),
-        "base": _rounded(account.base),
-        "total": _rounded(account.money),
+    result["divertedMessage"] = {
+        "operations": len(DIVERTED_STEPS),
+        "steps": list(DIVERTED_STEPS),
+        "settlements": DIVERTED_SETTLEMENTS,
     }
-    told["cheaper"] = [asdict(saving) for saving in savings]
-    return told
+    result["items"] = [
+        {
+            "name": item.name,
+            "description": item.description,
+            "kind": item.kind,
+            "operations": item.operations,
+            "billed": item.is_billed,
+            "money": _rounded(item.money),
+        }
+        for item in estimate.items
+    ]
+    result["operations"] = estimate.operations
+    result["pairingOperations"] = estimate.pairing_operations
+    result["money"] = {
+        "operations": _rounded(estimate.money_for_operations),
+        "pairing": _rounded(estimate.money_for_pairing),
+        "connections": _rounded(estimate.money_for_connections),
+        "base": _rounded(estimate.base),
+        "total": _rounded(estimate.money),
+    }
+    result["savings"] = [asdict(saving) for saving in savings]
+    return result
 
 
 def _rounded(money: float) -> float:
-    """A millionth is what an operation costs; what is beyond that is how computers reckon."""
+    """An operation costs a millionth; digits far beyond that are floating-point noise."""
     return round(money, 8)

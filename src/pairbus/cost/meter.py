@@ -1,27 +1,27 @@
-"""Billed operations, counted: by entity and kind, in units of 64 KB.
+"""Counts billed operations: by entity and by kind, in units of 64 KiB.
 
-`docs/cost.md` says what counts as what. A `Tally` is a handful of plain integers that one thread
-adds to, on the way of every message; so it has no lock, and no method is called to add. Reading is
-for any thread.
+`docs/cost.md` explains what counts as what. A `Tally` is a set of plain integers that one thread
+increments for every message, so it has no lock and no method for adding. Any thread may read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self
+from datetime import UTC, datetime
+from typing import Any, Final
 
 UNIT_BYTES: Final = 64 * 1024
 
 
 def units_of(size: int) -> int:
-    """How many operations a message of so many encoded bytes is: each begun 64 KB is one."""
+    """The number of operations that a message of `size` encoded bytes counts as."""
     return (size + UNIT_BYTES - 1) // UNIT_BYTES or 1
 
 
 @dataclass(slots=True)
 class Tally:
-    """Of one entity, or of all. The fields are the kinds of operations, in the order of tables."""
+    """The operations of one entity, or of several. The fields are the kinds, in table order."""
 
     send: int = 0
     ping: int = 0
@@ -37,11 +37,6 @@ class Tally:
     @property
     def total(self) -> int:
         return sum(self.as_dict().values())
-
-    @property
-    def transfers(self) -> int:
-        """Without what comes on top of bringing messages in and out, or asking for them."""
-        return self.send + self.ping + self.receive + self.empty_receive
 
     def as_dict(self) -> dict[str, int]:
         return {kind: getattr(self, kind) for kind in KINDS}
@@ -62,61 +57,61 @@ KINDS: Final = tuple(each.name for each in fields(Tally))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a meter shows at a moment."""
+    """The counts of a meter at one moment."""
 
     namespace: str
     since: float
-    """When the counting began: seconds since the epoch."""
+    """When counting began, in seconds since the epoch."""
     entities: Mapping[str, Tally] = field(default_factory=dict)
-    """Of those with any operation, by the path."""
+    """By path, for the entities that have any operation."""
 
     @property
     def total(self) -> Tally:
         return sum(self.entities.values(), Tally())
 
     def of(self, path: str) -> Tally:
-        """Of one entity; nothing, where nothing was counted."""
-        wanted = path.lower()
-        found = (tally for name, tally in self.entities.items() if name.lower() == wanted)
+        """The counts of one entity; zeros if it has none."""
+        key = path.lower()
+        found = (tally for name, tally in self.entities.items() if name.lower() == key)
         return next(found, Tally())
 
     def __sub__(self, earlier: Reading) -> Reading:
-        """What was counted in between."""
-        since = {name: tally - earlier.of(name) for name, tally in self.entities.items()}
+        """What was counted between the two readings."""
+        differences = {name: tally - earlier.of(name) for name, tally in self.entities.items()}
         return Reading(
             namespace=self.namespace,
             since=self.since,
-            entities={name: tally for name, tally in since.items() if tally.total},
+            entities={name: tally for name, tally in differences.items() if tally.total},
         )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
+        since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="milliseconds")
         return {
             "namespace": self.namespace,
-            "since": self.since,
-            "unit_bytes": UNIT_BYTES,
-            "entities": {
-                name: {**tally.as_dict(), "total": tally.total}
-                for name, tally in self.entities.items()
-            },
-            "total": {**self.total.as_dict(), "total": self.total.total},
+            "since": since.replace("+00:00", "Z"),
+            "unitBytes": UNIT_BYTES,
+            "entities": {name: _with_total(tally) for name, tally in self.entities.items()},
+            "total": _with_total(self.total),
         }
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`. Raises KeyError or TypeError for anything else."""
-        return cls(
-            namespace=str(values["namespace"]),
-            since=float(values["since"]),
-            entities={
-                str(name): Tally(*(int(counts[kind]) for kind in KINDS))
-                for name, counts in values["entities"].items()
-            },
-        )
+
+def _with_total(tally: Tally) -> dict[str, int]:
+    return {**camel_case(tally.as_dict()), "total": tally.total}
+
+
+def camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values under the keys that our JSON has."""
+    return {_camel(name): value for name, value in values.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 class Meter:
-    """The tallies of one namespace. Entities that differ in case only are one."""
+    """The tallies of one namespace. Paths that differ only in case are one entity."""
 
     def __init__(self, namespace: str, *, since: float) -> None:
         self._namespace = namespace
@@ -124,16 +119,16 @@ class Meter:
         self._tallies: dict[str, tuple[str, Tally]] = {}
 
     def of(self, path: str) -> Tally:
-        """To be added to. It outlives its entity: what was counted is billed."""
+        """The tally to increment. It outlives its entity, because its operations are billed."""
         return self._tallies.setdefault(path.lower(), (path, Tally()))[1]
 
     def add(self, reading: Reading) -> None:
-        """What somebody else has counted for this namespace."""
+        """Adds the operations that another process has counted for this namespace."""
         for path, tally in reading.entities.items():
             self.of(path).add(tally)
 
     def read(self) -> Reading:
-        """From any thread. What is being counted meanwhile may be in it or not."""
+        """May be called by any thread. Operations counted meanwhile may or may not be included."""
         known = sorted(self._tallies.copy().values(), key=lambda each: each[0].lower())
         return Reading(
             namespace=self._namespace,

@@ -1,7 +1,7 @@
-"""A price list, read from TOML: what so many operations and connections cost in a month.
+"""A price list, read from TOML: what operations and connections cost in a month.
 
-Every complaint names the file, the entry, its value and what would be right. `example_prices.toml`
-beside this module is the default, and an example.
+Every error names the file, the entry, its value and what would be valid. A validation library would
+not: hence the checks by hand. `example_prices.toml` beside this module is the default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES: Final = frozenset(
 @dataclass(frozen=True, slots=True)
 class Tier:
     up_to: float
-    """How many, from the first of the month; infinite for the last tier."""
+    """The upper bound, counted from the first of the month; infinite for the last tier."""
     each: float
 
 
@@ -47,7 +47,7 @@ class PriceList:
     """Kinds of operations that are free."""
 
     def for_operations(self, count: float, *, after: float = 0) -> float:
-        """What so many cost in a month in which others came before."""
+        """The price of `count` operations that follow `after` others in the same month."""
         return _price(self.operations, after + count) - _price(self.operations, after)
 
     def for_connections(self, count: float) -> float:
@@ -55,7 +55,7 @@ class PriceList:
 
     @property
     def first_price(self) -> float:
-        """Of an operation, in the first tier that is not free."""
+        """The price of one operation in the first tier that is not free."""
         return next((tier.each for tier in self.operations if tier.each), 0.0)
 
 
@@ -70,22 +70,22 @@ def _price(tiers: Sequence[Tier], count: float) -> float:
 
 
 def load(path: Path | None = None) -> PriceList:
-    """From a file; without one, the example. Raises OptionsError."""
+    """Reads the file, or the example if there is none. Raises OptionsError."""
     if path is None:
         text = resources.files("pairbus.cost").joinpath("example_prices.toml").read_text("utf-8")
         return parse(text, "the example")
     try:
         return parse(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise OptionsError(f"the price list {path} cannot be read: {said}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise OptionsError(f"cannot read the price list {path}: {reason}") from None
 
 
 def parse(text: str, where: str) -> PriceList:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise OptionsError(f"the price list {where} is not TOML: {error}") from None
+        raise OptionsError(f"price list {where} is not TOML: {error}") from None
     reader = _Reader(where)
     reader.known("", values, _NAMES)
     billed = reader.table(values, "billed")
@@ -110,22 +110,20 @@ class _Reader:
     where: str
 
     def wrong(self, name: str, value: object, right: str) -> OptionsError:
-        return OptionsError(
-            f"the price list {self.where}: {name} is {value!r}, but must be {right}"
-        )
+        return OptionsError(f"price list {self.where}: {name} is {value!r}, but must be {right}")
 
     def known(self, prefix: str, values: Mapping[str, Any], names: frozenset[str]) -> None:
         for name in values:
             if name not in names:
                 raise OptionsError(
-                    f"the price list {self.where} has {prefix}{name}, which is none of "
+                    f"price list {self.where}: unknown entry {prefix}{name}; the entries are "
                     f"{', '.join(sorted(names))}"
                 )
 
     def text(self, values: Mapping[str, Any], name: str, *, default: str | None = None) -> str:
         value = values.get(name, default)
         if not isinstance(value, str) or (default is None and not value.strip()):
-            raise self.wrong(name, value, "a text")
+            raise self.wrong(name, value, "text")
         return value
 
     def date(self, values: Mapping[str, Any], name: str) -> datetime.date:
@@ -137,7 +135,7 @@ class _Reader:
     def number(self, name: str, value: object) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 0:  # type: ignore[operator, arg-type]
-            raise self.wrong(name, value, "a number from 0")
+            raise self.wrong(name, value, "a number of at least 0")
         return float(value)  # type: ignore[arg-type]
 
     def table(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -153,7 +151,7 @@ class _Reader:
         if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
             raise self.wrong(name, entries, f"tables [[{name}]]")
         if is_needed and not entries:
-            raise OptionsError(f"the price list {self.where} has no [[{name}]]")
+            raise OptionsError(f"price list {self.where}: [[{name}]] is missing")
         found: list[Tier] = []
         for place, entry in enumerate(entries):
             shown = f"{name}[{place}]"
@@ -161,7 +159,7 @@ class _Reader:
             each = self.number(f"{shown}.{price}", entry.get(price)) / per
             if place == len(entries) - 1:
                 if "up_to" in entry:
-                    raise self.wrong(f"{shown}.up_to", entry["up_to"], "left out: it is the last")
+                    raise self.wrong(f"{shown}.up_to", entry["up_to"], "omitted in the last tier")
                 found.append(Tier(math.inf, each))
                 continue
             bound = self.number(f"{shown}.up_to", entry.get("up_to"))

@@ -13,7 +13,7 @@ from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.receipts import Outcome, Receipt
 from tests.cli.conftest import Run
 
-BUSY = ("cost", "--messages-a-day", "1000000", "--outage-hours", "4", "--entities", "5")
+BUSY = ("cost", "--messages-per-day", "1000000", "--outage-hours", "4", "--entities", "5")
 
 
 def told(pairbus: Run, *words: str) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def told(pairbus: Run, *words: str) -> dict[str, Any]:
 def test_the_figures_of_the_documents_are_in_the_json(pairbus: Run) -> None:
     answer = told(pairbus, "cost", "--backlog-queues", "10")
 
-    assert answer["idle_receives"] == {"an_hour": 40, "a_day": 960, "in_30_days": 28_800}
-    assert answer["detour"] == {
+    assert answer["idleReceives"] == {"perHour": 40, "perDay": 960, "per30Days": 28_800}
+    assert answer["divertedMessage"] == {
         "operations": 4,
         "steps": [
             "send to the backlog",
@@ -38,10 +38,10 @@ def test_the_figures_of_the_documents_are_in_the_json(pairbus: Run) -> None:
         ],
         "settlements": 2,
     }
-    assert answer["operations"] == answer["pairing_operations"] == 28_800
-    assert answer["usage"]["backlog_queues"] == 10
+    assert answer["operations"] == answer["pairingOperations"] == 28_800
+    assert answer["usage"]["backlogQueues"] == 10
     assert "example" in answer["prices"]["name"]
-    assert answer["prices"]["as_of"]
+    assert answer["prices"]["asOf"]
 
 
 @pytest.mark.req("M-03")
@@ -51,11 +51,11 @@ def test_people_get_the_parts_their_price_and_what_would_be_cheaper(pairbus: Run
 
     assert (done.code, done.err) == (0, "")
     assert lines[0] == "Idle: 80 receives an hour, 1,920 a day, 57,600 in 30 days"
-    assert any(line.startswith("straight: sends to the primary 59,666,666 ") for line in lines)
+    assert any(line.startswith("direct: sends to the primary 59,666,666 ") for line in lines)
     assert any(line.startswith("pings of 5 entities by 1 client 1,200 ") for line in lines)
     assert any(line.startswith("base charge of the subscription 9.72") for line in lines)
     assert "Prices: Azure Service Bus Standard (example), USD, as of 2026-11-16" in lines
-    assert any(line.startswith("messages of at most 64 KB instead of 68 KB") for line in lines)
+    assert any(line.startswith("messages of at most 64 KiB instead of 68 KiB") for line in lines)
     assert any(line.startswith("1 syphon instead of 2") for line in lines)
 
 
@@ -74,7 +74,7 @@ def test_money_is_by_the_price_list_that_is_given(
     assert answer["money"]["total"] == 28_800
 
     monkeypatch.setenv("PAIRBUS_PRICES", str(prices))
-    done = pairbus("cost", "--messages-a-day", "1")
+    done = pairbus("cost", "--messages-per-day", "1")
     assert "Settling it is" not in done.out
     assert "  free\n" in done.out
 
@@ -97,7 +97,7 @@ def test_a_ledger_tells_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
     )
 
     answer = told(pairbus, "cost", "--ledger", str(tmp_path / "ledger"))
-    found = {part["name"]: part["operations"] for part in answer["parts"]}
+    found = {item["name"]: item["operations"] for item in answer["items"]}
     assert found["backlog_sends"] == found["backlog_receives"] == 100
     assert found["home_sends"] == found["home_receives"] == 100
     assert answer["ledger"] == str(tmp_path / "ledger")
@@ -112,8 +112,8 @@ def test_a_ledger_tells_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
         (("--backlog-queues", "0"), "Invalid value for '--backlog-queues'"),
         (("--backlog-queues", "many"), "Invalid value for '--backlog-queues'"),
         (("--outage-hours", "-1"), "Invalid value for '--outage-hours'"),
-        (("--days", "1", "--outage-hours", "30"), "30 hours of outage do not fit into 1 days"),
-        (("--prices", "none.toml"), "the price list none.toml cannot be read"),
+        (("--days", "1", "--outage-hours", "30"), "an outage of 30 hours does not fit into 1 days"),
+        (("--prices", "none.toml"), "cannot read the price list none.toml"),
         (("--ledger", "nowhere"), "there is no ledger: nowhere is not a folder"),
         (("--ledger", "x", "--days", "3"), "--days and --ledger exclude each other"),
         (("--ledger", "x", "--plot", "x.svg"), "--plot and --ledger exclude each other"),

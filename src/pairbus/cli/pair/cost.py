@@ -29,8 +29,8 @@ def cost(
     syphons: Annotated[
         int, _number("syphons", "Syphons that run all the time. With 0, nothing comes home.")
     ] = 1,
-    messages_a_day: Annotated[
-        int, _number("messages_a_day", "Messages that the application sends in a day.")
+    messages_per_day: Annotated[
+        int, _number("messages_per_day", "Messages that the application sends in a day.")
     ] = 0,
     message_bytes: Annotated[
         int,
@@ -91,8 +91,8 @@ def cost(
     \b
     Examples:
       pairbus cost --backlog-queues 10
-      pairbus cost --messages-a-day 1000000 --outage-hours 4 --entities 5 --clients 20
-      pairbus cost --messages-a-day 1000000 --outage-hours 4 --plot cost.svg
+      pairbus cost --messages-per-day 1000000 --outage-hours 4 --entities 5 --clients 20
+      pairbus cost --messages-per-day 1000000 --outage-hours 4 --plot cost.svg
       pairbus cost --ledger ./ledger --prices our-prices.toml --json
     """
     from pairbus.cli.pair.cost_work import run, run_ledger
@@ -111,7 +111,7 @@ def cost(
     usage = Usage(
         backlog_queues=backlog_queues,
         syphons=syphons,
-        messages_a_day=messages_a_day,
+        messages_per_day=messages_per_day,
         message_bytes=message_bytes,
         outage_hours=outage_hours,
         ping_seconds=ping_interval,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.cost.estimate import account_of
+from pairbus.cost.estimate import estimate_usage
 from pairbus.cost.prices import PriceList
 from pairbus.cost.usage import Usage
 from pairbus.errors import OptionsError
@@ -42,7 +42,7 @@ def draw(usage: Usage, prices: PriceList, path: Path) -> None:
         _by_outage(left, usage, prices)
         _by_queues(right, usage, prices)
         figure.suptitle(
-            f"{usage.days} days, {usage.messages_a_day:,} messages a day; {prices.name}, "
+            f"{usage.days} days, {usage.messages_per_day:,} messages per day; {prices.name}, "
             f"as of {prices.as_of.isoformat()}",
             fontsize=9,
         )
@@ -87,7 +87,7 @@ def _by_queues(axes: Axes, usage: Usage, prices: PriceList) -> None:
 
 
 def _operations(points: Sequence[Usage], prices: PriceList) -> list[int]:
-    return [account_of(point, prices).pairing_operations for point in points]
+    return [estimate_usage(point, prices).pairing_operations for point in points]
 
 
 def _finish(axes: Any, mark: float, prices: PriceList) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pairbus.cli.output import make_table, print_json, print_table
 from pairbus.cost.estimate import (
-    DETOUR,
-    SETTLEMENTS,
-    Account,
+    DIVERTED_SETTLEMENTS,
+    DIVERTED_STEPS,
+    Estimate,
     Saving,
-    account_of,
-    account_of_ledger,
-    as_dict,
-    savings_of,
+    estimate_ledger,
+    estimate_usage,
+    find_savings,
+    to_json,
 )
 from pairbus.cost.prices import load
 from pairbus.cost.usage import Usage
@@ -24,21 +24,21 @@ from pairbus.errors import OptionsError
 
 def run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool) -> None:
     price_list = load(prices)
-    account = account_of(usage, price_list)
-    savings = savings_of(usage, price_list)
+    estimate = estimate_usage(usage, price_list)
+    savings = find_savings(usage, price_list)
     if plot is not None:
         from pairbus.cli.pair.cost_plot import draw
 
         draw(usage, price_list, plot)
     if as_json:
-        print_json(as_dict(account, usage, savings))
+        print_json(to_json(estimate, usage, savings))
         return
-    an_hour = usage.polls_an_hour
+    an_hour = usage.polls_per_hour
     print(
         f"Idle: {an_hour:,.0f} receives an hour, {an_hour * 24:,.0f} a day, "
         f"{an_hour * 24 * 30:,.0f} in 30 days"
     )
-    _show(account, f"{usage.days} days")
+    _show(estimate, f"{usage.days} days")
     _show_savings(savings, price_list.currency)
     if plot is not None:
         print(f"\ndrawn: {plot}")
@@ -52,42 +52,43 @@ def run_ledger(
         raise OptionsError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
     from pairbus.cli.pair.cost_ledger import ledger_totals
 
-    account = account_of_ledger(
+    estimate = estimate_ledger(
         ledger_totals(folder), price_list, syphons=syphons, other_operations=other_operations
     )
     if as_json:
-        print_json({"ledger": str(folder), **as_dict(account, None)})
+        print_json({"ledger": str(folder), **to_json(estimate, None)})
     else:
-        _show(account, f"the {account.days:.1f} days of {folder}")
+        _show(estimate, f"the {estimate.days:.1f} days of {folder}")
 
 
-def _show(account: Account, of_what: str) -> None:
-    prices = account.prices
-    steps = ", ".join(DETOUR)
-    print(f"A message that takes the detour: {len(DETOUR)} operations ({steps})")
+def _show(estimate: Estimate, of_what: str) -> None:
+    prices = estimate.prices
+    steps = ", ".join(DIVERTED_STEPS)
+    print(f"A diverted message: {len(DIVERTED_STEPS)} operations ({steps})")
     if "settle" not in prices.unbilled:
         print(
-            f"Settling it is {SETTLEMENTS} more by this price list: in the backlog, on the primary"
+            f"Settling it is {DIVERTED_SETTLEMENTS} more by this price list: in the backlog, on "
+            "the primary"
         )
     print(f"\nOperations of {of_what}; each begun 64 KB of a message is one")
     table = make_table("part", right=("operations", prices.currency))
-    for cost in account.costs:
-        if cost.part.operations:
-            money = f"{cost.money:,.2f}" if cost.is_billed else "free"
-            table.add_row(cost.part.words, f"{cost.part.operations:,}", money)
+    for item in estimate.items:
+        if item.operations:
+            money = f"{item.money:,.2f}" if item.is_billed else "free"
+            table.add_row(item.description, f"{item.operations:,}", money)
     table.add_row(
-        "all operations", f"{account.operations:,}", f"{account.money_for_operations:,.2f}"
+        "all operations", f"{estimate.operations:,}", f"{estimate.money_for_operations:,.2f}"
     )
     table.add_row(
         "of them for the pair alone",
-        f"{account.pairing_operations:,}",
-        f"{account.money_for_pairing:,.2f}",
+        f"{estimate.pairing_operations:,}",
+        f"{estimate.money_for_pairing:,.2f}",
     )
-    if account.connections:
-        words = f"{account.connections:,} connections"
-        table.add_row(words, "", f"{account.money_for_connections:,.2f}")
-    table.add_row("base charge of the subscription", "", f"{account.base:,.2f}")
-    table.add_row("all", "", f"{account.money:,.2f}")
+    if estimate.connections:
+        words = f"{estimate.connections:,} connections"
+        table.add_row(words, "", f"{estimate.money_for_connections:,.2f}")
+    table.add_row("base charge of the subscription", "", f"{estimate.base:,.2f}")
+    table.add_row("all", "", f"{estimate.money:,.2f}")
     print_table(table)
     print(f"\nPrices: {prices.name}, {prices.currency}, as of {prices.as_of.isoformat()}")
 
@@ -98,6 +99,6 @@ def _show_savings(savings: Sequence[Saving], currency: str) -> None:
     print("\nCheaper would be")
     table = make_table("instead", right=("fewer operations", f"{currency} less"))
     for saving in savings:
-        words = f"{saving.change} ({saving.but})"
+        words = f"{saving.change} ({saving.drawback})"
         table.add_row(words, f"{saving.operations:,}", f"{saving.money:,.2f}")
     print_table(table)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pairbus.cli.output import make_table, print_json, print_table
 from pairbus.cli.pair.cost_ledger import ledger_totals
-from pairbus.cost.estimate import Account, account_of_ledger
+from pairbus.cost.estimate import Estimate, estimate_ledger
 from pairbus.cost.prices import load
 from pairbus.spark.needs import require_spark
 from pairbus.spark.session import local_session
@@ -26,7 +26,7 @@ def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
     finally:
         if is_own:
             spark.stop()
-    cost = account_of_ledger(ledger_totals(folder), load())
+    cost = estimate_ledger(ledger_totals(folder), load())
     if as_json:
         print_json({"ledger": str(folder), **report.as_dict(), "cost": _cost(cost)})
     else:
@@ -34,23 +34,23 @@ def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
         _show_cost(cost, folder)
 
 
-def _cost(account: Account) -> dict[str, Any]:
+def _cost(estimate: Estimate) -> dict[str, Any]:
     return {
-        "operations": account.operations,
-        "money": round(account.money_for_operations, 8),
-        "beyond_the_included": round(_beyond(account), 8),
-        "currency": account.prices.currency,
-        "prices": account.prices.name,
-        "as_of": account.prices.as_of.isoformat(),
+        "operations": estimate.operations,
+        "money": round(estimate.money_for_operations, 8),
+        "beyond_the_included": round(_beyond(estimate), 8),
+        "currency": estimate.prices.currency,
+        "prices": estimate.prices.name,
+        "as_of": estimate.prices.as_of.isoformat(),
     }
 
 
-def _beyond(account: Account) -> float:
-    return account.prices.first_price * account.operations
+def _beyond(estimate: Estimate) -> float:
+    return estimate.prices.first_price * estimate.operations
 
 
-def _show_cost(account: Account, folder: Path) -> None:
-    prices = account.prices
+def _show_cost(estimate: Estimate, folder: Path) -> None:
+    prices = estimate.prices
     _section(
         f"Cost, by {prices.name} of {prices.as_of}",
         ("",),
@@ -58,10 +58,10 @@ def _show_cost(account: Account, folder: Path) -> None:
         (
             (
                 "with settlements and idle polls, in a month with nothing else",
-                f"{account.operations:,}",
-                f"{account.money_for_operations:,.2f}",
+                f"{estimate.operations:,}",
+                f"{estimate.money_for_operations:,.2f}",
             ),
-            ("... with the included ones used up", "", f"{_beyond(account):,.2f}"),
+            ("... with the included ones used up", "", f"{_beyond(estimate):,.2f}"),
         ),
     )
     print(f"\nPart by part, and by your own prices: pairbus cost --ledger {folder}")
