@@ -6,11 +6,14 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
+.PHONY: setup setup-tests demo test check format dist bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
 .NOTPARALLEL:
 
 setup:
 	@scripts/setup
+
+setup-tests:
+	@scripts/setup --tests
 
 demo: setup
 	@$(BIN)/pairbus demo
@@ -21,7 +24,7 @@ JAVA := tests/syphon tests/console tests/test_benchmarks.py
 # Most tests wait, so many more run side by side than there are cores: the official SDK sleeps half a
 # second to open a link and as long to close it. Those that kill brokers and flood them come after,
 # file by file, and so do those with Java machines. The data source's share one, in one process.
-test: setup
+test: setup-tests
 	$(BIN)/pytest -n 8 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -n 4 --dist loadfile $(ALONE)
 	$(BIN)/pytest -m spark tests/spark
@@ -64,6 +67,10 @@ lock: setup
 	UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile pyproject.toml --quiet \
 	  --group dev --extra all --universal --python-version 3.11 $(UPGRADE) \
 	  --generate-hashes --no-emit-index-url --no-annotate --output-file requirements.lock
+
+# The wheel and the source archive, in dist/.
+dist: setup
+	$(BIN)/python -m hatchling build
 
 clean:
 	rm -rf .venv .setup tests/interop/node/node_modules dist \
