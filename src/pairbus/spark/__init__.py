@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pairbus.errors import requires_extra
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -36,7 +38,8 @@ def register(spark: SparkSession) -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "ServiceBusDataSource":
-        from pairbus.spark.source import ServiceBusDataSource
+        with requires_extra("pairbus.spark", "spark"):
+            from pairbus.spark.source import ServiceBusDataSource
 
         return ServiceBusDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
