@@ -1,0 +1,189 @@
+"""What `pip install pairbus` gives a user: the wheel, alone, in an empty environment."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.pairing.namespaces import Backstage, NamespaceProcess
+
+ROOT = Path(__file__).parents[2]
+OLDEST_MINOR, NEWEST_MINOR = 11, 20
+
+
+def pythons() -> list[str]:
+    """Every Python of this machine that pairbus supports: one path for each version.
+
+    Looks in PATH, and beside the running one, where version managers keep the others.
+    """
+    minors = range(OLDEST_MINOR, NEWEST_MINOR + 1)
+    candidates = [shutil.which(f"python3.{minor}") for minor in minors]
+    candidates += map(str, sorted(Path(sys._base_executable).parents[2].glob("3.*/bin/python3")))
+    found = {}
+    for candidate in filter(None, candidates):
+        code = "import sys; print(sys.version_info[1], sys._base_executable)"
+        asked = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if asked.returncode == 0:  # a version manager's stand-in may fail
+            minor, path = asked.stdout.strip().split(maxsplit=1)
+            if int(minor) in minors:
+                found[int(minor)] = path
+    return [found[minor] for minor in sorted(found)]
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    [path] = dist.glob("*.whl")
+    return path
+
+
+@pytest.fixture
+def namespaces(tmp_path: Path) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
+    backstage = Backstage()
+    primary = NamespaceProcess("primary", tmp_path, backstage)
+    secondary = NamespaceProcess("secondary", tmp_path, backstage)
+    for namespace in (primary, secondary):
+        namespace.start()
+    yield primary, secondary
+    for namespace in (primary, secondary):
+        namespace.stop()
+    backstage.close()
+
+
+class Environment:
+    """A virtual environment with the wheel in it. No compiler, and no other program, is in PATH."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
+        self.python = folder / "venv" / "bin" / "python"
+        self._folder = folder
+        (folder / "empty").mkdir()
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, *command],
+            cwd=self._folder,
+            env=self.variables(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def variables(self) -> dict[str, str]:
+        return {"PATH": str(self._folder / "empty"), "HOME": str(Path.home())}
+
+    def install(self, *what: str | Path) -> None:
+        done = self.run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, *command: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.python, *command],
+            cwd=self._folder,
+            env=self.variables(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def send_through_an_outage(
+    environment: Environment,
+    shell: str,
+    primary: NamespaceProcess,
+    secondary: NamespaceProcess,
+) -> str:
+    program = Path(__file__).with_name("outage.py")
+    strings = [primary.connection_string(), secondary.connection_string()]
+    with environment.start(program, shell, *strings, secondary.ca_file) as application:
+        assert application.stdout is not None
+        assert application.stderr is not None
+        if application.stdout.readline() != "sent\n":
+            pytest.fail(application.stderr.read())
+        primary.kill()
+        output, errors = application.communicate("\n", timeout=60)
+    assert application.returncode == 0, errors
+    return output.strip()
+
+
+@pytest.mark.req("X-13")
+@pytest.mark.parametrize("python", pythons())
+def test_the_wheel_alone_keeps_an_application_sending(python, wheel, namespaces, tmp_path):
+    primary, secondary = namespaces
+    primary.admin.create_queue("orders")
+    environment = Environment(tmp_path, python)
+    environment.install(wheel)
+
+    assert send_through_an_outage(environment, "blocking", primary, secondary) == (
+        "failed over, 1 diverted"
+    )
+
+    # What the error texts say works before a release, too: pip finds pairbus installed, and adds
+    # what the extra needs.
+    primary.heal()
+    environment.install("pairbus[aio]")
+    assert send_through_an_outage(environment, "asyncio", primary, secondary) == (
+        "failed over, 1 diverted"
+    )
+
+
+@pytest.mark.req("X-13")
+def test_what_is_not_installed_says_what_to_install(wheel, tmp_path):
+    environment = Environment(tmp_path, sys._base_executable)
+    environment.install(wheel)
+
+    packages = environment.run("-m", "pip", "list", "--format=freeze").stdout
+    broker = environment.run("-c", "from pairbus.broker import Broker")
+    source = environment.run("-c", "from pairbus.spark import ServiceBusDataSource")
+    command = environment.run("-m", "pairbus", "status")
+
+    assert not re.search("^(uvloop|pyspark|typer|lark|cryptography)==", packages, re.MULTILINE)
+    assert broker.stderr.splitlines()[-1].endswith("pip install 'pairbus[broker]'")
+    assert source.stderr.splitlines()[-1].endswith("pip install 'pairbus[spark]'")
+    assert command.returncode == 1
+    assert command.stderr.splitlines() == [
+        "pairbus: the command line needs typer, which is not installed: pip install 'pairbus[cli]'"
+    ]
+
+
+def test_the_extras_that_are_named_exist(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = Parser().parsestr(archive.read(name).decode())
+    extras = set(metadata.get_all("Provides-Extra", []))
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("src/pairbus/**/*.py")]
+    named = {
+        extra
+        for page in pages
+        for some in re.findall(r"(?:pairbus|'\.)\[([a-z,]+)\]", page.read_text("utf-8"))
+        for extra in some.split(",")
+    }
+
+    assert {"spark", "prometheus"} <= named <= {*extras, "extra"}
+
+
+def test_the_source_archive_has_what_the_wheel_is_built_from(dist, wheel):
+    [source] = dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as built:
+        modules = {name for name in built.namelist() if name.startswith("pairbus/")}
+
+    assert {f"src/{name}" for name in modules} <= inside
+    assert {"pyproject.toml", "README.md", "LICENSE"} <= inside
