@@ -1,8 +1,8 @@
-"""An application that is paired, and sends through an outage. Runs where only the wheel is installed.
+"""A paired application that sends through an outage. Runs where only the wheel is installed.
 
-Arguments: `blocking` or `asyncio`, two connection strings and the CA file of the secondary. It sends,
-prints `sent`, waits for a line on stdin (the primary is killed meanwhile), sends again, and prints the
-state of the entity and the number of diverted messages.
+Arguments: `blocking` or `asyncio`, two connection strings and the CA file of the secondary. It
+sends, prints `sent`, waits for a line on stdin (the test kills the primary meanwhile), sends again,
+and prints the state of the entity and the number of diverted messages.
 """
 
 import asyncio
