@@ -40,7 +40,7 @@ import pairbus
 from pairbus import events
 from pairbus.broker import Broker
 from pairbus.broker.entities.config import load_config
-from pairbus.cli.main import app
+from pairbus.cli.main import app, load_command
 from pairbus.client import checks as setup
 from pairbus.client import pairing as pair
 from pairbus.client import pool as shelves
@@ -158,9 +158,9 @@ def unknown_words(words):
     """Of a line in a shell, the commands and options of `pairbus` that there are not."""
     if words[:1] != ["pairbus"]:
         return set()
-    command, rest = typer.main.get_group(app), words[1:]
+    command, rest = typer.main.get_command(app), words[1:]
     while rest and rest[0] in getattr(command, "commands", ()):
-        command, rest = command.commands[rest[0]], rest[1:]
+        command, rest = command.get_command(None, rest[0]), rest[1:]
     if getattr(command, "commands", None):
         return set(rest[:1]) - {"--help", "--install-completion"}
     options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
@@ -290,7 +290,7 @@ def test_every_fence_is_run_or_says_why_not():
 
 def test_every_option_of_the_broker_is_on_its_page():
     page = (ROOT / "docs" / "broker.md").read_text("utf-8")
-    command = typer.main.get_group(app).commands["broker"]
+    command = load_command("broker")
     options = {option for parameter in command.params for option in parameter.opts}
 
     assert not [option for option in options if f"| `{option}" not in page]

@@ -1,9 +1,11 @@
 """Everything pairbus raises on purpose.
 
 PairbusError
-├── OptionsError          impossible option of a pairing: the text names it, its value and its range
+├── OptionsError          an option of the Python API is invalid: the text names it and its range
+├── UsageError            a command was typed wrongly: the text says what would be right
 ├── MissingExtra          a part of pairbus needs a package that is not installed
-├── NamespaceError        a namespace refused what was asked of it, or did not answer
+├── NamespaceError        a namespace refused a request, or did not answer
+├── OutputError           a command cannot write its output
 └── BrokerError           the local broker cannot do what was asked
     ├── ConfigError           impossible setting: the text names it, its value and its range
     ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
@@ -49,8 +51,16 @@ def requires_extra(part: str, extra: str) -> Iterator[None]:
         raise MissingExtra(part, package=package, extra=extra) from error
 
 
+class UsageError(PairbusError):
+    """A command was typed wrongly. The command line exits with 2."""
+
+
 class NamespaceError(PairbusError):
-    """A namespace, Azure's or a local one, refused what was asked of it, or did not answer."""
+    """A namespace, on Azure or on this machine, refused a request or did not answer."""
+
+
+class OutputError(PairbusError):
+    """A command cannot write its output: the disk is full, or the file is not writable."""
 
 
 class BrokerError(PairbusError):

@@ -144,12 +144,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_others_get_in_only_with_a_key_of_our_own(host: str) -> None:
     weak = Policy(name="weak", key=DEFAULT_KEY, rights=frozenset({Right.SEND}))
 
-    with pytest.raises(StartError, match=r"policy 'weak' has the well-known key.*own"):
+    with pytest.raises(ConfigError, match=r"policy 'weak' has the well-known key.*own"):
         Server([NamespaceOptions(policies=[OWN, weak])], host=host)
 
 
 def test_others_get_in_only_with_tls() -> None:
-    with pytest.raises(StartError, match="in the clear"):
+    with pytest.raises(ConfigError, match="in the clear"):
         Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0", tls_only=False)
 
     assert Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0")._is_tls_only

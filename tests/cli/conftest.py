@@ -7,13 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-import typer.main
 
+from pairbus.__main__ import main
 from pairbus.broker import Broker, QueueDescription
-from pairbus.cli import main as cli
 
 
 class Done(NamedTuple):
@@ -31,22 +30,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.fixture(scope="session")
-def built() -> Any:
-    """All commands, made of their functions once: that takes longer than most of them do."""
-    return typer.main.get_command(cli.app)
-
-
 @pytest.fixture
-def pairbus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], built: Any) -> Run:
+def pairbus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs one command to its end."""
-    monkeypatch.setattr(cli, "app", built)
 
     def run(*words: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["pairbus", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit_:
-            cli.main()
+            main()
         code = exit_.value.code
         assert isinstance(code, int)
         del exit_

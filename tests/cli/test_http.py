@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pairbus.cli.http import Sample, check_url, parse_metrics
 from pairbus.cli.pair.status_metrics import Told, together, told_by
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 from pairbus.events import Diverted, FailedOver, Paired
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.telemetry.prometheus import PrometheusObserver
@@ -99,5 +99,5 @@ def test_an_address_means_its_metrics(text: str, url: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://h:x", "http://[h"])
 def test_what_is_no_url_is_told(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no URL: http://HOST:PORT/metrics is expected"):
+    with pytest.raises(UsageError, match="is no URL: http://HOST:PORT/metrics is expected"):
         check_url(text)

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import parse_target, split_targets
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
 LOCAL = f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;"
@@ -82,7 +82,7 @@ def test_keys_do_not_show_in_a_traceback() -> None:
     ],
 )
 def test_what_is_wrong_is_said_without_the_key(text: str | None, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint) as caught:
+    with pytest.raises(UsageError, match=complaint) as caught:
         parse_target(text)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None

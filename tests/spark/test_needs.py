@@ -4,9 +4,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from pairbus.cli.main import app
+from pairbus.cli.main import load_command
 from pairbus.spark.needs import require_spark
 
 
@@ -77,7 +76,7 @@ def test_what_cannot_be_is_refused_in_one_line(pairbus, words):
 
 def test_every_option_is_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text("utf-8")
-    command = typer.main.get_group(app).commands["demo"]
+    command = load_command("demo")
     shown = [parameter for parameter in command.params if not parameter.hidden]
 
     assert len(shown) == 5

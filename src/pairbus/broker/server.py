@@ -23,7 +23,7 @@ from pairbus.broker.port.certificates import FOLDER, Certificates
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.cost.meter import Meter
-from pairbus.errors import BrokerError, ConfigError, StartError
+from pairbus.errors import BrokerError, ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def _check_names(namespaces: Sequence[NamespaceOptions]) -> None:
 
 def _is_tls_only(host: Host, wish: bool | None) -> bool:
     if wish is False and not host.is_loopback:
-        raise StartError(
+        raise ConfigError(
             f"host {host.name!r} can be reached from other machines, and keys and messages would "
             "travel in the clear: leave tls_only on there, or listen on localhost"
         )
@@ -206,13 +206,13 @@ def _check_keys(host: Host, namespaces: Sequence[NamespaceOptions]) -> None:
         return
     for options in namespaces:
         if options.accepts_bearer:
-            raise StartError(
+            raise ConfigError(
                 f"namespace {options.name!r} takes bearer tokens without a check, and host "
                 f"{host.name!r} can be reached from other machines: listen on localhost"
             )
         for policy in options.policies:
             if policy.key == DEFAULT_KEY:
-                raise StartError(
+                raise ConfigError(
                     f"namespace {options.name!r}: policy {policy.name!r} has the well-known key, "
                     f"and host {host.name!r} can be reached from other machines: give a policy "
                     "with a key of your own, or listen on localhost"

@@ -3,7 +3,7 @@
 Whatever is sent, looked at or copied goes as bytes, by the client that the syphon has: the official
 SDK has no word for a property's AMQP type, so a copy that it makes is not what was sent. Sessions,
 and taking without a lock, are the SDK's. Both raise the SDK's errors, which leave here as
-NamespaceError or ConfigError, with entity and namespace in the text.
+NamespaceError or UsageError, with entity and namespace in the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from azure.servicebus import exceptions as sdk
 from pairbus.cli.messages.entity_path import Place
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.rows import UnreadableMessage
@@ -36,7 +36,7 @@ def quick_client(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iter
         )
         client = address.client(timeout_seconds=seconds)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise UsageError(str(error)) from error
     try:
         yield client
     finally:
@@ -67,7 +67,7 @@ def told(target: Target, place: Place, *, needs: str) -> Iterator[None]:
     except ValueError as error:  # the SDK's word for an EntityPath that is another's
         if "EntityPath" not in str(error):
             raise
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise UsageError(" ".join(str(error).split())) from error
 
 
 def complaint(error: AzureError, target: Target, place: Place, *, needs: str) -> str:

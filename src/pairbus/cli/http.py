@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pairbus.cli.reasons import why_unreachable
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 
 _BYTES_MAX: Final = 16 * 1024 * 1024
 _LINE: Final = re.compile(
@@ -46,7 +46,7 @@ def _labels(text: str) -> Iterator[tuple[str, str]]:
 
 
 def check_url(text: str) -> str:
-    """`host:9090` and `http://host:9090` mean its /metrics. Raises ConfigError."""
+    """`host:9090` and `http://host:9090` mean its /metrics. Raises UsageError."""
     url = text.strip() if "//" in text else f"http://{text.strip()}"
     try:
         parts = urlsplit(url)
@@ -54,7 +54,7 @@ def check_url(text: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--metrics {text!r} is no URL: http://HOST:PORT/metrics is expected")
+        raise UsageError(f"--metrics {text!r} is no URL: http://HOST:PORT/metrics is expected")
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 
 

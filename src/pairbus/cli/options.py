@@ -1,69 +1,145 @@
-"""What several commands have in common, so that it looks and is spelt the same everywhere."""
+"""What commands share: option groups, so that an option is spelt and explained the same everywhere.
+
+A group is a dataclass whose fields are annotated as parameters of a typer command are.
+`flatten_options` lets a command take such a group as one parameter.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from pairbus.cli.completion import complete_queue_or_topic, complete_subscription
 from pairbus.cli.messages.entity_path import SubQueue
-from pairbus.cli.target import ENVIRONMENT
+from pairbus.cli.target import ENVIRONMENT, Target, parse_target
+from pairbus.errors import UsageError
 
 
-def _connection_string(needs: str) -> Any:
-    return typer.Option(
+def option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option whose help says what its default is, if that matters."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take dataclasses of options: each field becomes a parameter of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields_as_parameters(groups[parameter.name])
+        else:
+            hint = hints[parameter.name]
+            parameters.append(parameter.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    # typer reads both: the signature for names and defaults, the annotations for types.
+    flat.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    return flat
+
+
+def _fields_as_parameters(group: Any) -> Iterator[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+        )
+
+
+# -- options and arguments that several commands have --------------------------------------------
+
+CONNECTION_STRING = Annotated[
+    str | None,
+    option(
         "--connection-string",
         "-c",
         metavar="TEXT",
         envvar=ENVIRONMENT,
-        help=f"Of the namespace; its policy needs {needs}.",
-        show_default=False,
-    )
+        help="Connection string of the namespace.",
+    ),
+]
+CA_FILE = Annotated[
+    Path | None,
+    option(
+        metavar="FILE",
+        envvar="PAIRBUS_CA_FILE",
+        help="Certificate authority to trust for TLS. Azure does not need it, nor does a broker on "
+        "this machine whose connection string has UseDevelopmentEmulator=true.",
+    ),
+]
 
 
-CONNECTION_STRING = Annotated[str | None, _connection_string("Manage")]
-CONNECTION_TO_SEND = Annotated[str | None, _connection_string("Send")]
-CONNECTION_TO_LISTEN = Annotated[str | None, _connection_string("Listen")]
-CONNECTION_TO_BOTH = Annotated[str | None, _connection_string("Listen, and Send to resubmit")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Which namespace the command is about."""
+
+    connection_string: CONNECTION_STRING = None
+    ca_file: CA_FILE = None
+
+    @property
+    def target(self) -> Target:
+        """Raises UsageError."""
+        return parse_target(self.connection_string, self.ca_file)
+
+
 ENTITY = Annotated[
     str,
     typer.Argument(
         metavar="ENTITY",
-        help="A queue, or the topic of SUBSCRIPTION.",
+        help="Queue, or topic of SUBSCRIPTION.",
         autocompletion=complete_queue_or_topic,
     ),
 ]
 SUBSCRIPTION = Annotated[
     str | None,
     typer.Argument(
-        metavar="SUBSCRIPTION",
-        help="Of the topic ENTITY.",
+        metavar="[SUBSCRIPTION]",
+        help="Subscription of the topic ENTITY.",
         show_default=False,
         autocompletion=complete_subscription,
     ),
 ]
-CA_FILE = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="PAIRBUS_CA_FILE",
-        help="The authority to trust for TLS. Not needed for Azure, nor for a broker on this "
-        "machine whose connection string says UseDevelopmentEmulator=true.",
-        show_default=False,
-    ),
-]
 SUB_QUEUE = Annotated[
-    SubQueue | None,
-    typer.Option(help="What was put aside in it, in place of its messages.", show_default=False),
+    SubQueue | None, option(help="Use this sub-queue instead of the messages of the entity.")
 ]
-AS_JSON = Annotated[bool, typer.Option("--json", help="JSON for programs, and no table.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+# -- groups of commands --------------------------------------------------------------------------
+
+
+class CommandGroup(TyperGroup):
+    """Lists its commands with their whole summaries; typer cuts them off at the screen's width."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.commands])
+
+    def summary(self, ctx: Any, name: str) -> str:
+        """The first sentence of the command's help."""
+        return self.commands[name].get_short_help_str(limit=1000)
 
 
 def command_group(name: str, help: str) -> typer.Typer:
-    """Commands under one word, which by itself shows what there is."""
-    group = typer.Typer(name=name, rich_markup_mode=None)
+    """Commands under one name, which by itself prints its help."""
+    group = typer.Typer(name=name, cls=CommandGroup, add_completion=False, rich_markup_mode=None)
 
     @group.callback(invoke_without_command=True, help=help)
     def show_help(context: typer.Context) -> None:
@@ -71,3 +147,18 @@ def command_group(name: str, help: str) -> typer.Typer:
             typer.echo(context.get_help())
 
     return group
+
+
+# -- questions -----------------------------------------------------------------------------------
+
+
+def confirm(question: str) -> None:
+    """Ask before something is deleted. The answer no ends the command with exit code 1."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "cannot ask for confirmation because stdin is not a terminal; use --yes to delete "
+            "without asking"
+        )
+    if not typer.confirm(question, err=True):
+        print("nothing was deleted", file=sys.stderr)
+        raise typer.Exit(1)

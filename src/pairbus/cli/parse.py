@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
@@ -16,7 +16,7 @@ Numbers = tuple[range, ...]
 
 
 def parse_span(text: str, option: str) -> timedelta:
-    """`90`, `90s`, `5m`, `2h`, `7d`, or ISO 8601's `PT90S`. Raises ConfigError."""
+    """`90`, `90s`, `5m`, `2h`, `7d`, or ISO 8601's `PT90S`. Raises UsageError."""
     match = _SPAN.fullmatch(text.strip())
     if match is not None:
         seconds = float(match[1]) * _UNITS[(match[2] or "s").lower()]
@@ -29,18 +29,18 @@ def parse_span(text: str, option: str) -> timedelta:
             return parse_duration(text.strip().upper())
         except ValueError:
             pass
-    raise ConfigError(f"{option} {text!r} is no duration: 90s, 5m, 2h, 7d or PT90S is expected")
+    raise UsageError(f"{option} {text!r} is no duration: 90s, 5m, 2h, 7d or PT90S is expected")
 
 
 def parse_moment(text: str, option: str, *, now: datetime) -> datetime:
-    """A time, which is UTC unless it says otherwise, or a duration from now. Raises ConfigError."""
+    """A time, which is UTC unless it says otherwise, or a duration from now. Raises UsageError."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         try:
             return now + parse_span(text, option)
-        except (ConfigError, OverflowError):
-            raise ConfigError(
+        except (UsageError, OverflowError):
+            raise UsageError(
                 f"{option} {text!r} is no time: 2030-12-31T23:59:59Z, or a duration from now such "
                 "as 10m, is expected"
             ) from None
@@ -48,13 +48,13 @@ def parse_moment(text: str, option: str, *, now: datetime) -> datetime:
 
 
 def parse_numbers(text: str, option: str) -> Numbers:
-    """`5`, `5,7` and `10-20`, in any mixture. Raises ConfigError."""
+    """`5`, `5,7` and `10-20`, in any mixture. Raises UsageError."""
     found = []
     for word in text.split(","):
         first, dash, last = word.strip().partition("-")
         bounds = [first, last if dash else first]
         if not all(one.isascii() and one.isdecimal() and len(one) < 20 for one in bounds):
-            raise ConfigError(f"{option} {text!r} is no list of numbers: 5,7,10-20 is expected")
+            raise UsageError(f"{option} {text!r} is no list of numbers: 5,7,10-20 is expected")
         found.append(range(int(bounds[0]), int(bounds[1]) + 1))
     return tuple(found)
 

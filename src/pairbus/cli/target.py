@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pairbus.errors import ConfigError, OptionsError
+from pairbus.errors import OptionsError, UsageError
 from pairbus.fast.address import ConnectionString
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
@@ -47,15 +47,15 @@ def split_targets(text: str) -> list[str]:
 
 def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
     if not text or not text.strip():
-        raise ConfigError(
+        raise UsageError(
             f"which namespace? Give its connection string with -c, or in {ENVIRONMENT}; "
             "`pairbus broker` prints one"
         )
     if (count := len(split_targets(text))) > 1:
-        raise ConfigError(f"found {count} connection strings; give only one")
+        raise UsageError(f"found {count} connection strings; give only one")
     if ca_file is not None and not ca_file.is_file():
-        raise ConfigError(f"--ca-file {ca_file}: no such file")
+        raise UsageError(f"--ca-file {ca_file}: no such file")
     try:
         return Target.parse(text, ca_file=ca_file)
     except OptionsError as error:
-        raise ConfigError(str(error)) from None
+        raise UsageError(str(error)) from None

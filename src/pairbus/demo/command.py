@@ -40,7 +40,7 @@ def demo(
         typer.Option(metavar="FILE.svg", help="Draw it all into a file.", hidden=True),
     ] = None,
 ) -> None:
-    """Kill a namespace under load, and lose nothing: the whole of pairbus, on this machine.
+    """Kill a namespace under load and lose nothing: all of pairbus, on this machine.
 
     Two namespaces start, paired senders, a receiver with the official SDK, and a syphon on Spark.
     Then the primary is killed, sends fail over, the primary comes back, and the syphon brings

@@ -11,7 +11,7 @@ import pytest
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.cli.broker.options import gather_namespaces, parse_namespace, parse_policy
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, UsageError
 
 CONFIG = {
     "UserConfig": {
@@ -146,7 +146,7 @@ def test_a_namespace_is_a_name_and_maybe_a_port(text: str, expected: tuple[str, 
     ],
 )
 def test_what_is_wrong_with_a_namespace_is_said(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises((ConfigError, UsageError), match=reason):
         parse_namespace(text)
 
 
@@ -177,7 +177,7 @@ def test_a_policy_is_name_key_and_rights(text: str, expected: Policy) -> None:
     ],
 )
 def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason) as error:
+    with pytest.raises((ConfigError, UsageError), match=reason) as error:
         parse_policy(text)
     assert "s3cret" not in str(error.value).partition("such as")[0]
 
@@ -197,5 +197,5 @@ def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: 
     ],
 )
 def test_what_does_not_go_together_is_refused(words: dict[str, object], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises((ConfigError, UsageError), match=reason):
         gather(**words)  # type: ignore[arg-type]

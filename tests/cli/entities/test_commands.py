@@ -255,11 +255,11 @@ def test_nothing_is_deleted_when_nobody_can_be_asked(
     done = pairbus("entities", "delete", "--all")
 
     assert (done.code, done.out) == (2, "")
-    assert "say --yes with --all" in done.err
+    assert "use --yes to delete without asking" in done.err
     assert len(json.loads(pairbus("entities", "list", "--json").out)) == 3
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 130, 3), ("", 130, 3)])
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 3), ("", 1, 3)])
 def test_on_a_terminal_the_question_is_asked(
     pairbus: Run,
     broker: Broker,

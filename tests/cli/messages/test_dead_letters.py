@@ -306,7 +306,7 @@ def test_who_may_not_see_whether_ids_are_dropped_has_to_say(
 
 def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(dead_letters, "_ask", asked.append)
+    monkeypatch.setattr(dead_letters, "confirm", asked.append)
 
     assert pairbus("dead-letters", "purge", buried, "--reason", "worse").out == "2 purged\n"
 
@@ -317,7 +317,7 @@ def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["purge", "q"], "nobody is there to be asked: say --yes"),
+        (["purge", "q"], "cannot ask for confirmation because stdin is not a terminal"),
         (["list", "q", "--sequence", "x"], "--sequence 'x' is no list of numbers: 5,7,10-20"),
         (["list", "q", "--older-than", "old"], "--older-than 'old' is no duration"),
         (["list", "q", "--property", "x"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),

@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.cli.messages.entity_path import Part, Place, SubQueue, parse_place
 from pairbus.cli.parse import age_text, parse_moment, parse_numbers, parse_span
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ def test_a_place_is_spoken_of() -> None:
 
 @pytest.mark.parametrize("words", [("",), ("/",), ("events", " ")])
 def test_a_place_without_a_name_is_none(words: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="which entity"):
+    with pytest.raises(UsageError, match="which entity"):
         parse_place(*words)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def test_a_place_without_a_name_is_none(words: tuple[str, ...]) -> None:
     "words", [("a b",), ("a?",), ("a//b",), ("a\udcff",), ("a", "b#"), ("a;EntityPath=b",)]
 )
 def test_what_can_be_no_name_is_told(words: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="is no entity's name: letters, digits"):
+    with pytest.raises(UsageError, match="is no entity's name: letters, digits"):
         parse_place(*words)  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def test_a_duration_is_typed_in_several_ways(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "-5s", "5 weeks", "P", "PT", "s", "1e9d", "999999999d"])
 def test_what_is_no_duration_is_told(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--ttl .* is no duration: 90s, 5m"):
+    with pytest.raises(UsageError, match=r"--ttl .* is no duration: 90s, 5m"):
         parse_span(text, "--ttl")
 
 
@@ -84,7 +84,7 @@ def test_a_moment_is_a_time_or_a_duration_from_now() -> None:
     assert parse_moment("2030-12-31T23:59:59Z", "--at", now=NOW).year == 2030
     assert parse_moment("2030-12-31", "--at", now=NOW).tzinfo is UTC
     assert parse_moment("10m", "--at", now=NOW) == NOW + timedelta(minutes=10)
-    with pytest.raises(ConfigError, match="--at 'soon' is no time"):
+    with pytest.raises(UsageError, match="--at 'soon' is no time"):
         parse_moment("soon", "--at", now=NOW)
 
 
@@ -94,7 +94,7 @@ def test_numbers_come_alone_and_in_ranges() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "5-", "-5", "5,,6", "1-2-3", "9" * 20])
 def test_what_are_no_numbers_is_told(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no list of numbers: 5,7,10-20"):
+    with pytest.raises(UsageError, match="is no list of numbers: 5,7,10-20"):
         parse_numbers(text, "--n")
 
 

@@ -15,7 +15,7 @@ from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
 _SECONDS_MAX: Final = 30.0
@@ -73,7 +73,7 @@ class FaultClient:
                 "is it a pairbus broker?"
             )
         if status == http.HTTPStatus.BAD_REQUEST:
-            raise ConfigError(str(answer.get("error")))
+            raise UsageError(str(answer.get("error")))
         if status >= http.HTTPStatus.BAD_REQUEST:
             raise NamespaceError(f"{address} says: {answer.get('error')}")
         return answer

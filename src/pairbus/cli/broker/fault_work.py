@@ -17,7 +17,7 @@ from pairbus.broker.faults.kinds import KINDS, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.output import make_table, print_json, print_table
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, UsageError
 
 _SHOWN_ELSEWHERE: Final = frozenset(
     ("id", "kind", "entity", "state", "starts_at", "ends_at", "hits", "seconds", "seed")
@@ -25,35 +25,35 @@ _SHOWN_ELSEWHERE: Final = frozenset(
 
 
 def described(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A fault as JSON. Raises ConfigError."""
+    """A fault as JSON. Raises UsageError."""
     name = kind.lower().replace("-", "_")
     if name not in KINDS:
-        raise ConfigError(f"{kind!r} is no fault; there are {', '.join(map(_word, KINDS))}")
+        raise UsageError(f"{kind!r} is no fault; there are {', '.join(map(_word, KINDS))}")
     known = [field.name for field in fields(KINDS[name])]
     for setting in given:
         if setting not in known:
             options = ", ".join(f"--{_word(one)}" for one in known)
-            raise ConfigError(f"{_word(name)} has no --{_word(setting)}; it has {options}")
+            raise UsageError(f"{_word(name)} has no --{_word(setting)}; it has {options}")
     fault = {"kind": name, **given}
     _check_way_back([from_json(fault)])
     return fault
 
 
 def read_script(file: Path, *, seed: int | None) -> dict[str, Any]:
-    """The file may be a list, or the whole of what `/$faults` takes. Raises ConfigError."""
+    """The file may be a list, or the whole of what `/$faults` takes. Raises UsageError."""
     try:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{file}: not JSON: {error}") from error
+        raise UsageError(f"{file}: not JSON: {error}") from error
     body = content if isinstance(content, dict) else {"script": content}
     if seed is not None:
         body["seed"] = seed
     try:
         _check_way_back(fault for _, fault in script_from_json(body.get("script")))
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+    except (ConfigError, UsageError) as error:
+        raise UsageError(f"{file}: {error}") from error
     return body
 
 
@@ -65,7 +65,7 @@ def _check_way_back(faults: Iterable[object]) -> None:
             and fault.entity is None
             and fault.seconds is None
         ):
-            raise ConfigError(
+            raise UsageError(
                 "unreachable closes the port, and nobody could come in to clear it: "
                 "say for how many seconds"
             )

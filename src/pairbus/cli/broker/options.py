@@ -18,7 +18,7 @@ from pairbus.broker.entities.descriptions import (
 )
 from pairbus.broker.entities.options import SKUS, NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 
 _DEFAULT_NAMESPACE = "local"
 
@@ -47,7 +47,7 @@ def gather_namespaces(
     named: set[str] = set()
     for name, port in map(parse_namespace, namespaces):
         if name.lower() in named:
-            raise ConfigError(f"--namespace {name} is given twice")
+            raise UsageError(f"--namespace {name} is given twice")
         named.add(name.lower())
         known = gathered.get(name.lower(), NamespaceOptions(name=name))
         gathered[name.lower()] = replace(known, port=port)
@@ -56,7 +56,7 @@ def gather_namespaces(
     names = [policy.name for policy in accepted]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"--policy {name} is given twice")
+            raise UsageError(f"--policy {name} is given twice")
     added = topics_from_names([*topics, *map(parse_subscription, subscriptions)])
     return [
         replace(
@@ -77,7 +77,7 @@ def parse_namespace(text: str) -> tuple[str, int]:
     name, colon, port = text.partition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
     if colon and not is_number:
-        raise ConfigError(f"--namespace {text!r}: {port!r} is not a port between 0 and 65535")
+        raise UsageError(f"--namespace {text!r}: {port!r} is not a port between 0 and 65535")
     NamespaceOptions(name=name, port=int(port or 0))  # says what is wrong with either
     return name, int(port or 0)
 
@@ -87,7 +87,7 @@ def parse_subscription(text: str) -> str:
     topic, slash, name = text.rpartition("/")
     topic = topic.removesuffix("/Subscriptions").removesuffix("/subscriptions")
     if not (slash and topic and name):
-        raise ConfigError(f"--subscription {text!r}: must be TOPIC/NAME, such as events/audit")
+        raise UsageError(f"--subscription {text!r}: must be TOPIC/NAME, such as events/audit")
     return subscription_path(topic, name)
 
 
@@ -98,9 +98,9 @@ def parse_policy(text: str) -> Policy:
     # The key is a secret: no complaint repeats it.
     shown = f"--policy {name or '...'}"
     if not (first and second and name and key and rights):
-        raise ConfigError(f"{shown}: must be NAME:KEY:RIGHTS, such as app:s3cret:Send,Listen")
+        raise UsageError(f"{shown}: must be NAME:KEY:RIGHTS, such as app:s3cret:Send,Listen")
     if ";" in name or ";" in key:
-        raise ConfigError(
+        raise UsageError(
             f"{shown}: name and key may not hold ';', which ends them in a connection string"
         )
     by_name = {right.value.lower(): right for right in Right}
@@ -108,7 +108,7 @@ def parse_policy(text: str) -> Policy:
     for word in rights.split(","):
         right = by_name.get(word.strip().lower())
         if right is None:
-            raise ConfigError(f"{shown}: {word!r} is no right; use {', '.join(Right)}")
+            raise UsageError(f"{shown}: {word!r} is no right; use {', '.join(Right)}")
         chosen.add(right)
     return Policy(name=name, key=key, rights=frozenset(chosen))
 

@@ -6,7 +6,6 @@ the official SDK takes its time to load.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +15,9 @@ import typer
 from pairbus.cli.entities.create import create_app
 from pairbus.cli.entities.rule_create import rule
 from pairbus.cli.kinds import Kind
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
+from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group, confirm
 from pairbus.cli.target import parse_target
+from pairbus.errors import UsageError
 
 app = command_group(
     "entities",
@@ -35,7 +35,7 @@ def parse_kind(text: str) -> Kind:
     try:
         return Kind(text.lower().removesuffix("s"))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Kind)}") from None
+        raise UsageError(f"{text!r} is not one of {', '.join(Kind)}") from None
 
 
 KIND = Annotated[
@@ -136,7 +136,7 @@ def delete(
     """
     given = tuple(names or ())
     if kind is None and not is_all:
-        raise typer.BadParameter("say what to delete: KIND NAME..., or --all")
+        raise UsageError("say what to delete: KIND NAME..., or --all")
     _check(kind, given, "--all" if is_all else "NAME...")
     target = parse_target(connection_string, ca_file)
     from pairbus.cli.entities import entity_work
@@ -148,7 +148,7 @@ def delete(
         return
     found = entity_work.find_all(target, kind, given)
     if found and not is_sure:
-        _ask(f"Delete {len(found)} entities of {target.address} with all their messages?")
+        confirm(f"Delete {len(found)} entities of {target.address} with all their messages?")
     entity_work.delete(target, found, as_json=as_json)
 
 
@@ -188,12 +188,6 @@ def _check(kind: Kind | None, names: Sequence[str], last: str = "") -> None:
     if len(names) == needed or (len(names) > needed and last.endswith("...")):
         return
     if kind is None:
-        raise typer.BadParameter(f"{names[0]!r} is too much: without a kind, all is meant")
+        raise UsageError(f"{names[0]!r} is too much: without a kind, all is meant")
     right, given = " ".join([kind, *form]), " ".join([kind, *names])
-    raise typer.BadParameter(f"the form is: {right}; given was: {given}")
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked: say --yes with --all")
-    typer.confirm(question, abort=True, err=True)
+    raise UsageError(f"the form is: {right}; given was: {given}")

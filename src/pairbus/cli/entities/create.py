@@ -13,6 +13,7 @@ import typer
 from pairbus.cli.kinds import Kind
 from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
 from pairbus.cli.target import parse_target
+from pairbus.errors import UsageError
 
 create_app = command_group("create", "Create a queue, a topic, a subscription or a rule.")
 
@@ -23,7 +24,7 @@ def _duration(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def _duration_option(help: str) -> Any:

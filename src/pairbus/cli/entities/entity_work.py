@@ -17,7 +17,7 @@ from pairbus.cli.entities.config_json import entity_form, rule_forms
 from pairbus.cli.kinds import Kind, spoken
 from pairbus.cli.output import print_json, watched
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 
 Names = tuple[str, ...]
 
@@ -150,7 +150,7 @@ def export(target: Target, file: Path | None, *, name: str | None) -> None:
     try:
         file.write_text(text, "utf-8")
     except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
     print(f"{file} is written", file=sys.stderr)
 
 

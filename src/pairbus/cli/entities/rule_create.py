@@ -9,6 +9,7 @@ import typer
 
 from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING
 from pairbus.cli.target import parse_target
+from pairbus.errors import UsageError
 
 Value = str | int | float | bool | datetime | timedelta
 """What the SDK lets a property be compared with."""
@@ -88,7 +89,7 @@ def rule(
         if field in _CORRELATION_FIELDS and value is not None
     }
     if sql is not None and (correlation or properties):
-        raise typer.BadParameter("--sql and values that must match exclude each other")
+        raise UsageError("--sql and values that must match exclude each other")
     own = dict(map(_property, properties or ()))
     target = parse_target(connection_string, ca_file)
     from azure.servicebus.management import (
@@ -118,7 +119,7 @@ def rule(
 def _property(text: str) -> tuple[str, Value]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise typer.BadParameter(f"--property {text!r}: must be NAME=VALUE, such as region=eu")
+        raise UsageError(f"--property {text!r}: must be NAME=VALUE, such as region=eu")
     return name, parse_value(value)
 
 

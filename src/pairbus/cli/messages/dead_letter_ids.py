@@ -17,14 +17,14 @@ from pairbus.cli.kinds import Kind
 from pairbus.cli.messages.entity_path import Place
 from pairbus.cli.parse import age_text
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 
 _MARGIN_SECONDS: Final = 300.0
 """By which this machine's clock may be ahead of the service's."""
 
 
 def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, now: float) -> None:
-    """Raises ConfigError if ids are to be kept that `goal` may remember.
+    """Raises UsageError if ids are to be kept that `goal` may remember.
 
     `enqueued` and `now` are seconds since 1970: what was enqueued before the window is forgotten.
     """
@@ -34,7 +34,7 @@ def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, 
     seconds = window.total_seconds() + _MARGIN_SECONDS
     young = sum(moment is None or now - moment <= seconds for moment in enqueued)
     if young:
-        raise ConfigError(
+        raise UsageError(
             f"{young} of them were enqueued within the {age_text(window.total_seconds())} for "
             f"which {goal.spoken} remembers message ids (and a little more, for clocks that "
             "differ), and would be dropped as duplicates: give them "
@@ -49,7 +49,7 @@ def _window(target: Target, goal: Place) -> timedelta | None:
             found = _properties(admin, goal)
         except NamespaceError as error:
             if isinstance(error.__cause__, ClientAuthenticationError):
-                raise ConfigError(
+                raise UsageError(
                     f"it cannot be seen whether {goal.spoken} has duplicate detection, and so "
                     "would drop them: that takes Manage. Say --new-ids, or --keep-ids if it has "
                     "none"

@@ -25,7 +25,7 @@ from pairbus.cli.messages.table import line_of, page_of, table_of
 from pairbus.cli.output import counted, print_json, print_table
 from pairbus.cli.signals import Stop, stoppable
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.client import FastClient
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import Read, sequence_number
@@ -152,7 +152,7 @@ def _goal(place: Place, to: str | None) -> Place:
         return Place(entity=place.entity)
     goal = parse_place(to)
     if goal.subscription is not None or goal.part is not Part.MESSAGES:
-        raise ConfigError(f"--to {to!r} takes no messages: name a queue or a topic")
+        raise UsageError(f"--to {to!r} takes no messages: name a queue or a topic")
     return goal
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,13 +11,14 @@ from pairbus.cli.messages.peek import WHERE
 from pairbus.cli.options import (
     AS_JSON,
     CA_FILE,
-    CONNECTION_TO_BOTH,
-    CONNECTION_TO_LISTEN,
+    CONNECTION_STRING,
     ENTITY,
     SUBSCRIPTION,
     command_group,
+    confirm,
 )
 from pairbus.cli.target import parse_target
+from pairbus.errors import UsageError
 
 app = command_group(
     "dead-letters",
@@ -65,7 +65,7 @@ def list_(
     where: WHERE = None,
     count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
     transfer: TRANSFER = False,
-    connection_string: CONNECTION_TO_LISTEN = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -96,7 +96,7 @@ def show(
     where: WHERE = None,
     count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 10,
     transfer: TRANSFER = False,
-    connection_string: CONNECTION_TO_LISTEN = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -143,7 +143,7 @@ def resubmit(
     ] = False,
     dry_run: DRY_RUN = False,
     transfer: TRANSFER = False,
-    connection_string: CONNECTION_TO_BOTH = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -165,7 +165,7 @@ def resubmit(
     from pairbus.cli.messages.dead_letter_work import resubmit as work
 
     if new_ids and keep_ids:
-        raise typer.BadParameter("--new-ids and --keep-ids exclude each other")
+        raise UsageError("--new-ids and --keep-ids exclude each other")
     ids: Literal["new", "keep", "check"] = "new" if new_ids else "keep" if keep_ids else "check"
     work(*given, to=to, count=count, ids=ids, dry_run=dry_run, as_json=as_json)
 
@@ -185,7 +185,7 @@ def purge(
     dry_run: DRY_RUN = False,
     is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     transfer: TRANSFER = False,
-    connection_string: CONNECTION_TO_LISTEN = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -199,13 +199,8 @@ def purge(
     given = _given(locals())
     from pairbus.cli.messages.dead_letter_work import purge as work
 
-    work(*given, count=count, dry_run=dry_run, confirm=None if is_sure else _ask, as_json=as_json)
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked: say --yes")
-    typer.confirm(question, abort=True, err=True)
+    ask = None if is_sure else confirm
+    work(*given, count=count, dry_run=dry_run, confirm=ask, as_json=as_json)
 
 
 def _given(words: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Self
 
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 
 
 class Part(StrEnum):
@@ -78,7 +78,7 @@ class Place:
 def parse_place(
     entity: str, subscription: str | None = None, sub_queue: SubQueue | None = None
 ) -> Place:
-    """Raises ConfigError."""
+    """Raises UsageError."""
     path, part = entity.strip().strip("/"), sub_queue.part if sub_queue else Part.MESSAGES
     for ending, one in _PARTS.items():
         if ending and path.lower().endswith(ending):
@@ -88,13 +88,13 @@ def parse_place(
     if match is not None and subscription is None:
         path, subscription = match["topic"], match["name"]
     if not path or (subscription is not None and not subscription.strip()):
-        raise ConfigError(
+        raise UsageError(
             "which entity? Name a queue, such as orders, or a topic and a subscription, such as "
             "events audit"
         )
     for name in filter(None, (path, subscription)):
         if _NO_NAME.search(name):
-            raise ConfigError(
+            raise UsageError(
                 f"{name!r} is no entity's name: letters, digits, '.', '-', '_' and '/' are expected"
             )
     return Place(entity=path, subscription=subscription, part=part)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pairbus.broker.rules import EvaluationError, Facts, SqlFilter, compile_filter
 from pairbus.cli.messages.message_json import parse_property, row_of
 from pairbus.cli.parse import Numbers, parse_numbers, parse_span
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 from pairbus.fast.rows import Read, UnreadableMessage, state
 
 _STATES: Final = {"active": 0, "deferred": 1, "scheduled": 2}
@@ -86,13 +86,13 @@ class Filter:
 
 
 def parse_filter(choice: Choice) -> Filter:
-    """Raises ConfigError."""
+    """Raises UsageError."""
     numbers = tuple(one for text in choice.numbers for one in parse_numbers(text, "--sequence"))
     named = dict(map(parse_property, choice.properties))
     where = None
     if choice.where is not None:
         if not choice.where.strip():
-            raise ConfigError('--where is empty: a condition such as "amount > 5" is expected')
+            raise UsageError('--where is empty: a condition such as "amount > 5" is expected')
         where = compile_filter(SqlFilter(choice.where))
     return Filter(
         reason=choice.reason,

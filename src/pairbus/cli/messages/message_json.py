@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.errors import ConfigError
+from pairbus.errors import UsageError
 from pairbus.fast.columns import COLUMNS, DATA_BODY, NAMES
 from pairbus.fast.rows import Read, UnreadableMessage, reader_of
 from pairbus.fast.typed import TYPES, Typed
@@ -154,13 +154,13 @@ def typed_of(value: Any) -> Typed:
 
 
 def parse_form(text: str, where: str) -> Row:
-    """A line of JSON as a row to send. Raises ConfigError, which says where."""
+    """A line of JSON as a row to send. Raises UsageError, which says where."""
     try:
         form = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON: {error}") from None
+        raise UsageError(f"{where}: not JSON: {error}") from None
     if not isinstance(form, dict):
-        raise ConfigError(f'{where}: an object such as {{"body": "text"}} is expected')
+        raise UsageError(f'{where}: an object such as {{"body": "text"}} is expected')
     return row_from(form, where)
 
 
@@ -169,7 +169,7 @@ def row_from(form: Mapping[str, Any], where: str) -> Row:
     unknown = [name for name in form if name not in _KINDS and name != ENCODING]
     if unknown:
         known = ", ".join(sorted(_WRITABLE | {ENCODING}))
-        raise ConfigError(f"{where}: {unknown[0]!r} is nothing a message has; it may have {known}")
+        raise UsageError(f"{where}: {unknown[0]!r} is nothing a message has; it may have {known}")
     row: Row = {"body": _body_from(form, where)}
     for name, value in form.items():
         if value is None or name in (ENCODING, "body") or name not in _WRITABLE:
@@ -181,10 +181,10 @@ def row_from(form: Mapping[str, Any], where: str) -> Row:
 def _body_from(form: Mapping[str, Any], where: str) -> bytes:
     body, encoding = form.get("body", ""), form.get(ENCODING)
     if encoding not in (None, BASE64, "utf-8"):
-        raise ConfigError(f"{where}: {ENCODING} {encoding!r}: {BASE64} or utf-8 is expected")
+        raise UsageError(f"{where}: {ENCODING} {encoding!r}: {BASE64} or utf-8 is expected")
     if not isinstance(body, str):
         if encoding is not None:
-            raise ConfigError(f"{where}: body: a text in {encoding} is expected")
+            raise UsageError(f"{where}: body: a text in {encoding} is expected")
         return json.dumps(body, ensure_ascii=False).encode()  # JSON in JSON is meant as JSON
     return _binary(body, f"{where}: body") if encoding == BASE64 else _utf_8(body, where)
 
@@ -193,19 +193,19 @@ def _utf_8(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{where}: {text[:40]!r} is no text: it cannot be UTF-8") from None
+        raise UsageError(f"{where}: {text[:40]!r} is no text: it cannot be UTF-8") from None
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{where}: a text is expected, not {value!r}")
+        raise UsageError(f"{where}: a text is expected, not {value!r}")
     _utf_8(value, where)
     return value
 
 
 def _whole(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{where}: a whole number is expected, not {value!r}")
+        raise UsageError(f"{where}: a whole number is expected, not {value!r}")
     return value
 
 
@@ -213,20 +213,20 @@ def _binary(value: Any, where: str) -> bytes:
     try:
         return base64.b64decode(_text(value, where), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigError(f"{where}: this is no base64") from None
+        raise UsageError(f"{where}: this is no base64") from None
 
 
 def _moment(value: Any, where: str) -> datetime:
     try:
         moment = datetime.fromisoformat(_text(value, where))
     except ValueError:
-        raise ConfigError(f"{where}: {value!r} is no time, such as 2030-12-31T23:59:59Z") from None
+        raise UsageError(f"{where}: {value!r} is no time, such as 2030-12-31T23:59:59Z") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _properties(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: an object of names and values is expected")
+        raise UsageError(f"{where}: an object of names and values is expected")
     found = {}
     for name, one in value.items():
         try:
@@ -234,7 +234,7 @@ def _properties(value: Any, where: str) -> dict[str, Any]:
             if kind not in TYPES:
                 raise ValueError(f"the type {kind!r} is none of {', '.join(TYPES)}")
         except ValueError as error:
-            raise ConfigError(f"{where}: {name!r}: {error}") from None
+            raise UsageError(f"{where}: {name!r}: {error}") from None
         found[_text(name, where)] = _pair(kind, None if text is None else _text(text, where))
     return found
 
@@ -249,16 +249,16 @@ _CONVERTED: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 
 def parse_property(text: str) -> tuple[str, dict[str, str | None]]:
-    """`NAME=TEXT`, or `NAME:TYPE=TEXT` with a type of AMQP. Raises ConfigError."""
+    """`NAME=TEXT`, or `NAME:TYPE=TEXT` with a type of AMQP. Raises UsageError."""
     name, equals, value = text.partition("=")
     name, colon, kind = name.rpartition(":") if ":" in name else (name, "", "string")
     if not equals or not name:
-        raise ConfigError(
+        raise UsageError(
             f"--property {text!r}: NAME=VALUE or NAME:TYPE=VALUE is expected, such as amount:int=5"
         )
     if kind not in TYPES:
         if colon:
-            raise ConfigError(f"--property {text!r}: {kind!r} is none of {', '.join(TYPES)}")
+            raise UsageError(f"--property {text!r}: {kind!r} is none of {', '.join(TYPES)}")
         kind = "string"
     _utf_8(text, "--property")
     return name, _pair(kind, None if kind == "null" else value)

@@ -9,7 +9,7 @@ import typer
 from pairbus.cli.options import (
     AS_JSON,
     CA_FILE,
-    CONNECTION_TO_LISTEN,
+    CONNECTION_STRING,
     ENTITY,
     SUB_QUEUE,
     SUBSCRIPTION,
@@ -38,7 +38,7 @@ def peek(
     whole: Annotated[
         bool, typer.Option("--whole", help="All of each message, and not a table.")
     ] = False,
-    connection_string: CONNECTION_TO_LISTEN = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:

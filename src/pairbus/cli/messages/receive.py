@@ -10,7 +10,7 @@ import typer
 from pairbus.cli.options import (
     AS_JSON,
     CA_FILE,
-    CONNECTION_TO_LISTEN,
+    CONNECTION_STRING,
     ENTITY,
     SUB_QUEUE,
     SUBSCRIPTION,
@@ -55,7 +55,7 @@ def receive(
         Path | None,
         _text("DIR", "A file of JSON for each message, in this folder, in place of stdout."),
     ] = None,
-    connection_string: CONNECTION_TO_LISTEN = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:

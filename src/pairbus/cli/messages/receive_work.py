@@ -35,7 +35,7 @@ from pairbus.cli.output import counted, print_json
 from pairbus.cli.parse import parse_span
 from pairbus.cli.signals import Stop, stoppable
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.errors import SettleFailed
 
 _SLICE_SECONDS: Final = 0.5
@@ -63,7 +63,7 @@ def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
     place = parse_place(wanted.entity, wanted.subscription, wanted.sub_queue)
     verdict = _verdict(wanted)
     if place.part is not Part.MESSAGES and (wanted.session is not None or wanted.next_session):
-        raise ConfigError(f"{place.spoken} has no sessions: leave --session and --next-session out")
+        raise UsageError(f"{place.spoken} has no sessions: leave --session and --next-session out")
     wait_seconds = parse_span(wanted.wait, "--wait").total_seconds()
     write = _writer(wanted.to, as_json=as_json)
     # A bar between messages on the same screen would be a mess.
@@ -91,11 +91,11 @@ def _verdict(wanted: Wanted) -> Verdict:
     }
     found = [verdict for verdict, is_chosen in chosen.items() if is_chosen]
     if len(found) > 1:
-        raise ConfigError("--abandon, --dead-letter and --delete exclude each other")
+        raise UsageError("--abandon, --dead-letter and --delete exclude each other")
     if (wanted.reason or wanted.description) and not wanted.dead_letter:
-        raise ConfigError("--reason and --description go with --dead-letter")
+        raise UsageError("--reason and --description go with --dead-letter")
     if wanted.session is not None and wanted.next_session:
-        raise ConfigError("--session and --next-session exclude each other")
+        raise UsageError("--session and --next-session exclude each other")
     return found[0] if found else Verdict.COMPLETE
 
 
@@ -200,7 +200,7 @@ def _writer(folder: Path | None, *, as_json: bool) -> Callable[[list[Form]], Non
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--to {folder} cannot be made: {error.strerror}") from error
+        raise UsageError(f"--to {folder} cannot be made: {error.strerror}") from error
     return lambda forms: _write_files(folder, forms)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_TO_SEND
+from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING
 from pairbus.cli.target import parse_target
 
 
@@ -63,7 +63,7 @@ def send(
     scheduled: Annotated[
         str | None, _text("WHEN", "When it appears: 2030-12-31T23:59:59Z, or in 10m.")
     ] = None,
-    connection_string: CONNECTION_TO_SEND = None,
+    connection_string: CONNECTION_STRING = None,
     ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:

@@ -23,7 +23,7 @@ from pairbus.cli.messages.message_json import Row, parse_form, parse_property, r
 from pairbus.cli.output import counted, print_json
 from pairbus.cli.parse import parse_moment, parse_span
 from pairbus.cli.target import Target
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.compose import RowError, message_of
 from pairbus.fast.errors import SendFailed
 from pairbus.fast.sender import Sender
@@ -50,7 +50,7 @@ class Wanted:
 def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
     place = parse_place(wanted.entity)
     if place.subscription is not None or place.part:
-        raise ConfigError(f"{wanted.entity!r} takes no messages: send to {place.entity!r}")
+        raise UsageError(f"{wanted.entity!r} takes no messages: send to {place.entity!r}")
     _check(wanted)
     defaults = _defaults(wanted, now=datetime.now(UTC))
     stdin = _Stdin()
@@ -84,10 +84,10 @@ def _stopped(tally: _Tally) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"pairbus: interrupted, {tally.sent} were sent", file=sys.stderr)
         raise
-    except ConfigError as error:  # of a later line or file
+    except UsageError as error:  # of a later line or file
         if not tally.sent:
             raise
-        raise ConfigError(f"{error}; {tally.sent} were sent before it") from error
+        raise UsageError(f"{error}; {tally.sent} were sent before it") from error
 
 
 def _send(sender: Sender, chunk: list[bytes], tally: _Tally, target: Target, place: Place) -> None:
@@ -111,18 +111,18 @@ def _send(sender: Sender, chunk: list[bytes], tally: _Tally, target: Target, pla
 def _check(wanted: Wanted) -> None:
     by_line = wanted.lines or wanted.json_lines
     if wanted.lines and wanted.json_lines:
-        raise ConfigError("--lines and --json-lines exclude each other")
+        raise UsageError("--lines and --json-lines exclude each other")
     if wanted.body not in (None, "-") and (wanted.files or by_line):
         other = "--file" if wanted.files else "--lines" if wanted.lines else "--json-lines"
-        raise ConfigError(f"BODY and {other} exclude each other")
+        raise UsageError(f"BODY and {other} exclude each other")
     if by_line and wanted.count > 1:
-        raise ConfigError("--count is for one message, not for lines")
+        raise UsageError("--count is for one message, not for lines")
     if wanted.said["messageId"] is not None and (
         by_line or wanted.count > 1 or len(wanted.files) > 1
     ):
-        raise ConfigError("--message-id is for one message: here are several")
+        raise UsageError("--message-id is for one message: here are several")
     if wanted.body is None and not wanted.files and sys.stdin.isatty() and not by_line:
-        raise ConfigError("what is to be sent? Give BODY, --file, or something on stdin")
+        raise UsageError("what is to be sent? Give BODY, --file, or something on stdin")
 
 
 def _defaults(wanted: Wanted, *, now: datetime) -> Row:
@@ -135,7 +135,7 @@ def _defaults(wanted: Wanted, *, now: datetime) -> Row:
     if wanted.ttl is not None:
         row["timeToLive"] = round(parse_span(wanted.ttl, "--ttl").total_seconds() * 1000)
         if not row["timeToLive"]:
-            raise ConfigError(f"--ttl {wanted.ttl!r}: at least 1ms is expected")
+            raise UsageError(f"--ttl {wanted.ttl!r}: at least 1ms is expected")
     if wanted.scheduled is not None:
         row["scheduledEnqueueTime"] = parse_moment(wanted.scheduled, "--scheduled", now=now)
     _message(row, "the options")  # what is wrong with them is said before anything is sent
@@ -180,7 +180,7 @@ def _message(row: Row, where: str) -> bytes:
     try:
         return message_of(row, now_ms=round(datetime.now(UTC).timestamp() * 1000))
     except RowError as error:
-        raise ConfigError(f"{where}: {error.column}: {error.fault}") from error
+        raise UsageError(f"{where}: {error.column}: {error.fault}") from error
 
 
 def _chunks(messages: Iterable[bytes], stdin: _Stdin) -> Iterator[list[bytes]]:
@@ -193,7 +193,7 @@ def _chunks(messages: Iterable[bytes], stdin: _Stdin) -> Iterator[list[bytes]]:
             if len(chunk) >= _CHUNK_COUNT_MAX or size >= _CHUNK_BYTES_MAX or stdin.is_dry():
                 yield chunk
                 chunk, size = [], 0
-    except ConfigError:
+    except UsageError:
         # A bad line stops it; the good ones before it are sent, so that its number tells all.
         if chunk:
             yield chunk
@@ -210,7 +210,7 @@ def _all_lines(files: tuple[Path, ...], stdin: _Stdin) -> Iterator[tuple[str, in
             with file.open("rb") as stream:
                 yield from _lines(stream, str(file))
         except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
 class _Stdin:
@@ -246,13 +246,13 @@ def _text(line: bytes, where: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"{where}: not UTF-8") from None
+        raise UsageError(f"{where}: not UTF-8") from None
 
 
 def _from_stdin(*, is_meant: bool) -> bytes:
     body = sys.stdin.buffer.read()
     if not body and not is_meant:
-        raise ConfigError('what is to be sent? stdin is empty; for an empty body, give ""')
+        raise UsageError('what is to be sent? stdin is empty; for an empty body, give ""')
     return body
 
 
@@ -260,4 +260,4 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error

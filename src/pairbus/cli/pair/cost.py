@@ -9,7 +9,7 @@ import typer
 
 from pairbus.cli.options import AS_JSON
 from pairbus.cost.usage import RANGES
-from pairbus.errors import OptionsError
+from pairbus.errors import UsageError
 
 
 def _number(name: str, help: str, metavar: str = "N") -> typer.models.OptionInfo:
@@ -83,10 +83,9 @@ def cost(
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
-    """Tell what a pair of namespaces costs: in operations as they are billed, in money by a price
-    list, part by part, and what would make it cheaper.
+    """Estimate what a pair of namespaces costs: billed operations, and money by a price list.
 
-    Nothing is connected to.
+    It also says what would make it cheaper. It connects to nothing.
 
     \b
     Examples:
@@ -131,4 +130,4 @@ def _refuse_beside_ledger(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if name not in _BESIDE_LEDGER and source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
-            raise OptionsError(f"{option} and --ledger exclude each other: the ledger tells")
+            raise UsageError(f"{option} and --ledger exclude each other: the ledger tells")

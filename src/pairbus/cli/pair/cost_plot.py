@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.cost.estimate import estimate_usage
 from pairbus.cost.prices import PriceList
 from pairbus.cost.usage import Usage
-from pairbus.errors import OptionsError
+from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,16 +23,16 @@ _CURVES: Final = (1, 10, 50)
 
 
 def draw(usage: Usage, prices: PriceList, path: Path) -> None:
-    """Raises OptionsError."""
+    """Raises UsageError."""
     if path.suffix.lower() not in SUFFIXES:
-        raise OptionsError(f"--plot {path}: the file's name must end in {' or '.join(SUFFIXES)}")
+        raise UsageError(f"--plot {path}: the file's name must end in {' or '.join(SUFFIXES)}")
     # It tells at length about fonts that it looks for.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OptionsError(
+        raise UsageError(
             "--plot needs the package matplotlib, which is not installed: pip install pairbus[plot]"
         ) from error
     # Text stays text; and the same numbers make the same file.
@@ -50,7 +50,7 @@ def draw(usage: Usage, prices: PriceList, path: Path) -> None:
             is_vector = path.suffix.lower() == ".svg"
             figure.savefig(path, metadata={"Date": None} if is_vector else None)
         except OSError as error:
-            raise OptionsError(f"--plot {path} cannot be written: {error.strerror}") from None
+            raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
 
 
 def hours_shown(usage: Usage) -> list[float]:

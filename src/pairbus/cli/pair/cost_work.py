@@ -19,7 +19,7 @@ from pairbus.cost.estimate import (
 )
 from pairbus.cost.prices import load
 from pairbus.cost.usage import Usage
-from pairbus.errors import OptionsError
+from pairbus.errors import UsageError
 
 
 def run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def run_ledger(
 ) -> None:
     price_list = load(prices)
     if importlib.util.find_spec("pyarrow") is None:
-        raise OptionsError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
+        raise UsageError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
     from pairbus.cli.pair.cost_ledger import ledger_totals
 
     estimate = estimate_ledger(

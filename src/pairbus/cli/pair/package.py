@@ -13,7 +13,7 @@ def package_for_spark(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
     ] = Path("pairbus-spark.zip"),
 ) -> None:
-    """Write an archive of this package for Spark's `--py-files`: all but the local broker.
+    """Write an archive of pairbus for Spark's --py-files: all but the local broker.
 
     It holds no compiled code. The Python of the cluster's workers needs azure-servicebus besides.
     A syphon with `--master spark://...` sends such an archive by itself; this one is for

@@ -26,8 +26,7 @@ def report(
     ] = 10,
     as_json: AS_JSON = False,
 ) -> None:
-    """Tell what a ledger holds: messages by destination and hour, waits, outages, dead letters and
-    operations.
+    """Report what a syphon's ledger holds: messages, waiting times, outages and operations.
 
     Reads it with Spark SQL, on this machine, and changes nothing; a syphon may go on writing.
 

@@ -70,7 +70,7 @@ def status(
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
-    """Show both namespaces of a pair, what waits in the backlog, and what clients and syphons tell.
+    """Show both namespaces of a pair, the backlog, and what clients and syphons report.
 
     Whether a namespace can be reached is tried with AMQP; the round trip is that of HTTP, for its
     administration. Destinations are counted from the first messages of each queue (--peek). Which

@@ -27,7 +27,7 @@ from pairbus.cli.pair.status_sources import Backlog, NamespaceState, backlog, pr
 from pairbus.cli.pair.status_view import Process, Status, as_form, tables_of
 from pairbus.cli.parse import parse_span
 from pairbus.cli.target import Target, parse_target, split_targets
-from pairbus.errors import ConfigError, NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 
 _RATE_SECONDS_MAX: Final = 6.0
 _RATE_STEP_SECONDS: Final = 0.25
@@ -73,7 +73,7 @@ def run(wanted: Wanted) -> None:
         return
     every = parse_span(wanted.watch, "--watch").total_seconds()
     if every <= 0:
-        raise ConfigError(f"--watch {wanted.watch!r}: more than nothing is expected, such as 5s")
+        raise UsageError(f"--watch {wanted.watch!r}: more than nothing is expected, such as 5s")
     try:
         _watch(plan, every, as_json=wanted.as_json)
     except KeyboardInterrupt:  # that is how it ends
@@ -88,26 +88,26 @@ def _plan(wanted: Wanted) -> _Plan:
     ]
     names = wanted.namespaces or tuple(one.host.split(".")[0] for one in primaries)
     if len(primaries) > 1 and len(names) != len(primaries):
-        raise ConfigError(
+        raise UsageError(
             f"{len(primaries)} primaries and {len(names)} times --namespace: give it once for each"
         )
     roles = [f"primary {name}" for name in names] if len(primaries) > 1 else ["primary"]
     targets = dict(zip(roles, primaries, strict=False))
     if len(targets) < len(primaries):
-        raise ConfigError(
+        raise UsageError(
             f"several primaries are called {names[0]!r}: tell them apart with --namespace"
         )
     if wanted.secondary:
         targets["secondary"] = _target("secondary", wanted.secondary, wanted.secondary_ca_file)
     urls = tuple(check_url(url) for text in wanted.metrics for url in text.split())
     if not targets and not urls:
-        raise ConfigError(
+        raise UsageError(
             "which namespaces? Put their connection strings into PAIRBUS_PRIMARY and "
             "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
         )
     seconds = parse_span(wanted.timeout, "--timeout").total_seconds()
     if seconds <= 0:
-        raise ConfigError(f"--timeout {wanted.timeout!r}: more than nothing is expected")
+        raise UsageError(f"--timeout {wanted.timeout!r}: more than nothing is expected")
     return _Plan(
         targets=targets,
         namespaces=names or None,
@@ -120,8 +120,8 @@ def _plan(wanted: Wanted) -> _Plan:
 def _target(role: str, text: str, ca_file: Path | None) -> Target:
     try:
         return parse_target(text, ca_file)
-    except ConfigError as error:
-        raise ConfigError(f"the {role}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"the {role}: {error}") from None
 
 
 # -- asking -------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def syphon(
     ] = "127.0.0.1",
     as_json: AS_JSON = False,
 ) -> None:
-    """Bring diverted messages home: from the backlog queues to where they belong, on Spark.
+    """Bring diverted messages home: from the backlog queues to their entities, on Spark.
 
     Runs until Ctrl-C or SIGTERM, which it obeys within a few seconds and with nothing left locked.
     On a terminal it shows how it goes; else it tells now and then, in lines on stderr.

@@ -19,7 +19,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.cli.pair.syphon_progress import Left, Show, show_for
 from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target, parse_target
-from pairbus.errors import ConfigError, NamespaceError, OptionsError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
 from pairbus.spark.needs import require_spark
@@ -55,10 +55,10 @@ def run(wanted: Wanted) -> None:
     secondary = _target(wanted.secondary, wanted.secondary_ca_file, "secondary")
     for primary in primaries.values():
         if primary.address.lower() == secondary.address.lower():
-            raise ConfigError(f"primary and secondary are the same namespace, {primary.address}")
+            raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
     require_spark("the syphon runs")
     if wanted.metrics_port is not None and importlib.util.find_spec("prometheus_client") is None:
-        raise OptionsError("metrics need prometheus-client, not installed: pairbus[prometheus]")
+        raise UsageError("metrics need prometheus-client, not installed: pairbus[prometheus]")
     options = SyphonOptions(
         primaries={name: _address(primary) for name, primary in primaries.items()},
         secondary=_address(secondary),
@@ -121,12 +121,12 @@ def _primaries(wanted: Wanted) -> dict[str, Target]:
     texts = wanted.primaries or ("",)
     names, files = wanted.namespaces, wanted.primary_ca_files
     if names and len(names) != len(texts):
-        raise ConfigError(
+        raise UsageError(
             f"{len(texts)} primaries and {len(names)} times --namespace: give it once for each "
             "primary, in their order, or not at all"
         )
     if len(files) > 1 and len(files) != len(texts):
-        raise ConfigError(
+        raise UsageError(
             f"{len(texts)} primaries and {len(files)} times --primary-ca-file: give one for all, "
             "or one for each primary, in their order"
         )
@@ -136,7 +136,7 @@ def _primaries(wanted: Wanted) -> dict[str, Target]:
         target = _target(text, file, "primary")
         name = names[place] if names else target.host.split(".")[0]
         if name.lower() in map(str.lower, found):
-            raise ConfigError(
+            raise UsageError(
                 f"two primaries have the name {name!r}, so their backlog queues cannot be told "
                 "apart; if they are not the same, --namespace names each"
             )
@@ -146,14 +146,14 @@ def _primaries(wanted: Wanted) -> dict[str, Target]:
 
 def _target(text: str | None, ca_file: Path | None, which: str) -> Target:
     if not text:
-        raise ConfigError(
+        raise UsageError(
             f"which namespace is the {which}? Put its connection string into "
             f"PAIRBUS_{which.upper()}, or give it with --{which}"
         )
     try:
         return parse_target(text, ca_file)
-    except ConfigError as error:
-        raise ConfigError(f"the {which}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"the {which}: {error}") from None
 
 
 def _address(target: Target) -> Address:
