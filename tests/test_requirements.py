@@ -1,6 +1,6 @@
 """Which requirements of docs/requirements.md have a test, read from the sources of the tests.
 
-The marks are found in the syntax and not among the collected tests, so that the answer is the same
+It looks for marks in the syntax and not among the collected tests, so that the answer is the same
 when only a part of the suite runs.
 """
 
@@ -15,18 +15,8 @@ TESTS = Path(__file__).parent
 NUMBER = re.compile(r"[A-Z]-\d\d")
 PAGE = TESTS.parent / "docs" / "requirements.md"
 
-# All of part I, and what is finished of part II. Any other number may go without a test.
-PARTS = {"B": 13, "A": 11, "Q": 6, "F": 9, "E": 5, "G": 3, "S": 7, "C": 2, "M": 3, "R": 3}
-COVERED = frozenset(
-    [
-        *(f"{part}-{n:02d}" for part, count in PARTS.items() for n in range(1, count + 1)),
-        "X-01",
-        "X-02",
-        "X-06",
-        "X-07",
-        "X-08",
-    ]
-)
+# Not built yet. Every other number of the page has a test.
+OPEN = frozenset({"X-03", "X-04", "X-11", "X-12", "X-14", "X-15", "X-16"})
 
 
 def requirement_numbers():
@@ -34,9 +24,9 @@ def requirement_numbers():
 
 
 def marks_in(source):
-    """The numbers in `pytest.mark.req(...)`, wherever it stands: decorator, pytestmark, param.
+    """The numbers in `pytest.mark.req(...)`: in a decorator, a pytestmark or a param.
 
-    A variable as its argument stands for all numbers that the file spells out, as in a table.
+    A variable as its argument means all numbers that the file spells out, as in a table.
     """
     tree = ast.parse(source)
     texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
@@ -83,7 +73,8 @@ def test_every_number_stands_once_on_the_page():
     numbers = requirement_numbers()
 
     assert len(numbers) == len(set(numbers))
-    assert set(numbers) >= COVERED
+    assert len(numbers) > 70
+    assert set(numbers) >= OPEN
 
 
 def test_every_mark_is_a_number_of_the_page(tests_by_number):
@@ -92,10 +83,7 @@ def test_every_mark_is_a_number_of_the_page(tests_by_number):
     assert not unknown
 
 
-def test_every_finished_requirement_has_a_test(tests_by_number, record_property, capsys):
-    untested = [number for number in requirement_numbers() if number not in tests_by_number]
-    record_property("requirements without a test", " ".join(untested))
-    with capsys.disabled():
-        print(f"\nrequirements without a test: {' '.join(untested) or 'none'}")
+def test_every_requirement_has_a_test(tests_by_number):
+    untested = {number for number in requirement_numbers() if number not in tests_by_number}
 
-    assert COVERED.isdisjoint(untested)
+    assert untested <= OPEN
