@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import (
@@ -178,3 +179,23 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = pairbus.broker.nonsense
     assert "Broker" in dir(pairbus.broker)
+
+
+def test_it_works_without_uvloop(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with (
+        Broker(queues=["orders"]) as broker,
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender("orders") as sender,
+        client.get_queue_receiver("orders") as receiver,
+    ):
+        sender.send_messages(ServiceBusMessage("order 1"))
+        [message] = receiver.receive_messages(max_wait_time=5)
+        receiver.complete_message(message)
+
+        assert str(message) == "order 1"
+        assert health(int(broker.connection_string.partition("localhost:")[2].partition(";")[0]))
+        with ServiceBusAdministrationClient.from_connection_string(
+            broker.connection_string, connection_verify=str(broker.ca_file)
+        ) as manager:
+            assert manager.get_queue_runtime_properties("orders").total_message_count == 0

@@ -25,7 +25,7 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.entities.options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import Policy, default_policy
 from pairbus.broker.faults import Faults
-from pairbus.broker.server import Endpoint, Server
+from pairbus.broker.server import Endpoint, Server, new_event_loop
 from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, ConfigError
 
@@ -215,10 +215,8 @@ class _Running:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def _run(self) -> None:
-        import uvloop
-
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:
             if not self._ready.done():

@@ -30,6 +30,15 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 3.0
 
 
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed, otherwise asyncio's: uvloop has no build for Windows."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where a running namespace is, and how to get in."""

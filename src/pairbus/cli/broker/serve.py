@@ -164,9 +164,7 @@ def run(
     tls_only: bool | None,
     log_level: str,
 ) -> None:
-    import uvloop
-
-    from pairbus.broker.server import Server
+    from pairbus.broker.server import Server, new_event_loop
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -174,7 +172,7 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     server = Server(namespaces, host=host, tls_only=tls_only)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(server))
 
 
