@@ -40,7 +40,7 @@ class Received:
 
 
 def pair(size, enqueued_ms):
-    restored = Restored("orders", b"", size, "id", None, None, None, False, enqueued_ms, 1)
+    restored = Restored("orders", b"", size, False, enqueued_ms)
     return Received(b"larger, with its envelope", None), restored
 
 

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.sections import (
+    CREATION_TIME,
+    EXPIRY_TIME,
     read_application_properties,
     read_property,
     slice_message,
@@ -30,7 +32,6 @@ from pairbus.syphon.restore import restore
 from tests.syphon.backlog import (
     ENQUEUED_MS,
     NOW_MS,
-    SEQUENCE,
     backlogged,
     by_hand,
     creation_ms,
@@ -41,8 +42,6 @@ from tests.syphon.originals import DELIVERIES, messages
 HOUR = timedelta(hours=1)
 HOUR_MS = 3_600_000
 DUE = datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
-DUE_MS = 1_927_857_906_789
-EXPIRY, CREATION, GROUP_ID = 8, 9, 10
 
 
 def check_comes_home(message, path="orders", **delivery):
@@ -131,12 +130,7 @@ def test_a_message_with_everything_comes_home_to_the_byte():
 
     restored = check_comes_home(message, "events/of-ünits")
 
-    assert restored.message_id == "an id"
-    assert restored.session_id == "a session"
-    assert restored.ttl_ms == 90_000
-    assert restored.scheduled_ms == DUE_MS
     assert restored.enqueued_ms == ENQUEUED_MS
-    assert restored.sequence == SEQUENCE
     assert not restored.is_expired
 
 
@@ -169,8 +163,7 @@ def test_every_section_of_an_annotated_message_comes_home_to_the_byte():
         delivery_annotations={"x-hop": 1},
         footer={"x-foot": "note"},
     )
-    restored = check_comes_home(message)
-    assert restored.message_id == str(uuid.UUID(int=3))
+    check_comes_home(message)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +194,8 @@ def test_an_expiry_of_the_applications_own_stays_and_the_brokers_goes():
     check_comes_home(message)
 
     parts = slice_message(restore(backlogged(message, queue=short), now_ms=NOW_MS).data)
-    assert read_property(parts.bare, parts.properties, EXPIRY) is None
-    assert read_property(parts.bare, parts.properties, CREATION) == 4
+    assert read_property(parts.bare, parts.properties, EXPIRY_TIME) is None
+    assert read_property(parts.bare, parts.properties, CREATION_TIME) == 4
 
 
 @pytest.mark.req("E-04")
@@ -239,14 +232,14 @@ def test_an_empty_session_id_and_a_time_to_live_of_zero_are_something():
     header = AmqpMessageHeader(time_to_live=0)
     message = AmqpAnnotatedMessage(data_body=b"", properties=properties, header=header)
     restored = check_comes_home(message)
-    assert (restored.session_id, restored.ttl_ms, restored.is_expired) == ("", 0, False)
+    assert not restored.is_expired
 
 
 @pytest.mark.req("E-04")
 def test_a_message_without_any_property_has_none_afterwards():
     restored = restore(by_hand({PATH: "orders"}), now_ms=NOW_MS)
     assert restored.data == b"\x00\x53\x75\xa0\x01x"
-    assert (restored.message_id, restored.enqueued_ms, restored.sequence) == (None, None, None)
+    assert restored.enqueued_ms is None
 
 
 # --- time to live -------------------------------------------------------------------------------
@@ -255,7 +248,7 @@ def test_a_message_without_any_property_has_none_afterwards():
 def times(data):
     parts = slice_message(data)
     expiry, creation = (
-        read_property(parts.bare, parts.properties, field) for field in (EXPIRY, CREATION)
+        read_property(parts.bare, parts.properties, field) for field in (EXPIRY_TIME, CREATION_TIME)
     )
     return parts.ttl_ms, expiry, creation
 
@@ -268,7 +261,7 @@ def test_a_time_to_live_begins_anew_when_the_message_comes_home():
     restored = restore(data, now_ms=now_ms)
 
     assert times(restored.data) == (HOUR_MS, now_ms + HOUR_MS, now_ms)
-    assert (restored.ttl_ms, restored.is_expired) == (HOUR_MS, False)
+    assert not restored.is_expired
 
 
 @pytest.mark.req("X-06")
@@ -283,7 +276,7 @@ def test_a_time_to_live_that_keeps_running_is_what_is_left_of_it(waited_ms, left
     restored = restore(data, now_ms=now_ms, ttl_keeps_running=True)
 
     assert times(restored.data) == (left_ms, now_ms + left_ms, now_ms)
-    assert (restored.ttl_ms, restored.is_expired) == (left_ms, False)
+    assert not restored.is_expired
 
 
 @pytest.mark.req("X-06")
@@ -292,7 +285,7 @@ def test_a_time_to_live_that_keeps_running_ends(late_ms, is_expired):
     data = backlogged(ServiceBusMessage("x", time_to_live=HOUR))
     restored = restore(data, now_ms=ENQUEUED_MS + HOUR_MS + late_ms, ttl_keeps_running=True)
     assert restored.is_expired is is_expired
-    assert restored.ttl_ms == max(-late_ms, 0)
+    assert times(restored.data)[0] == max(-late_ms, 0)
 
 
 @pytest.mark.req("X-06")
@@ -306,8 +299,8 @@ def test_a_scheduled_messages_time_to_live_runs_from_when_it_was_due():
         for hours in (1, 3, 4)
     )
 
-    assert (before.ttl_ms, before.is_expired) == (HOUR_MS, False)
-    assert (after.ttl_ms, after.is_expired) == (HOUR_MS // 2, False)
+    assert (times(before.data)[0], before.is_expired) == (HOUR_MS, False)
+    assert (times(after.data)[0], after.is_expired) == (HOUR_MS // 2, False)
     assert late.is_expired
 
 
@@ -316,8 +309,8 @@ def test_what_has_no_time_to_live_does_not_expire_and_what_has_no_age_is_new():
     old = restore(backlogged(ServiceBusMessage("x")), now_ms=10**15, ttl_keeps_running=True)
     data = by_hand({PATH: "orders", TIME_TO_LIVE: 5})
     unstamped = restore(data, now_ms=10**15, ttl_keeps_running=True)
-    assert (old.ttl_ms, old.is_expired) == (None, False)
-    assert (unstamped.ttl_ms, unstamped.is_expired) == (5, False)
+    assert (times(old.data)[0], old.is_expired) == (None, False)
+    assert (times(unstamped.data)[0], unstamped.is_expired) == (5, False)
 
 
 def test_a_time_to_live_that_no_header_can_hold_is_told_by_the_expiry():

@@ -41,7 +41,7 @@ WAITING = {
 
 
 def message(*, is_expired=False):
-    return Restored("orders", b"", 0, "id", None, None, None, is_expired, None, None)
+    return Restored("orders", b"", 0, is_expired, None)
 
 
 def tell(destination, failure, *, count=1, now=T0, detail="said the primary"):

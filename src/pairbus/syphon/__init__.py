@@ -1,6 +1,6 @@
 """The pipeline that brings diverted messages home: out of the backlog queues, to where they belong.
 
-    restore.py        pure: a backlog message made into the message that was sent (pieces, pairs)
+    restore.py        pure: a backlog message made into the message that was sent
     destinations.py   pure: what is known of queues and topics of the primary; the whole policy
     step.py           pure: what to do with a message, given that
     receipts.py       pure: what was done, in rows that add up (waits)

@@ -5,14 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import (
-    correlation_id,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    REPLY_TO,
+    REPLY_TO_GROUP_ID,
+    SUBJECT,
+    TO,
+    content_type,
     group_id,
+    identifier_text,
+    identifier_value,
     message_id,
+    pairs,
     read_annotations,
     read_application_properties,
     read_property,
+    scan,
     slice_message,
 )
 from pairbus.amqp.codec.types import Described, Symbol, Timestamp, UByte, UInt, ULong
@@ -155,13 +164,13 @@ def test_what_proton_encodes_is_read_as_proton_means_it(message):
     assert bool(parts.durable) == message.durable
     assert (4 if parts.priority is None else parts.priority) == message.priority
     assert (parts.ttl_ms or 0) == round(message.ttl * 1000)
-    assert sections.subject(parts) == message.subject
-    assert sections.to(parts) == message.address
-    assert sections.reply_to(parts) == message.reply_to
+    assert field(parts, SUBJECT) == message.subject
+    assert field(parts, TO) == message.address
+    assert field(parts, REPLY_TO) == message.reply_to
     # Proton says symbol("None") where there is none.
-    assert (sections.content_type(parts) or "None") == message.content_type
+    assert (content_type(parts) or "None") == message.content_type
     assert (group_id(parts) or "") == (message.group_id or "")
-    assert (sections.reply_to_group_id(parts) or "") == (message.reply_to_group_id or "")
+    assert (field(parts, REPLY_TO_GROUP_ID) or "") == (message.reply_to_group_id or "")
     assert read_annotations(parts.annotations).keys() == (message.annotations or {}).keys()
     assert (
         read_annotations(parts.delivery_annotations).keys() == (message.instructions or {}).keys()
@@ -181,6 +190,10 @@ def test_the_bare_message_decodes_by_proton_to_the_same_message(message):
     assert again.body == message.body
     assert (again.properties or {}) == (message.properties or {})
     assert again.group_id == message.group_id
+
+
+def field(parts, index):
+    return read_property(parts.bare, parts.properties, index)
 
 
 # -- cases ------------------------------------------------------------------------------------
@@ -259,7 +272,15 @@ def test_ids_of_all_types_are_told_apart_as_strings(value, expected):
     parts = slice_message(section(0x73, [value, None, None, None, None, value]))
 
     assert message_id(parts) == expected
-    assert correlation_id(parts) == expected
+    assert identifier_text(field(parts, CORRELATION_ID)) == expected
+    if expected is not None:
+        assert same(identifier_value(expected), value)
+
+
+@pytest.mark.parametrize("text", ["AMQP_UUID:x", "AMQP_ULONG:-1x", "AMQP_BINARY:0", "AMQP_FLOAT:1"])
+def test_a_text_that_is_the_notation_of_no_id_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        identifier_value(text)
 
 
 def test_a_long_group_id_behind_long_fields_is_found():
@@ -273,10 +294,10 @@ def test_a_long_group_id_behind_long_fields_is_found():
 MISREAD = {
     "a message-id that is a list": (message_id, [["a"]], "message-id must be a string, ulong"),
     "a group-id that is binary": (group_id, [None] * 10 + [b"a"], "group-id must be a string"),
-    "a subject that is a timestamp": (
-        sections.subject,
-        [None] * 3 + [Timestamp(1)],
-        "subject must",
+    "a content type that is a timestamp": (
+        content_type,
+        [None] * CONTENT_TYPE + [Timestamp(1)],
+        "content-type must",
     ),
 }
 
@@ -354,3 +375,45 @@ def test_malformed_messages_are_refused(raw):
 def test_the_reason_says_where():
     with pytest.raises(MalformedMessage, match=r"offset 4: section 0x75 holds 0xa1"):
         slice_message(section(0x70, []) + section(0x75, "text"))
+
+
+# -- where the sections are -------------------------------------------------------------------
+
+
+def test_a_delivered_message_is_scanned_in_place():
+    header, properties = section(0x70, [True]), section(0x73, ["an id", None, "to"])
+    own = section(0x74, {"a": 1, "b": "two"})
+    body = section(0x75, b"body") + section(0x78, {Symbol("f"): 1})
+    raw = header + properties + own + body
+
+    data, found = scan(raw)
+
+    assert data is raw
+    assert found.annotations == found.delivery_annotations == (0, 0, 0, 0)
+    start, _, end, count = found.properties
+    assert (raw[start:end], count) == (properties, 3)
+    _, first, end, count = found.application_properties
+    named = {name: (value, raw[at:after]) for name, value, at, after in pairs(raw, first, end)}
+    assert (named, count) == ({"a": (1, encode(1)), "b": ("two", encode("two"))}, 4)
+    assert raw[found.body :] == body
+
+
+def test_sections_in_another_order_are_put_in_order_and_nothing_is_lost():
+    header = section(0x70, [True, None, None, None, UInt(3)])
+    properties, own, body = section(0x73, ["id"]), section(0x74, {"a": 1}), section(0x75, b"body")
+    empty = b"\x00\x53\x73\x45"
+
+    assert scan(own + body + properties + header)[0] == header + properties + own + body
+    assert scan(own + empty + body)[0] == own + body
+
+
+@pytest.mark.parametrize("raw", [b"\x00\x53\x75\xa0\x05x", b"\x00\x53\x72\xd1\x00", b"no message"])
+def test_what_is_no_message_is_refused(raw):
+    with pytest.raises(MalformedMessage):
+        scan(raw)
+
+
+def test_pairs_that_do_not_end_with_their_map_are_refused():
+    raw = encode("a") + encode("value")
+    with pytest.raises(MalformedMessage, match="do not end"):
+        list(pairs(raw, 0, len(raw) - 1))

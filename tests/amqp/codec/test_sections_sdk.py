@@ -12,15 +12,15 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.codec.batches import build_batch, split_batch
 from pairbus.amqp.codec.sections import (
+    CORRELATION_ID,
+    SUBJECT,
     content_type,
-    correlation_id,
     group_id,
     message_id,
     read_annotations,
     read_application_properties,
     read_property,
     slice_message,
-    subject,
 )
 from pairbus.amqp.codec.stamp import STAMPED_KEYS, stamp, with_application_properties, with_property
 from pairbus.amqp.codec.types import Timestamp
@@ -75,9 +75,9 @@ def test_a_full_message_is_read():
 
     assert parts.ttl_ms == 60_000
     assert message_id(parts) == "an id"
-    assert correlation_id(parts) == "another"
+    assert read_property(parts.bare, parts.properties, CORRELATION_ID) == "another"
     assert group_id(parts) == "a session"
-    assert subject(parts) == "a subject"
+    assert read_property(parts.bare, parts.properties, SUBJECT) == "a subject"
     assert content_type(parts) == "text/plain"
     assert read_annotations(parts.annotations) == {
         "x-opt-partition-key": "a session",

@@ -1,7 +1,7 @@
 """Batches in Service Bus's form: messages inside the data sections of one envelope.
 
-A transfer of message-format 0x80013700 carries one. What is inside each data section is a whole
-encoded message, which is not looked at here. Knows nothing of transfers or size limits.
+A transfer of message-format 0x80013700 carries one. Each data section holds a whole encoded
+message, which is not read here. Knows nothing of transfers or size limits.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pairbus.amqp.codec.sections import (
     APPLICATION_PROPERTIES,
     FOOTER,
+    GROUP_ID,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    encode_section,
     with_short_descriptors,
 )
 from pairbus.amqp.codec.types import Symbol
@@ -26,7 +28,7 @@ _ENVELOPE = frozenset(
 
 
 def split_batch(data: bytes) -> list[bytes]:
-    """The messages of an envelope, in order. Its other sections speak for no message: ignored."""
+    """The messages of an envelope, in order. Its other sections are about no message: ignored."""
     messages: list[bytes] = []
     pos, end = 0, len(data)
     try:
@@ -58,20 +60,20 @@ def build_batch(
     group_id: str | None = None,
     partition_key: str | None = None,
 ) -> bytes:
-    """The envelope around encoded messages; the keywords are the first message's, as SDKs do."""
+    """The envelope around encoded messages, with the ids of the first message, as in the SDKs."""
     pieces: list[bytes] = []
     if partition_key is not None:
         annotations = encode({Symbol("x-opt-partition-key"): partition_key})
-        pieces += (b"\x00\x53", bytes((MESSAGE_ANNOTATIONS,)), annotations)
+        pieces.append(encode_section(MESSAGE_ANNOTATIONS, annotations))
     if group_id is not None:
-        properties = encode([message_id, *[None] * 9, group_id])
-        pieces += (b"\x00\x53", bytes((PROPERTIES,)), properties)
+        properties = encode([message_id, *[None] * (GROUP_ID - 1), group_id])
+        pieces.append(encode_section(PROPERTIES, properties))
     elif message_id is not None:
-        pieces += (b"\x00\x53", bytes((PROPERTIES,)), encode([message_id]))
+        pieces.append(encode_section(PROPERTIES, encode([message_id])))
     for message in messages:
         size = len(message)
         if size < 256:
-            pieces += (b"\x00\x53\x75\xa0", bytes((size,)), message)
+            pieces += (_DATA8, bytes((size,)), message)
         else:
-            pieces += (b"\x00\x53\x75\xb0", size.to_bytes(4, "big"), message)
+            pieces += (_DATA32, size.to_bytes(4, "big"), message)
     return b"".join(pieces)

@@ -1,8 +1,8 @@
-"""Put a stored message together again: header and annotations in front of what came.
+"""What a broker adds to a message when it delivers it: added by `stamp`, removed by `unstamp`.
 
-`stamp` makes what a receiver gets; the others change one thing in raw pieces that `slice_message`
-has checked, and leave every other byte alone. Spans are of the bytes passed in: after a change,
-slice the result again to have new ones (a bare message is a message). Decides nothing.
+The other functions change one thing in raw bytes that `slice_message` has checked, and leave every
+other byte alone. Spans are of the bytes passed in: after a change, slice the result again (a bare
+message is a message).
 """
 
 import struct
@@ -10,9 +10,27 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, Span, section_values
+from pairbus.amqp.codec.sections import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    PROPERTIES,
+    Section,
+    Span,
+    encode_section,
+    read_annotations,
+    section_values,
+)
 from pairbus.amqp.codec.types import UByte, UInt
-from pairbus.amqp.codec.values import encode, encode_list, encode_map, skip, u32
+from pairbus.amqp.codec.values import (
+    MalformedMessage,
+    decode,
+    encode,
+    encode_list,
+    encode_map,
+    skip,
+    u32,
+)
 
 STAMPED_KEYS: frozenset[bytes] = frozenset(
     (
@@ -26,7 +44,7 @@ STAMPED_KEYS: frozenset[bytes] = frozenset(
         b"x-opt-lock-token",
     )
 )
-"""What the broker says about a message; dropped when a sender says it (of a received message)."""
+"""Annotations that only a broker sets; dropped from what a sender sends (a received message)."""
 
 
 def _key(name: bytes, constructor: int) -> bytes:
@@ -140,13 +158,87 @@ def _header(
         encode(None),
         encode(UInt(delivery_count)),
     ]
-    return b"\x00\x53\x70" + encode_list(fields)
+    return encode_section(HEADER, encode_list(fields))
 
 
 def _delivery_annotations(lock_token: bytes | None, pairs: bytes, count: int) -> bytes:
     if lock_token is not None:
         pairs, count = _LOCK_TOKEN_PAIR + lock_token + pairs, count + 1
-    return b"\x00\x53\x71" + encode_map(pairs, count)
+    return encode_section(DELIVERY_ANNOTATIONS, encode_map(pairs, count))
+
+
+# -- unstamp ----------------------------------------------------------------------------------
+
+SCHEDULED_KEY = b"x-opt-scheduled-enqueue-time"
+_ENQUEUED_KEY, _OTHER_KEY = range(2)
+_DROPPED = dict.fromkeys(STAMPED_KEYS, _OTHER_KEY) | {b"x-opt-enqueued-time": _ENQUEUED_KEY}
+_DROPPED_WITH_SCHEDULE = _DROPPED | {SCHEDULED_KEY: _OTHER_KEY}
+
+# `stamp` writes the pairs of a locked message in one order: they are read with one unpack.
+_usual = struct.Struct(">" + _STAMPED + _LOCKED)
+_USUAL_KEYS = (_SEQUENCE, _ENQUEUED, _ENQUEUED_SEQUENCE, _STATE, _LOCKED_UNTIL)
+_unpack_usual, _USUAL_SIZE = _usual.unpack_from, _usual.size
+
+
+def unstamp(data: bytes, section: Section, *, keep_schedule: bool) -> tuple[bytes, int, int | None]:
+    """The sender's own annotations, raw, and their number; and when the message was enqueued.
+
+    For annotations that a broker has delivered. `keep_schedule` decides whether the scheduled
+    enqueue time, which the sender and the broker both may set, is the sender's.
+    """
+    _, pos, after, left = section
+    dropped = _DROPPED if keep_schedule else _DROPPED_WITH_SCHEDULE
+    kept: list[bytes] = []
+    kept_from, count = pos, 0
+    enqueued_ms = None
+    if after - pos >= _USUAL_SIZE:
+        usual = _unpack_usual(data, pos)
+        if usual[::2] == _USUAL_KEYS:
+            enqueued_ms = usual[3]
+            kept_from = pos = pos + _USUAL_SIZE
+            left -= 2 * len(_USUAL_KEYS)
+    while pos < after:
+        if data[pos] != 0xA3:
+            return _unstamp_slowly(data[section[1] : after], frozenset(dropped))
+        start, left = pos, left - 2
+        at = pos + 2 + data[pos + 1]
+        key = dropped.get(data[pos + 2 : at])
+        pos = skip(data, at)
+        if key is None:
+            count += 1
+            continue
+        if kept_from < start:
+            kept.append(data[kept_from:start])
+        kept_from = pos
+        if key == _ENQUEUED_KEY:
+            enqueued_ms = _integer(decode(data, at)[0])
+    if pos != after or left:
+        raise MalformedMessage("the message annotations do not end where they should")
+    if kept_from < after:
+        kept.append(data[kept_from:after])
+    return b"".join(kept), count, enqueued_ms
+
+
+def _unstamp_slowly(raw: bytes, keys: frozenset[bytes]) -> tuple[bytes, int, int | None]:
+    """The same where a key is not a short symbol."""
+    enqueued_ms = read_annotations(raw).get("x-opt-enqueued-time")
+    return (*without_keys(raw, keys), _integer(enqueued_ms))
+
+
+def _integer(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def without_lock_token(data: bytes, section: Section) -> bytes:
+    """The delivery annotations without those of the broker, as a section; mostly empty."""
+    _, first, after, count = section
+    if count == 2 and data.startswith(_LOCK_TOKEN_PAIR, first):
+        return b""
+    pairs, left = without_keys(data[first:after], STAMPED_KEYS)
+    return encode_section(DELIVERY_ANNOTATIONS, encode_map(pairs, left)) if left else b""
+
+
+# -- one change -------------------------------------------------------------------------------
 
 
 def without_keys(raw: bytes, drop: frozenset[bytes]) -> tuple[bytes, int]:
@@ -187,7 +279,7 @@ def with_application_properties(bare: bytes, span: Span | None, add: Mapping[str
     else:
         old = bare[section_values(bare, *span)[0] : span[1]]
         old, count = without_keys(old, frozenset(key.encode() for key in add))
-    section = bytes((0x00, 0x53, APPLICATION_PROPERTIES)) + encode_map(old + new, count + len(add))
+    section = encode_section(APPLICATION_PROPERTIES, encode_map(old + new, count + len(add)))
     return bare[: span[0]] + section + bare[span[1] :]
 
 
@@ -204,5 +296,5 @@ def with_property(bare: bytes, span: Span | None, index: int, encoded: bytes) ->
             pos = after
     fields += [b"\x40"] * (index + 1 - len(fields))
     fields[index] = encoded
-    section = bytes((0x00, 0x53, PROPERTIES)) + encode_list(fields)
+    section = encode_section(PROPERTIES, encode_list(fields))
     return bare[: span[0]] + section + bare[span[1] :]

@@ -71,28 +71,40 @@ EMPTY_ELEMENTS_MAX = 4
 
 def skip(data: bytes, offset: int = 0) -> int:
     """Where the value at `offset` ends. The content of lists, maps and arrays is not checked."""
-    end = len(data)
-    pos, pending = offset, 1
     try:
-        while pending:
-            step = STEP[data[pos]]
-            pending -= 1
-            if step < VAR8:
-                pos += step
-            elif step == VAR8:
-                pos += 2 + data[pos + 1]
-            elif step == VAR32:
-                pos += 5 + u32(data, pos + 1)[0]
-            elif step == DESCRIBED:
-                # The descriptor and the value follow; counting them needs no recursion.
-                pos += 1
-                pending += 2
-            else:
-                raise MalformedMessage(f"offset {pos}: 0x{data[pos]:02x} is not an AMQP type")
+        step = STEP[data[offset]]
+        if step < VAR8:
+            end = offset + step
+        elif step == VAR8:
+            end = offset + 2 + data[offset + 1]
+        elif step == VAR32:
+            end = offset + 5 + int(u32(data, offset + 1)[0])
+        else:
+            end = _skip_described(data, offset)
     except PAST_THE_END as error:
-        raise MalformedMessage(f"offset {pos}: the value has no end") from error
-    if pos > end:
-        raise MalformedMessage(f"offset {offset}: the value ends at {pos}, the data at {end}")
+        raise MalformedMessage(f"offset {offset}: the value has no end") from error
+    if end > len(data):
+        raise MalformedMessage(f"offset {offset}: the value ends at {end}, the data at {len(data)}")
+    return end
+
+
+def _skip_described(data: bytes, offset: int) -> int:
+    """The descriptor and the value follow, each perhaps described; counting needs no recursion."""
+    pos, pending = offset, 1
+    while pending:
+        step = STEP[data[pos]]
+        pending -= 1
+        if step < VAR8:
+            pos += step
+        elif step == VAR8:
+            pos += 2 + data[pos + 1]
+        elif step == VAR32:
+            pos += 5 + int(u32(data, pos + 1)[0])
+        elif step == DESCRIBED:
+            pos += 1
+            pending += 2
+        else:
+            raise MalformedMessage(f"offset {pos}: 0x{data[pos]:02x} is not an AMQP type")
     return pos
 
 
@@ -312,9 +324,11 @@ def encode(value: Any) -> bytes:
     return _pack_u8(code) + content(value)
 
 
-def encode_list(fields: list[bytes]) -> bytes:
-    """A list of values that are encoded already."""
-    return _compound(0xC0, b"".join(fields), len(fields)) if fields else b"\x45"
+def encode_list(fields: list[bytes], count: int | None = None) -> bytes:
+    """A list of values that are encoded already: one in each field, or `count` in all of them."""
+    if count is None:
+        count = len(fields)
+    return _compound(0xC0, b"".join(fields), count) if fields else b"\x45"
 
 
 def encode_map(pairs: bytes, count: int) -> bytes:
