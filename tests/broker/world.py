@@ -19,8 +19,14 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
+<<<<<<< HEAD
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.links import management
+=======
+from pairbus.broker.entities.descriptions import NamespaceOptions
+from pairbus.broker.entities.namespace import Namespace
+from pairbus.broker.links import management, requests
+>>>>>>> e027380 (Broker: links know their connection by a small interface; one row per management operation; one grant of a token)
 from pairbus.broker.links.request_codec import Request
 from pairbus.broker.message import MAILBOX_SHIFT
 from pairbus.broker.messages.incoming import IncomingMessage
@@ -315,8 +321,9 @@ class World:
             holder_of=lambda session: session.holder is holder and holder is not None,
             now_ms=self.now_ms,
         )
-        request = Request("id", None, {"operation": f"com.microsoft:{operation}"}, body)
-        management.handle(context, request, answers.append)
+        name = f"com.microsoft:{operation}"
+        request = Request("id", None, {"operation": name}, body)
+        management.handle(requests.OPERATIONS[name], context, request, answers.append)
         if not wait:
             return answers
         self.flush()

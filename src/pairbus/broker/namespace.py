@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.directory import Directory
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -28,6 +29,7 @@ from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.controller import FaultController
+from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
@@ -92,6 +94,11 @@ class Namespace:
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
+
+    def fault_refusal(self, entity: str, *operations: Operation) -> AmqpError | None:
+        """What an active fault refuses. Nearly always there is none, and this costs one test."""
+        faults = self.active_faults
+        return None if faults is None else faults.refusal(entity, *operations)
 
     # life
 

@@ -31,8 +31,8 @@ from pairbus.broker.faults import (
     Unreachable,
 )
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
-from pairbus.broker.faults.delay_line import DelayLine
 from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json, to_json
+from pairbus.broker.faults.faulty_transport import DelayLine
 from pairbus.broker.faults.handle import Faults
 from pairbus.broker.faults.schedule import ENTRIES_MAX, Timeline
 from pairbus.errors import BrokerError, ConfigError

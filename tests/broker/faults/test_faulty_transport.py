@@ -6,10 +6,10 @@ import pytest
 
 from pairbus.amqp.engine.engine import Attached, Detached, SessionBegun, Transferred
 from pairbus.amqp.engine.link import RemoteAttach
+from pairbus.broker.entities.descriptions import Right
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths
-from pairbus.broker.links.links import SenderLink
 from tests.broker.faults.test_faults import active
 
 pytestmark = pytest.mark.req("B-13")
@@ -44,10 +44,10 @@ class Connection:
         self.namespace = SimpleNamespace(active_faults=None, loop=Loop(), run=lambda: None)
         self.links = []
         self.took, self.handled, self.written, self.ended = [], [], [], []
-        self.is_closing = self.is_held_back = False
+        self.is_closing = self.is_paused = False
         self.feeds = 0
         self.waiting_output = b""
-        self.faulty_transport = FaultyTransport(self)
+        self.faulty_transport = FaultyTransport(self, self.namespace)
 
     @property
     def loop(self):
@@ -76,8 +76,14 @@ class Connection:
     def end(self, link, error):
         self.ended.append((link, error.condition))
 
-    def hold_back(self, is_full):
-        self.is_held_back = is_full
+    def pause_reading(self):
+        self.is_paused = True
+
+    def resume_reading(self):
+        self.is_paused = False
+
+    def entity_of(self, link):
+        return paths.parse(link.remote.target_address).entity
 
     def offer_messages(self):
         self.feeds += 1
@@ -94,7 +100,7 @@ class Link:
 
     def __init__(self, address, *, is_open=True):
         self.remote = RemoteAttach(target_address=address)
-        self.context = SenderLink.__new__(SenderLink) if is_open else None
+        self.context = SimpleNamespace(right=Right.SEND) if is_open else None
         self.refused = []
 
     def refuse(self, error):
@@ -112,7 +118,7 @@ def connection():
 
 def test_bytes_pass_where_nothing_is_wrong_with_the_namespace(connection):
     connection.suffer(Hang("orders"))
-    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.received_bytes(b"a")
     assert connection.took == [b"a"]
     assert not connection.faulty_transport.holds_output()
 
@@ -120,7 +126,7 @@ def test_bytes_pass_where_nothing_is_wrong_with_the_namespace(connection):
 def test_a_hang_keeps_bytes_in_their_order_and_output_too(connection):
     connection.suffer(Hang())
     for data in (b"a", b"b"):
-        connection.faulty_transport.received(data)
+        connection.faulty_transport.received_bytes(data)
     assert connection.took == []
     assert connection.faulty_transport.holds_output()
     assert connection.faulty_transport.is_silent
@@ -129,21 +135,21 @@ def test_a_hang_keeps_bytes_in_their_order_and_output_too(connection):
     assert connection.faulty_transport.is_over
 
 
-def test_who_says_too_much_into_a_hang_is_held_back(connection):
+def test_who_says_too_much_into_a_hang_is_paused(connection):
     connection.suffer(Hang())
     for _ in range(4):
-        connection.faulty_transport.received(bytes(MEGABYTE))
-    assert not connection.is_held_back
-    connection.faulty_transport.received(b"x")
-    assert connection.is_held_back
+        connection.faulty_transport.received_bytes(bytes(MEGABYTE))
+    assert not connection.is_paused
+    connection.faulty_transport.received_bytes(b"x")
+    assert connection.is_paused
     connection.suffer()
-    assert not connection.is_held_back
+    assert not connection.is_paused
     assert len(connection.took) == 5
 
 
 def test_what_was_dropped_ends_the_connection_when_it_could_go_on(connection):
     connection.suffer(Unreachable(mode="drop"))
-    connection.faulty_transport.received(b"lost")
+    connection.faulty_transport.received_bytes(b"lost")
     connection.suffer(Unreachable(mode="drop"), Hang("orders"))
     assert not connection.is_closing
     connection.suffer()
@@ -155,13 +161,13 @@ def test_a_connection_that_lost_nothing_goes_on(connection):
     connection.suffer(Unreachable(mode="drop"))
     connection.suffer()
     assert not connection.is_closing
-    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.received_bytes(b"a")
     assert connection.took == [b"a"]
 
 
 def test_who_cannot_contact_is_cut_at_once_and_when_it_speaks(connection):
     connection.namespace.active_faults = active(CannotContact())
-    connection.faulty_transport.received(b"AMQP")
+    connection.faulty_transport.received_bytes(b"AMQP")
     assert connection.is_closing
     other = Connection()
     other.suffer(CannotContact())
@@ -170,9 +176,9 @@ def test_who_cannot_contact_is_cut_at_once_and_when_it_speaks(connection):
 
 def test_latency_is_waited_for(connection):
     connection.suffer(Slow(latency_seconds=2))
-    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.received_bytes(b"a")
     connection.loop.pass_time(1)
-    connection.faulty_transport.received(b"b")
+    connection.faulty_transport.received_bytes(b"b")
     connection.loop.pass_time(1)
     assert connection.took == [b"a"]
     connection.loop.pass_time(1)
@@ -181,7 +187,7 @@ def test_latency_is_waited_for(connection):
 
 def test_a_latency_ends_with_the_fault(connection):
     connection.suffer(Slow(latency_seconds=3600))
-    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.received_bytes(b"a")
     connection.suffer(Slow(latency_seconds=3600), Hang("orders"))
     assert connection.took == []
     connection.suffer()
@@ -204,17 +210,17 @@ def test_output_goes_by_the_width_of_the_line(connection):
 
 
 def test_an_entitys_line_is_busy_with_what_it_gave(connection):
-    orders, other = paths.parse("Orders"), paths.parse("other")
+    orders, other = "Orders", "other"
     connection.suffer(Slow("orders", bytes_per_second=10))
-    connection.faulty_transport.gave(orders, 20)
-    connection.faulty_transport.gave(other, 20)
+    connection.faulty_transport.count_output(orders, 20)
+    connection.faulty_transport.count_output(other, 20)
     assert (
-        connection.faulty_transport.may_give(orders),
-        connection.faulty_transport.may_give(other),
+        connection.faulty_transport.may_deliver(orders),
+        connection.faulty_transport.may_deliver(other),
     ) == (False, True)
     feeds = connection.feeds
     connection.loop.pass_time(2)
-    assert connection.faulty_transport.may_give(orders)
+    assert connection.faulty_transport.may_deliver(orders)
     assert connection.feeds == feeds + 1
 
 
@@ -224,9 +230,9 @@ def test_an_entitys_events_wait_in_their_order_and_others_pass(connection, fault
     connection.suffer(fault("orders"))
     events = [Attached(orders), transfer(orders), transfer(other), Detached(orders, True, None)]
     for event in events:
-        connection.faulty_transport.took(event)
+        connection.faulty_transport.received_event(event)
     begun = SessionBegun(None)
-    connection.faulty_transport.took(begun)
+    connection.faulty_transport.received_event(begun)
     assert connection.handled == [events[2], begun]
     connection.suffer()
     assert connection.handled[2:] == [events[0], events[1], events[3]]
@@ -234,10 +240,10 @@ def test_an_entitys_events_wait_in_their_order_and_others_pass(connection, fault
 
 def test_an_entity_that_hangs_gives_nothing(connection):
     connection.suffer(Hang("orders"))
-    assert not connection.faulty_transport.may_give(paths.parse("orders"))
-    assert connection.faulty_transport.may_give(paths.parse("other"))
+    assert not connection.faulty_transport.may_deliver("orders")
+    assert connection.faulty_transport.may_deliver("other")
     connection.suffer(Hang())
-    assert not connection.faulty_transport.may_give(paths.parse("other"))
+    assert not connection.faulty_transport.may_deliver("other")
 
 
 def test_links_that_lost_something_are_closed_when_it_is_over(connection):
@@ -247,7 +253,7 @@ def test_links_that_lost_something_are_closed_when_it_is_over(connection):
     connection.suffer(Unreachable("orders", mode="drop"))
     detached = Detached(left, True, None)
     for event in (transfer(spoke), Attached(attaching), transfer(left), detached):
-        connection.faulty_transport.took(event)
+        connection.faulty_transport.received_event(event)
     assert connection.handled == [detached]
     connection.suffer(Unreachable("orders", mode="drop"), Hang("other"))
     assert connection.ended == []
@@ -271,11 +277,11 @@ def test_a_cut_is_thrown_for_once_a_message(connection):
     for _ in range(200):
         connection.is_closing = False
         for _ in range(5):
-            connection.faulty_transport.arriving(link)
+            connection.faulty_transport.received_part(link)
             if connection.is_closing:
                 break
         else:
-            connection.faulty_transport.took(transfer(link))
+            connection.faulty_transport.received_event(transfer(link))
         thrown.append(connection.is_closing)
     assert 70 < sum(thrown) < 130
 
@@ -283,16 +289,16 @@ def test_a_cut_is_thrown_for_once_a_message(connection):
 def test_only_messages_of_senders_are_cut(connection):
     requests = Link("orders/$management", is_open=False)
     connection.suffer(CutInTransfer())
-    connection.faulty_transport.took(transfer(requests))
-    connection.faulty_transport.arriving(requests)
+    connection.faulty_transport.received_event(transfer(requests))
+    connection.faulty_transport.received_part(requests)
     assert not connection.is_closing
-    connection.faulty_transport.took(transfer(Link("orders")))
+    connection.faulty_transport.received_event(transfer(Link("orders")))
     assert connection.is_closing
 
 
 def test_a_connection_that_is_gone_has_nothing_on_its_way(connection):
     connection.suffer(Slow(latency_seconds=1))
-    connection.faulty_transport.received(b"a")
+    connection.faulty_transport.received_bytes(b"a")
     connection.faulty_transport.close()
     connection.loop.pass_time(2)
     assert connection.took == []

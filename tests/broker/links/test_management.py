@@ -8,7 +8,7 @@ from pairbus.amqp.codec.sections import read_annotations, slice_message
 from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.links import management
+from pairbus.broker.links.requests import OPERATIONS
 from pairbus.broker.message import State, guid
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
@@ -120,7 +120,7 @@ RULE_OPERATIONS = {"add-rule", "remove-rule", "enumerate-rules"}  # see test_rul
 
 
 def test_every_operation_has_its_wrong_bodies():
-    known = {name.removeprefix("com.microsoft:") for name in management.OPERATIONS}
+    known = {name.removeprefix("com.microsoft:") for name in OPERATIONS}
 
     assert set(WRONG_BODIES) == known - RULE_OPERATIONS
 
@@ -133,8 +133,8 @@ def test_a_body_that_is_no_map_is_an_empty_one(world, body):
 @pytest.mark.req("B-02")
 def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
     rights = {
-        name.removeprefix("com.microsoft:"): right
-        for name, (_, right) in management.OPERATIONS.items()
+        name.removeprefix("com.microsoft:"): operation.right
+        for name, operation in OPERATIONS.items()
     }
 
     send = {name for name, right in rights.items() if right is Right.SEND}
@@ -143,12 +143,9 @@ def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
     assert set(rights.values()) == {Right.SEND, Right.LISTEN, Right.MANAGE}
 
 
-@pytest.mark.parametrize("operation", management.OPERATIONS)
-def test_nothing_is_scheduled_in_a_dead_letter_queue(operation):
-    refused = management.refusal_of_kind(operation, DEAD, "q")
-
-    assert management.refusal_of_kind(operation, MailboxKind.MAIN, "q") is None
-    assert (refused is not None) == ("schedule" in operation)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_only_operations_that_schedule_are_refused_for_dead_letter_queues(name):
+    assert OPERATIONS[name].main_only == ("schedule" in name)
 
 
 def test_whoever_asks_uses_the_queue(world):

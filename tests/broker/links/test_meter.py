@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.links.meter import Poll
+from pairbus.broker.links.links import Poll
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.cost.meter import KINDS, Tally, camel_case
 from tests.broker.admin.site import SENDER, Site, token
@@ -36,27 +36,27 @@ def counted():
 @pytest.mark.req("M-01")
 def test_a_poll_that_is_taken_back_without_a_message_is_one_receive(counted):
     poll, empties = counted
-    poll.asked(1, gave=False, drain=False)
-    poll.asked(1, gave=False, drain=True)
-    poll.over(gave=False)
+    poll.granted(1, delivered=False, drain=False)
+    poll.granted(1, delivered=False, drain=True)
+    poll.end(delivered=False)
     assert empties() == 1
 
-    poll.over(gave=False)  # the link is detached as well
+    poll.end(delivered=False)  # the link is detached as well
     assert empties() == 1
 
 
 def test_a_poll_that_is_taken_back_by_granting_nothing_is_one_too(counted):
     poll, empties = counted
-    poll.asked(10, gave=False, drain=False)
-    poll.asked(0, gave=False, drain=False)
+    poll.granted(10, delivered=False, drain=False)
+    poll.granted(0, delivered=False, drain=False)
 
     assert empties() == 1
 
 
 def test_a_poll_that_was_answered_costs_nothing_but_its_messages(counted):
     poll, empties = counted
-    poll.asked(10, gave=False, drain=False)
-    poll.over(gave=True)
+    poll.granted(10, delivered=False, drain=False)
+    poll.end(delivered=True)
 
     assert empties() == 0
 
@@ -64,27 +64,27 @@ def test_a_poll_that_was_answered_costs_nothing_but_its_messages(counted):
 def test_asking_again_without_an_answer_is_another_receive(counted):
     poll, empties = counted
     for _ in range(4):
-        poll.asked(1, gave=False, drain=False)
-    poll.over(gave=False)
+        poll.granted(1, delivered=False, drain=False)
+    poll.end(delivered=False)
 
     assert empties() == 4
 
 
 def test_asking_for_the_same_again_counts_after_an_answer_too(counted):
     poll, empties = counted
-    poll.asked(10, gave=False, drain=False)
-    poll.asked(10, gave=True, drain=False)
-    poll.asked(10, gave=False, drain=False)
+    poll.granted(10, delivered=False, drain=False)
+    poll.granted(10, delivered=True, drain=False)
+    poll.granted(10, delivered=False, drain=False)
 
     assert empties() == 1
 
 
 def test_more_credit_after_an_answer_is_the_same_poll(counted):
     poll, empties = counted
-    poll.asked(100, gave=False, drain=False)
+    poll.granted(100, delivered=False, drain=False)
     for credit in (125, 150, 175):  # each granted when messages that were given earlier arrived
-        poll.asked(credit, gave=credit == 125, drain=False)
-    poll.over(gave=False)
+        poll.granted(credit, delivered=credit == 125, drain=False)
+    poll.end(delivered=False)
 
     assert empties() == 0
 
@@ -101,10 +101,10 @@ def test_a_receiver_that_only_tops_up_can_tell_the_number_itself(grants, gave_at
             continue  # without a message there is nothing to top up
         has_given |= gave
         limit += more
-        poll.asked(limit, gave=gave, drain=False)
+        poll.granted(limit, delivered=gave, drain=False)
         is_first = False
     gave_at_end = gave_at_end and bool(grants)
-    poll.over(gave=gave_at_end)
+    poll.end(delivered=gave_at_end)
 
     assert tally.empty_receive == int(bool(grants) and not has_given and not gave_at_end)
 

@@ -13,11 +13,11 @@ from pairbus.amqp.codec.types import Array, Int, Symbol, Timestamp, ULong
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.links.request_codec import (
-    Answer,
+    Reply,
     Request,
-    cbs_answer,
+    cbs_reply,
     malformed,
-    management_answer,
+    management_reply,
     read_request,
     refusal,
     ticks,
@@ -99,7 +99,7 @@ def read_answer(data):
 def test_the_answer_carries_the_requests_id_in_its_type(message_id):
     request = Request(message_id, None, {}, None)
 
-    for data in (cbs_answer(request, Answer(202)), management_answer(request, Answer(200))):
+    for data in (cbs_reply(request, Reply(202)), management_reply(request, Reply(200))):
         properties, _, _ = read_answer(data)
 
         assert properties == [None] * 5 + [message_id]
@@ -107,7 +107,7 @@ def test_the_answer_carries_the_requests_id_in_its_type(message_id):
 
 
 def test_the_token_service_writes_its_status_with_hyphens():
-    _, status, body = read_answer(cbs_answer(Request(ID, None, {}, None), Answer(202, "Accepted")))
+    _, status, body = read_answer(cbs_reply(Request(ID, None, {}, None), Reply(202, "Accepted")))
 
     assert status == {"status-code": 202, "status-description": "Accepted"}
     assert type(status["status-code"]) is Int
@@ -115,9 +115,9 @@ def test_the_token_service_writes_its_status_with_hyphens():
 
 
 def test_management_writes_its_status_in_camel_case():
-    answer = Answer(200, body={"expirations": Array([Timestamp(5)])})
+    answer = Reply(200, body={"expirations": Array([Timestamp(5)])})
 
-    _, status, body = read_answer(management_answer(Request(ID, None, {}, None), answer))
+    _, status, body = read_answer(management_reply(Request(ID, None, {}, None), answer))
 
     assert status == {"statusCode": 200, "statusDescription": "OK"}
     assert type(status["statusCode"]) is Int
@@ -127,7 +127,7 @@ def test_management_writes_its_status_in_camel_case():
 def test_an_error_adds_its_condition_as_a_symbol():
     answer = refusal(AmqpError("com.microsoft:message-lock-lost", "too late"))
 
-    _, status, body = read_answer(management_answer(Request(ID, None, {}, None), answer))
+    _, status, body = read_answer(management_reply(Request(ID, None, {}, None), answer))
 
     assert status == {
         "statusCode": 410,

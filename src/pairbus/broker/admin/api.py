@@ -21,7 +21,6 @@ from pairbus.broker.admin.atom import Entry, Page, Place
 from pairbus.broker.admin.changes import Changes
 from pairbus.broker.admin.errors import Refused, bad_request
 from pairbus.broker.entities.descriptions import RuleDescription
-from pairbus.broker.links.meter import NAMESPACE
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.namespace import Namespace
@@ -34,6 +33,8 @@ _MESSAGE_SIZE_SINCE: Final = "2021-05"
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _METHODS: Final = ("GET", "PUT", "DELETE")
+_NAMESPACE: Final = "$namespace"
+"""What the meter calls the entity of an operation that has none, such as listing queues."""
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class _Call:
         access.check_manage(request, self._namespace, target)
         response = await self._answer(target)
         of_entity = not isinstance(target, targets.NamespaceInfo | targets.Queues | targets.Topics)
-        self._namespace.meter.of(target.path if of_entity else NAMESPACE).manage += 1
+        self._namespace.meter.of(target.path if of_entity else _NAMESPACE).manage += 1
         return response
 
     async def _answer(self, target: targets.Target) -> Response:

@@ -8,7 +8,9 @@ that the connection's other links do not notice. `active_faults` decides.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pairbus.amqp.engine.engine import (
     Attached,
@@ -20,37 +22,64 @@ from pairbus.amqp.engine.engine import (
     Transferred,
 )
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
-from pairbus.broker.faults.delay_line import DelayLine
-from pairbus.broker.links import paths
-from pairbus.broker.links.links import ReceiverLink, SenderLink
-from pairbus.broker.links.paths import Path
-
-if TYPE_CHECKING:
-    from pairbus.broker.links.connection import AmqpConnection
 
 _HELD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What a client may say into the void before it is no longer listened to."""
+"""Held input of one connection. Above this, reading pauses."""
 _EVENT_BYTES: Final = 200
 _NOW_SECONDS: Final = 0.0005
 
+T = TypeVar("T")
+
+
+class FaultyNamespace(Protocol):
+    """A namespace, as far as a FaultyTransport is concerned."""
+
+    @property
+    def active_faults(self) -> ActiveFaults | None: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def run(self) -> None: ...
+
+
+class FaultyConnection(Protocol):
+    """A connection, as far as a FaultyTransport is concerned."""
+
+    @property
+    def links(self) -> Iterable[Link]: ...
+    @property
+    def is_closing(self) -> bool: ...
+    def entity_of(self, link: Link) -> str: ...
+    def take(self, data: bytes) -> None: ...
+    def handle(self, event: Event) -> None: ...
+    def output(self) -> bytes: ...
+    def write(self, data: bytes) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def offer_messages(self) -> None: ...
+    def has_output(self) -> None: ...
+    def end(self, link: Link, error: AmqpError) -> None: ...
+    def cut(self) -> None: ...
+    def drop_faulty_transport(self) -> None: ...
+
 
 class FaultyTransport:
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: FaultyConnection, namespace: FaultyNamespace) -> None:
         self._connection = connection
-        self._namespace = connection.namespace
-        self._loop = connection.namespace.loop
+        self._namespace = namespace
+        self._loop = namespace.loop
         self._bytes: DelayLine[bytes] = DelayLine()
         self._events: dict[str, DelayLine[Event]] = {}
         """By entity."""
         self._output: DelayLine[bytes] = DelayLine()
         self._is_lossy = False
-        """It has lost bytes, and makes no sense any more."""
+        """Bytes were dropped, so the rest of the stream makes no sense."""
         self._lossy_links: set[Link] = set()
         self._already_drawn: set[Link] = set()
-        """The message that arrives there now is not to be cut."""
-        self._gives_at: dict[str, float] = {}
-        """Until then an entity's line is busy with what it gave out."""
+        """The dice have spared the message that arrives there in several frames."""
+        self._busy_until: dict[str, float] = {}
+        """By entity: its bandwidth is used up until then."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -68,7 +97,7 @@ class FaultyTransport:
 
     # in: bytes
 
-    def received(self, data: bytes) -> None:
+    def received_bytes(self, data: bytes) -> None:
         faults = self._faults
         if faults is not None and faults.is_cut_off:
             self._connection.cut()
@@ -78,27 +107,27 @@ class FaultyTransport:
             self._put(self._bytes, data, len(data), None)
             self._run()
 
-    def took(self, event: Event) -> None:
+    def received_event(self, event: Event) -> None:
         """From the engine, on the way to its link."""
-        link = _link(event)
+        link = _link_of(event)
         if link is None:
             self._connection.handle(event)
             return
-        entity = _path(link).entity.lower()
+        entity = self._connection.entity_of(link).lower()
         is_message = isinstance(event, Transferred)
         if self._silence(entity) is Silence.DROP:
-            self._lose(event, link)
+            self._drop(event, link)
         elif is_message and self._cuts(link, entity, is_whole=True):
             self._connection.cut()
         else:
             self._pass_on(event, entity)
 
-    def arriving(self, link: Link) -> None:
-        """Some frames of a message have come, and not yet its last."""
-        if self._cuts(link, _path(link).entity, is_whole=False):
+    def received_part(self, link: Link) -> None:
+        """Some frames of a message have come, but not its last."""
+        if self._cuts(link, self._connection.entity_of(link), is_whole=False):
             self._connection.cut()
 
-    def _lose(self, event: Event, link: Link) -> None:
+    def _drop(self, event: Event, link: Link) -> None:
         if isinstance(event, Detached):
             self._lossy_links.discard(link)
             self._connection.handle(event)
@@ -106,8 +135,8 @@ class FaultyTransport:
             self._lossy_links.add(link)
 
     def _cuts(self, link: Link, entity: str, *, is_whole: bool) -> bool:
-        """Thrown once a message, however many frames it has."""
-        if self._faults is None or not isinstance(link.context, SenderLink):
+        """Throws the dice once per message, however many frames it has."""
+        if self._faults is None or _right_of(link) is not Right.SEND:
             return False
         if link in self._already_drawn:
             if is_whole:
@@ -120,7 +149,7 @@ class FaultyTransport:
         return False
 
     def _pass_on(self, event: Event, entity: str) -> None:
-        """At once where nothing is wrong: then other links do not notice."""
+        """Without a delay where no fault applies, so that other links do not notice."""
         line = self._events.get(entity)
         size = len(event.data) if isinstance(event, Transferred) else _EVENT_BYTES
         if line is None:
@@ -145,7 +174,7 @@ class FaultyTransport:
             transmission_seconds=transmission,
         )
         if self._held_bytes > _HELD_BYTES_MAX:
-            self._connection.hold_back(True)
+            self._connection.pause_reading()
 
     @property
     def _held_bytes(self) -> int:
@@ -168,20 +197,20 @@ class FaultyTransport:
             self._arm()
         return bool(self._output)
 
-    def may_give(self, path: Path) -> bool:
-        """May the entity give out a message?"""
-        entity = path.entity.lower()
+    def may_deliver(self, entity: str) -> bool:
+        entity = entity.lower()
         return (
             self._silence(None) is None
             and self._silence(entity) is None
-            and self._gives_at.get(entity, 0.0) <= self._loop.time()
+            and self._busy_until.get(entity, 0.0) <= self._loop.time()
         )
 
-    def gave(self, path: Path, size: int) -> None:
-        faults, entity = self._faults, path.entity.lower()
+    def count_output(self, entity: str, size: int) -> None:
+        """A message of the entity goes out."""
+        faults, entity = self._faults, entity.lower()
         seconds = 0.0 if faults is None else faults.transmission_seconds(entity, size)
         if seconds:
-            self._gives_at[entity] = self._loop.time() + seconds
+            self._busy_until[entity] = self._loop.time() + seconds
             self._arm()
 
     # changes
@@ -200,25 +229,27 @@ class FaultyTransport:
             lines: list[DelayLine[Any]] = [self._bytes, self._output, *self._events.values()]
             for line in lines:
                 line.hurry()
-            self._gives_at.clear()
+            self._busy_until.clear()
         self._run()
         self._connection.offer_messages()
         self._connection.has_output()
 
     def _close_unreachable(self, faults: ActiveFaults) -> None:
         for link in self._connection.links:
-            receives = isinstance(link.context, ReceiverLink)
-            error = faults.refusal_of_link(_path(link).entity, receives=receives)
+            receives = _right_of(link) is Right.LISTEN
+            error = faults.refusal_of_link(self._connection.entity_of(link), receives=receives)
             if error is not None:
                 self._connection.end(link, error)
 
     def _close_lossy(self) -> None:
         for link in list(self._lossy_links):
-            path = _path(link)
-            if self._silence(path.entity) is Silence.DROP:
+            entity = self._connection.entity_of(link)
+            if self._silence(entity) is Silence.DROP:
                 continue
             self._lossy_links.discard(link)
-            error = AmqpError("amqp:link:detach-forced", f"{path} could not be reached for a while")
+            error = AmqpError(
+                "amqp:link:detach-forced", f"{entity!r} could not be reached for a while"
+            )
             if link.context is not None:
                 self._connection.end(link, error)
             else:
@@ -241,19 +272,19 @@ class FaultyTransport:
                 connection.handle(event)
             if not line:
                 self._events.pop(entity, None)
-        for entity in [entity for entity, at in self._gives_at.items() if at <= now]:
-            del self._gives_at[entity]
+        for entity in [entity for entity, at in self._busy_until.items() if at <= now]:
+            del self._busy_until[entity]
             connection.offer_messages()
         if self._held_bytes < _HELD_BYTES_MAX // 2:
-            connection.hold_back(False)
+            connection.resume_reading()
         self._arm()
 
     def _arm(self) -> None:
-        """Come back when the first thing arrives that nothing blocks."""
+        """Set the timer for the next arrival that no silence holds back."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        times = list(self._gives_at.values())
+        times = list(self._busy_until.values())
         if self._silence(None) is None:
             times += [line.next_at or 0.0 for line in (self._bytes, self._output) if line]
         for entity, line in self._events.items():
@@ -277,7 +308,7 @@ class FaultyTransport:
         return self._silence(None) is not None
 
     def close(self) -> None:
-        """The connection is gone, and with it what was on its way."""
+        """The connection is gone, and everything that was delayed with it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -286,13 +317,65 @@ class FaultyTransport:
         self._events.clear()
 
 
-def _link(event: Event) -> Link | None:
-    """The link that an event is for, if it is for one."""
+def _link_of(event: Event) -> Link | None:
+    """The link that an event belongs to, if it belongs to one."""
     if isinstance(event, Attached | Detached | Flowed | Transferred):
         return event.link
     return event.delivery.link if isinstance(event, Disposed) else None
 
 
-def _path(link: Link) -> Path:
-    remote = link.remote
-    return paths.parse((remote.source_address if link.is_sender else remote.target_address) or "")
+def _right_of(link: Link) -> Right | None:
+    """SEND for a client's sender, LISTEN for its receiver, None for requests and replies."""
+    return getattr(link.context, "right", None)
+
+
+class DelayLine(Generic[T]):
+    """Items come out later than they went in, in the same order.
+
+    Pure: `now` is in seconds of any clock that never goes back. Each item has a latency, and takes
+    the line's time for its transmission.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._items: deque[tuple[float, int, T]] = deque()
+        self._free_at = 0.0
+        self._last_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(
+        self,
+        item: T,
+        size_bytes: int,
+        *,
+        now: float,
+        latency_seconds: float = 0.0,
+        transmission_seconds: float = 0.0,
+    ) -> None:
+        self._free_at = max(self._free_at, now) + transmission_seconds
+        self._last_at = max(self._free_at + latency_seconds, self._last_at)
+        self._items.append((self._last_at, size_bytes, item))
+        self.size_bytes += size_bytes
+
+    def take(self, *, now: float) -> T | None:
+        """The next item that has arrived."""
+        if not self._items or self._items[0][0] > now:
+            return None
+        _, size_bytes, item = self._items.popleft()
+        self.size_bytes -= size_bytes
+        return item
+
+    @property
+    def next_at(self) -> float | None:
+        return self._items[0][0] if self._items else None
+
+    def hurry(self) -> None:
+        """The delay is over: everything on the line arrives now."""
+        self._items = deque((0.0, size, item) for _, size, item in self._items)
+        self._free_at = self._last_at = 0.0
+
+    def clear(self) -> None:
+        self._items.clear()
+        self.size_bytes = 0

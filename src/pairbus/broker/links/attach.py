@@ -1,17 +1,16 @@
 """What a link becomes when a client attaches it: a sender, a receiver, or a link for requests.
 
-Each function makes the link's owner and returns None, or changes nothing and returns the error that
-the client is to be told.
+Each function makes the link's owner and returns None, or changes nothing and returns the error for
+the client.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from pairbus.amqp.engine.engine import AmqpError, Link
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links import paths
+from pairbus.broker.links.host import LinkHost
 from pairbus.broker.links.links import SESSION_FILTER, ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import no_entity
@@ -21,15 +20,17 @@ from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
 
-if TYPE_CHECKING:
-    from pairbus.broker.links.connection import AmqpConnection
 
-
-def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError | None:
+def address_of(link: Link) -> str:
+    """The entity that the client names. `link.is_sender`: the broker sends, the client receives."""
     remote = link.remote
-    address = remote.source_address if link.is_sender else remote.target_address
-    if remote.target_is_coordinator:
-        return AmqpError("amqp:not-implemented", "this broker has no transactions")
+    return (remote.source_address if link.is_sender else remote.target_address) or ""
+
+
+def attach(connection: LinkHost, link: Link, *, now_ms: int) -> AmqpError | None:
+    if link.remote.target_is_coordinator:
+        return AmqpError("amqp:not-implemented", "this broker does not support transactions")
+    address = address_of(link)
     if not address:
         return AmqpError("amqp:invalid-field", "the link names no entity")
     path = paths.parse(address)
@@ -39,10 +40,11 @@ def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError 
         else:
             CbsLink(connection, link, path)
         return None
-    queue = connection.namespace.find(path.entity)
+    namespace = connection.namespace
+    queue = namespace.find(path.entity)
     if queue is None:
-        return no_entity(connection.namespace.name, path.entity)
-    if (faults := connection.namespace.active_faults) is not None:
+        return no_entity(namespace.name, path.entity)
+    if (faults := namespace.active_faults) is not None:
         refused = faults.refusal_of_link(path.entity, receives=False) or faults.refusal(
             path.entity, Operation.ATTACH
         )
@@ -56,7 +58,7 @@ def attach(connection: AmqpConnection, link: Link, *, now_ms: int) -> AmqpError 
 
 
 def _attach_management(
-    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+    connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
     rights = (Right.LISTEN, Right.SEND)
     if not any(connection.credentials.allow(path, right, now_ms=now_ms) for right in rights):
@@ -69,7 +71,7 @@ def _attach_management(
 
 
 def _attach_sender(
-    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+    connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
     if not connection.credentials.allow(path, Right.SEND, now_ms=now_ms):
         return _unauthorized(path, "Send")
@@ -82,21 +84,22 @@ def _attach_sender(
 
 
 def _attach_receiver(
-    connection: AmqpConnection, link: Link, path: Path, queue: Queue, now_ms: int
+    connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
     if not connection.credentials.allow(path, Right.LISTEN, now_ms=now_ms):
         return _unauthorized(path, "Listen")
     if isinstance(queue, Topic):
         return AmqpError(
-            "amqp:not-allowed", f"{queue.description} gives out nothing: use a subscription"
+            "amqp:not-allowed",
+            f"nothing can be received from {queue.description}: use a subscription",
         )
     if error := lifecycle.refusal_to_receive(queue.description, path.kind):
         return error
     mailbox = queue.mailboxes[path.kind]
     wants_session = SESSION_FILTER in link.remote.source_filter
     if wants_session != (mailbox.sessions is not None):
-        text = "requires" if mailbox.sessions is not None else "does not support"
-        return AmqpError("amqp:not-allowed", f"{path} {text} sessions")
+        verb = "requires" if mailbox.sessions is not None else "does not support"
+        return AmqpError("amqp:not-allowed", f"{path} {verb} sessions")
     session_id = link.remote.source_filter.get(SESSION_FILTER)
     if session_id is not None and not isinstance(session_id, str):
         return AmqpError(

@@ -1,8 +1,8 @@
 """One AMQP connection of a client, from its first byte to its last.
 
-The shell around an `Engine`: reads from the transport it is given, hands each event to the link it
-belongs to, and writes what the engine has to say. Knows who the client is and what its tokens
-allow. Knows no sockets: the transport may be TCP, TLS or a WebSocket.
+The shell around an `Engine`: reads from a transport, hands each event to the link it belongs to,
+and writes what the engine has to send. Knows who the client is and what its tokens allow. Knows no
+sockets: the transport may be TCP, TLS or a WebSocket.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pairbus.amqp.engine.engine import (
 from pairbus.broker.entities.options import Limits
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
-from pairbus.broker.links import tokens
-from pairbus.broker.links.attach import attach
-from pairbus.broker.links.credentials import Credentials
+from pairbus.broker.links import paths, tokens
+from pairbus.broker.links.attach import address_of, attach
 from pairbus.broker.links.host import ConnectionSlot
 from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
-from pairbus.broker.links.request_codec import Request, no_entity
-from pairbus.broker.links.requests import ReplyLink, RequestLink
+from pairbus.broker.links.request_codec import no_entity
+from pairbus.broker.links.requests import ReplyLink
+from pairbus.broker.links.tokens import Credentials
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.namespace import Namespace
@@ -52,21 +52,21 @@ from pairbus.broker.namespace import Namespace
 logger = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Messages that have come in and are not on the disk yet; beyond it, reading pauses."""
+"""Received and not on the disk yet. Above this, reading pauses."""
 _REQUESTS_MAX: Final = 100
 
 
 class Pause(Enum):
-    """Why nothing is read from a client at the moment."""
+    """Why the connection does not read from the client at the moment."""
 
     DISK = auto()
-    """It sends faster than the disk writes."""
+    """The client sends faster than the disk writes."""
     WRITES = auto()
-    """It does not read what it is sent."""
+    """The client does not read what it is sent."""
     REQUESTS = auto()
-    """It asks faster than it is answered."""
+    """The client sends requests faster than they are answered."""
     FAULT = auto()
-    """A fault on demand keeps what it says."""
+    """A fault on demand holds what the client sends."""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -76,18 +76,17 @@ class AmqpConnection(asyncio.Protocol):
         self._limits = limits
         self._transport: Any = None
         self._links: set[Link] = set()
-        """Those we accepted, or still owe an answer (a session that is waited for)."""
-        self._answers: list[ReplyLink] = []
+        """Accepted, or still to be answered because they wait for a session."""
+        self._reply_links: list[ReplyLink] = []
         self.credentials = Credentials()
         self._held_bytes = 0
         self._unsent_bytes = 0
         self.is_congested = False
-        """The client does not read as fast as it asks; it gets no more messages for now."""
         self._pauses: set[Pause] = set()
-        self._requests: deque[tuple[RequestLink, Request]] = deque()
+        self._requests: deque[Callable[[int], None]] = deque()
         self._is_request_scheduled = False
         self.faulty_transport: FaultyTransport | None = None
-        """Only while there are faults on demand."""
+        """Only while faults on demand are active."""
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._engine = Engine(
@@ -130,7 +129,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.faulty_transport is not None:
-            self.faulty_transport.received(data)
+            self.faulty_transport.received_bytes(data)
             return
         now_ms = self.namespace.now_ms()
         handlers = self._handlers
@@ -143,7 +142,7 @@ class AmqpConnection(asyncio.Protocol):
         self.namespace.run()
 
     def _failed(self) -> None:
-        """A bug of ours: this client is told, the others do not notice."""
+        """A bug of ours: close this connection with an error; the others do not notice."""
         logger.exception("%s", self._peer)
         self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
 
@@ -166,7 +165,7 @@ class AmqpConnection(asyncio.Protocol):
                 link.context.closed()
                 link.context = None
         self._links.clear()
-        self._answers.clear()
+        self._reply_links.clear()
         self._requests.clear()
         if self.faulty_transport is not None:
             self.faulty_transport.close()
@@ -185,7 +184,7 @@ class AmqpConnection(asyncio.Protocol):
         self.namespace.run()
 
     def shutdown(self) -> None:
-        """Tell the client that the broker goes away, then close."""
+        """Send the client a close with the reason, then close the transport."""
         self._engine.close(AmqpError("amqp:connection:forced", "the broker is shutting down"))
         self.flush()
         if self._transport is not None:
@@ -209,28 +208,29 @@ class AmqpConnection(asyncio.Protocol):
             return
         self._unsent_bytes = 0
         if self.is_congested and Pause.WRITES not in self._pauses:
-            # It was only our own turn that got too long; go on in the next one.
+            # The transport has room; only this turn's output was too much. Go on in the next.
             self.is_congested = False
             self.offer_messages()
             self.namespace.loop.call_soon(self.namespace.run)
 
-    def count_output(self, size: int, path: Path) -> None:
-        """A message of so many bytes goes out."""
-        self._unsent_bytes += size
+    def count_output(self, size_bytes: int, path: Path) -> None:
+        self._unsent_bytes += size_bytes
         if self._unsent_bytes > self._limits.write_buffer_bytes_max:
             self.is_congested = True
         if self.faulty_transport is not None:
-            self.faulty_transport.gave(path, size)
+            self.faulty_transport.count_output(path.entity, size_bytes)
         self.namespace.unsent(self)
 
-    def hold(self, size: int) -> None:
-        """So many bytes that came in wait for the disk."""
-        self._held_bytes += size
+    def may_deliver(self, path: Path) -> bool:
+        return self.faulty_transport is None or self.faulty_transport.may_deliver(path.entity)
+
+    def hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
         if self._held_bytes > _HELD_BYTES_MAX:
             self._pause(Pause.DISK)
 
-    def release(self, size: int) -> None:
-        self._held_bytes -= size
+    def release(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
         self.namespace.unsent(self)
         if self._held_bytes < _HELD_BYTES_MAX // 2:
             self._resume(Pause.DISK)
@@ -247,15 +247,16 @@ class AmqpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def offer_messages(self) -> None:
+        """Look for messages again for every receiver with credit."""
         for link in self._links:
             if isinstance(link.context, ReceiverLink) and link.credit > 0:
                 link.context.mailbox.has_credit(link.context)
                 self.namespace.wake(link.context.queue, link.context.mailbox)
 
-    # requests, one a turn: a client that asks for much must not keep the others waiting
+    # requests, one per turn: a client with many of them must not keep the others waiting
 
-    def queue_request(self, link: RequestLink, request: Request) -> None:
-        self._requests.append((link, request))
+    def queue_request(self, handle: Callable[[int], None]) -> None:
+        self._requests.append(handle)
         if len(self._requests) > _REQUESTS_MAX:
             self._pause(Pause.REQUESTS)
         self._schedule_next_request()
@@ -269,11 +270,11 @@ class AmqpConnection(asyncio.Protocol):
         self._is_request_scheduled = False
         if not self._requests:
             return
-        link, request = self._requests.popleft()
+        handle = self._requests.popleft()
         if len(self._requests) < _REQUESTS_MAX // 2:
             self._resume(Pause.REQUESTS)
         try:
-            link.handle(request, now_ms=self.namespace.now_ms())
+            handle(self.namespace.now_ms())
         except Exception:
             self._failed()
         self.has_output()
@@ -292,8 +293,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def _handshake_overdue(self) -> None:
         if self.faulty_transport is not None and self.faulty_transport.is_silent:
-            return  # it is not the client's fault
-        logger.info("%s: no AMQP open in time", self._peer)
+            return  # the fault keeps the client from it
+        logger.info("%s sent no AMQP open in time", self._peer)
         self._transport.abort()
 
     @property
@@ -304,7 +305,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def faults_changed(self) -> None:
         if self.faulty_transport is None:
-            self.faulty_transport = FaultyTransport(self)
+            self.faulty_transport = FaultyTransport(self, self.namespace)
         self.faulty_transport.faults_changed()
         self.drop_faulty_transport()
 
@@ -317,10 +318,10 @@ class AmqpConnection(asyncio.Protocol):
         """Bytes that the faulty transport lets through."""
         assert self.faulty_transport is not None
         for event in self._engine.receive(data):
-            self.faulty_transport.took(event)
+            self.faulty_transport.received_event(event)
         for link in self.links:
             if link.is_arriving:
-                self.faulty_transport.arriving(link)
+                self.faulty_transport.received_part(link)
         self.has_output()
         self.namespace.run()
 
@@ -333,16 +334,18 @@ class AmqpConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         self._transport.write(data)
 
+    def entity_of(self, link: Link) -> str:
+        return paths.parse(address_of(link)).entity
+
     def cut(self) -> None:
-        """Reset it: nothing that was not sent yet leaves."""
         if self._transport is not None and not self._transport.is_closing():
             self._slot.reset()
 
-    def hold_back(self, is_full: bool) -> None:
-        if is_full:
-            self._pause(Pause.FAULT)
-        else:
-            self._resume(Pause.FAULT)
+    def pause_reading(self) -> None:
+        self._pause(Pause.FAULT)
+
+    def resume_reading(self) -> None:
+        self._resume(Pause.FAULT)
 
     @property
     def links(self) -> list[Link]:
@@ -355,17 +358,17 @@ class AmqpConnection(asyncio.Protocol):
     # who the client is
 
     def _authenticate(self, mechanism: str, user: str, password: str) -> bool:
+        if mechanism != "PLAIN":
+            return True  # the client presents its tokens over `$cbs`
         try:
-            self.credentials.verify_plain(
-                mechanism, user, password, self.namespace.options.policies
-            )
+            self.credentials.verify_plain(user, password, self.namespace.options.policies)
         except tokens.TokenRefused as refused:
             logger.info("%s: %s", self._peer, refused.reason)
             return False
         return True
 
     def check_tokens(self, *, now_ms: int) -> None:
-        """Close the links whose token has run out and was not renewed."""
+        """Close the links whose token has expired and was not renewed."""
         for link in list(self._links):
             owner = link.context
             right: Right | None = getattr(owner, "right", None)
@@ -384,7 +387,7 @@ class AmqpConnection(asyncio.Protocol):
                 self.end(link, no_entity(self.namespace.name, queue.name))
 
     def entity_changed(self, queue: Queue) -> None:
-        """Close the links that its new description does not allow."""
+        """Close the links that the new description does not allow."""
         for link in list(self._links):
             owner = link.context
             if getattr(owner, "queue", None) is not queue:
@@ -406,7 +409,7 @@ class AmqpConnection(asyncio.Protocol):
         owner, link.context = link.context, None
         self._links.discard(link)
         if isinstance(owner, ReplyLink):
-            self._answers.remove(owner)
+            self._reply_links.remove(owner)
         if owner is not None:
             owner.closed()
 
@@ -419,7 +422,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
-        self._keep_alive()  # only now it is known how often the client wants a sign of life
+        self._keep_alive()  # the open says how often the client wants a frame
 
     def _transferred(self, event: Transferred, now_ms: int) -> None:
         if event.link.context is not None:
@@ -445,12 +448,17 @@ class AmqpConnection(asyncio.Protocol):
             return
         self._links.add(link)
         if isinstance(link.context, ReplyLink):
-            self._answers.append(link.context)
+            self._reply_links.append(link.context)
 
-    def reply_link(self, path: Path, reply_to: str | None, session: Session) -> ReplyLink | None:
+    def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:
+        link = self._reply_link(path, reply_to, session)
+        if link is not None:
+            link.send(data)
+
+    def _reply_link(self, path: Path, reply_to: str | None, session: Session) -> ReplyLink | None:
         """By the address that the request names, else of the same session, else the newest."""
         name = str(path).lower()
-        candidates = [link for link in self._answers if str(link.path).lower() == name]
+        candidates = [link for link in self._reply_links if str(link.path).lower() == name]
         for link in candidates:
             if reply_to is not None and reply_to in (
                 link.link.remote.target_address,

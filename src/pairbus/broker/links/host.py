@@ -1,9 +1,23 @@
-"""What a connection needs of the port below it."""
+"""The two interfaces of a connection: what it needs of the port, and what its links need of it.
+
+A link asks its connection through `LinkHost` and never imports it, so that links and connection can
+be read, and changed, one without the other.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
+
+from pairbus.amqp.engine.engine import AmqpError, Link, Session
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.links.paths import Path
+from pairbus.broker.links.tokens import Credentials
+
+
+class _Closable(Protocol):
+    def shutdown(self) -> None: ...
 
 
 class ConnectionSlot(Protocol):
@@ -14,5 +28,37 @@ class ConnectionSlot(Protocol):
     def reset(self) -> None: ...
 
 
-class _Closable(Protocol):
-    def shutdown(self) -> None: ...
+class LinkHost(Protocol):
+    """A connection, as its links see it."""
+
+    namespace: Namespace
+    credentials: Credentials
+    is_congested: bool
+    """The client reads more slowly than it is sent to; it gets no more messages for now."""
+
+    def has_output(self) -> None:
+        """The link has written something: flush at the end of this turn."""
+
+    def count_output(self, size_bytes: int, path: Path) -> None:
+        """A message goes out."""
+
+    def hold(self, size_bytes: int) -> None:
+        """A received message waits for the disk."""
+
+    def release(self, size_bytes: int) -> None:
+        """It waits no longer."""
+
+    def may_deliver(self, path: Path) -> bool:
+        """False while a fault on demand keeps the entity's messages back."""
+
+    def queue_request(self, handle: Callable[[int], None]) -> None:
+        """Call `handle(now_ms)` in a turn of its own."""
+
+    def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:
+        """On the link that the client attached for replies; without one, the reply is lost."""
+
+    def end(self, link: Link, error: AmqpError) -> None:
+        """Close the link with an error."""
+
+    def cut(self) -> None:
+        """Reset the connection. Nothing that is still unsent leaves."""

@@ -7,7 +7,7 @@ and answers only when the queue says that the change is durable. Requests on `$c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pairbus.amqp.codec.batches import split_batch
 from pairbus.amqp.codec.sections import slice_message
@@ -23,19 +23,17 @@ from pairbus.amqp.engine.engine import (
 from pairbus.amqp.outcomes import Outcome, OutcomeKind, rejected
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
-from pairbus.broker.links.meter import Poll
+from pairbus.broker.links.host import LinkHost
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import malformed, ticks
-from pairbus.broker.message import Message, stamped
+from pairbus.broker.message import stamped
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
+from pairbus.broker.message import Message
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
-from pairbus.cost.meter import UNIT_BYTES, units_of
-
-if TYPE_CHECKING:
-    from pairbus.broker.links.connection import AmqpConnection
+from pairbus.cost.meter import UNIT_BYTES, Tally, units_of
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
@@ -51,22 +49,22 @@ _SETTLEMENTS: Final = {
     OutcomeKind.ACCEPTED: Settlement.COMPLETE,
     OutcomeKind.RELEASED: Settlement.RELEASE,
     OutcomeKind.REJECTED: Settlement.DEAD_LETTER,
-    # Settled without an outcome: the receiver let go of it, and has not said that it used it.
+    # Settled without an outcome: the receiver let go of it and did not say that it used it.
     OutcomeKind.NONE: Settlement.RELEASE,
 }
 
 
 class SenderLink:
-    """A sender's link."""
+    """The link of a client that sends."""
 
     right = Right.SEND
 
-    def __init__(self, connection: AmqpConnection, link: Link, queue: Queue, path: Path) -> None:
+    def __init__(self, connection: LinkHost, link: Link, queue: Queue, path: Path) -> None:
         self.connection = connection
         self.link = link
         self.queue = queue
         self.path = path
-        self._used = 0
+        self._used_credit = 0
         limit = queue.description.max_message_size_in_kilobytes * 1024
         link.context = self
         link.accept(
@@ -75,15 +73,14 @@ class SenderLink:
 
     def transferred(self, event: Transferred, *, now_ms: int) -> None:
         data, delivery = event.data, event.delivery
-        self._used += 1
-        if self._used >= _CREDIT // 2:
-            self.link.grant(self._used)
-            self._used = 0
-        if (faults := self.queue.namespace.active_faults) is not None:
-            refused = faults.refusal(self.path.entity, Operation.SEND)
-            if refused is not None:
-                delivery.reject(refused)
-                return
+        self._used_credit += 1
+        if self._used_credit >= _CREDIT // 2:
+            self.link.grant(self._used_credit)
+            self._used_credit = 0
+        refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.SEND)
+        if refused is not None:
+            delivery.reject(refused)
+            return
         try:
             if event.message_format == BATCH_FORMAT:
                 batch = [IncomingMessage(slice_message(one), len(one)) for one in split_batch(data)]
@@ -93,13 +90,14 @@ class SenderLink:
             delivery.reject(malformed(error))
             return
         size = len(data)
-        result = self.queue.enqueue(batch, self._taken, delivery, size, now_ms=now_ms)
+        result = self.queue.enqueue(batch, self._enqueued, delivery, size, now_ms=now_ms)
         if isinstance(result, AmqpError):
             delivery.reject(result)
         else:
             self.connection.hold(size)
 
-    def _taken(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
+    def _enqueued(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
+        """The batch is durable, or the disk refused it."""
         faults = self.queue.namespace.active_faults
         if faults is not None and error is None and faults.cuts_after_accept(self.path.entity):
             self.connection.cut()
@@ -114,13 +112,13 @@ class SenderLink:
 
 
 class ReceiverLink:
-    """A receiver's link, of a whole mailbox or of one session."""
+    """The link of a client that receives, from a whole mailbox or from one session."""
 
     right = Right.LISTEN
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkHost,
         link: Link,
         queue: Queue,
         mailbox: Mailbox,
@@ -135,10 +133,11 @@ class ReceiverLink:
         # Receive-and-delete: the delivery is settled when it leaves.
         self._deletes = link.remote.snd_settle_mode == 1
         self._deleting = 0
+        """Messages whose deletion is not durable yet; they leave when it is."""
         self._tally = queue.tally
         self._poll = Poll(queue.tally)
         self._has_delivered = False
-        """Something, since it was last asked."""
+        """Since the last flow."""
         link.context = self
 
     # attach
@@ -148,7 +147,7 @@ class ReceiverLink:
         self.mailbox.attach()
 
     def open_session(self, session_id: str | None, *, now_ms: int) -> None:
-        """Now, or when the next session is available."""
+        """Open the named session, or wait for the next available one."""
         sessions = self.mailbox.sessions
         assert sessions is not None
         if session_id is None:
@@ -189,7 +188,7 @@ class ReceiverLink:
         self.connection.has_output()
 
     def session_lost(self) -> None:
-        """Its lock has lapsed; the queue has taken the messages back already."""
+        """The session's lock has expired. The queue has taken the messages back already."""
         session, self.session = self.session, None
         name = "" if session is None else session.session_id
         self.mailbox.detach(self)
@@ -203,9 +202,9 @@ class ReceiverLink:
         self.connection.has_output()
 
     def closed(self) -> None:
-        """The link is gone: a session is free at once, locks of single messages run on."""
+        """The link is gone. A session is free at once; locks of single messages run on."""
         self.queue.waiting.pop(self, None)
-        self._poll.over(gave=self._has_delivered)
+        self._poll.end(delivered=self._has_delivered)
         if self.session is not None:
             session, self.session = self.session, None
             self.mailbox.detach(self)
@@ -215,16 +214,16 @@ class ReceiverLink:
         elif self.mailbox.sessions is None:
             self.mailbox.detach(self)
 
-    # giving out
+    # delivering
 
     def flowed(self, *, now_ms: int) -> None:
-        if (faults := self.queue.namespace.active_faults) is not None and self.link.credit > 0:
-            refused = faults.refusal(self.path.entity, Operation.RECEIVE)
+        credit = self.link.credit
+        if credit > 0:
+            refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.RECEIVE)
             if refused is not None:
                 self.connection.end(self.link, refused)
                 return
-        credit = self.link.credit
-        self._poll.asked(credit, gave=self._has_delivered, drain=self.link.drain)
+        self._poll.granted(credit, delivered=self._has_delivered, drain=self.link.drain)
         self._has_delivered = False
         if credit > 0:
             self.mailbox.has_credit(self)
@@ -233,7 +232,7 @@ class ReceiverLink:
 
     def _answer_drain(self) -> None:
         if self._deleting == 0 and self.link.drain:
-            self._poll.over(gave=self._has_delivered)
+            self._poll.end(delivered=self._has_delivered)
             self.link.drained()
             self.connection.has_output()
 
@@ -242,13 +241,10 @@ class ReceiverLink:
         return (
             not connection.is_congested
             and self.link.credit > self._deleting
-            # What waits for the client's session window waits in memory.
+            # Messages that wait for the client's session window wait in memory.
             and self.link.session.outgoing_bytes < _WINDOW_BYTES_MAX
             and (self.session is None or not self.session.is_ending)
-            and (
-                connection.faulty_transport is None
-                or connection.faulty_transport.may_give(self.path)
-            )
+            and connection.may_deliver(self.path)
         )
 
     def deliver(self, message: Message, *, now_ms: int) -> None:
@@ -273,7 +269,7 @@ class ReceiverLink:
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
                 self.connection.count_output(len(data), self.path)
             else:
-                # The receiver has left in between. It never got it, so it is not its to lose.
+                # The receiver left in between and never got the message, so it is not lost.
                 self.queue.put_back(self.mailbox, message)
         self._answer_drain()
 
@@ -291,12 +287,11 @@ class ReceiverLink:
             settlement = _SETTLEMENTS[kind]
         else:
             return
-        if (faults := self.queue.namespace.active_faults) is not None:
-            refused = faults.refusal(self.path.entity, Operation.SETTLE)
-            if refused is not None:
-                delivery.settle(rejected(refused))
-                self.connection.has_output()
-                return
+        refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.SETTLE)
+        if refused is not None:
+            delivery.settle(rejected(refused))
+            self.connection.has_output()
+            return
         if self.mailbox.valid_lock(lock.token, now_ms=now_ms) is not lock:
             if not event.settled:
                 delivery.settle(rejected(self._lost(lock)))
@@ -319,13 +314,15 @@ class ReceiverLink:
         *,
         now_ms: int,
     ) -> None:
-        """Abandon, defer and dead-letter may carry properties, and the last one its reason."""
+        """Abandon, defer and dead-letter may carry properties; dead-letter also its reason."""
         if outcome.error is not None:
-            words: dict[str, Any] = dict(outcome.error.info)
-            reason = words.pop(_DEAD_LETTER_REASON, None)
-            description = words.pop(_DEAD_LETTER_DESCRIPTION, None) or outcome.error.description
+            properties: dict[str, Any] = dict(outcome.error.info)
+            reason = properties.pop(_DEAD_LETTER_REASON, None)
+            description = (
+                properties.pop(_DEAD_LETTER_DESCRIPTION, None) or outcome.error.description
+            )
         else:
-            words, reason, description = dict(outcome.annotations or {}), None, None
+            properties, reason, description = dict(outcome.annotations or {}), None, None
         self.queue.settle(
             self.mailbox,
             lock,
@@ -336,7 +333,7 @@ class ReceiverLink:
             now_ms=now_ms,
             reason=None if reason is None else str(reason),
             description=description or None,
-            properties=words or None,
+            properties=properties or None,
         )
 
     def _settled(self, error: AmqpError | None, delivery: Delivery, by_peer: bool) -> None:
@@ -347,7 +344,7 @@ class ReceiverLink:
                 delivery.settle(rejected(error))
             self.connection.has_output()
         if self.link.credit > 0:
-            # Room for unsettled deliveries may have been what was missing.
+            # The limit of unsettled deliveries may have been what kept the next message back.
             self.mailbox.has_credit(self)
             self.queue.namespace.wake(self.queue, self.mailbox)
 
@@ -358,3 +355,41 @@ class ReceiverLink:
                 f"the lock of session {lock.session.session_id!r} of {self.queue.name!r} is lost",
             )
         return lock_lost(f"message {lock.message.wire_sequence} of {self.queue.description}")
+
+
+class Poll:
+    """Counts the receives of one link that ended without a message.
+
+    A receiver polls by granting credit. The poll ends when the receiver takes the credit back, when
+    it detaches, and when it grants the same credit again. If nothing was delivered, that is one
+    receive, as it is to the service. Both ends of a link can see all of this, so a receiver that
+    counts by the same rule comes to the same number.
+    """
+
+    __slots__ = ("_credit", "_is_open", "_tally", "_was_answered")
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._is_open = False
+        self._was_answered = False
+        self._credit = 0
+
+    def granted(self, credit: int, *, delivered: bool, drain: bool) -> None:
+        """`credit` counts from now; 0 ends the poll. `delivered`: since the last call."""
+        if credit <= 0:
+            self.end(delivered=delivered)
+        elif not self._is_open:
+            self._is_open, self._credit = True, credit
+        elif delivered:
+            self._was_answered, self._credit = True, credit
+        elif not drain:
+            # More credit after a delivery continues the same poll: messages for the earlier
+            # credit may still have been on their way when the receiver granted more.
+            if not self._was_answered or credit <= self._credit:
+                self._tally.empty_receive += 1
+            self._credit = credit
+
+    def end(self, *, delivered: bool) -> None:
+        if self._is_open and not delivered and not self._was_answered:
+            self._tally.empty_receive += 1
+        self._is_open = self._was_answered = False

@@ -1,40 +1,32 @@
 """The operations of `<entity>/$management`: peek, renew, settle by token, schedule, sessions.
 
-One function an operation, listed in `OPERATIONS` with the right it needs. A function answers at
-once, or keeps `reply` and answers when the change is durable. It raises `Refused` for everything
-that the client is told as an error; then nothing has changed.
+One function per operation, listed in `OPERATIONS` with the right it needs. A function replies at
+once, or keeps `reply` and calls it when the change is durable. It raises `Refused` for every error
+that the client is sent; then nothing has changed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.codec.sections import slice_message
-from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
+from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.links.management_body import (
-    Context,
-    Refused,
-    Reply,
-    held_session,
-    integer,
-    locks_of,
-    many,
-    not_found,
-    sequences,
-    text,
-    wrong,
-)
-from pairbus.broker.links.request_codec import Answer, Request, malformed, refusal
-from pairbus.broker.links.rule_requests import add_rule, enumerate_rules, remove_rule
-from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State, guid, stamped
+from pairbus.broker.links.request_codec import Reply, Request, malformed, refusal
+from pairbus.broker.message import stamped
 from pairbus.broker.messages.incoming import IncomingMessage
-from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from pairbus.broker.messages.lifecycle import Settlement
+from pairbus.broker.messages.mailbox import Lock, Mailbox
+from pairbus.broker.message import guid
+from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
+from pairbus.broker.messages.queue import Queue, lock_lost
+from pairbus.broker.messages.sessions import Session
 from pairbus.cost.meter import units_of
 
 logger = logging.getLogger(__name__)
@@ -43,6 +35,8 @@ _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
 _BY_NUMBER_BYTES_MAX: Final = 32 * 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
+_VALUES_MAX: Final = 4000
+_LONG_MAX: Final = 2**63 - 1
 _ANY_SESSION_MS: Final = 253_402_300_800_000
 """The year 10000 stands for "with messages or state" in a listing of sessions."""
 _SETTLEMENTS: Final = {
@@ -52,44 +46,169 @@ _SETTLEMENTS: Final = {
     "suspended": Settlement.DEAD_LETTER,
 }
 
+SendReply = Callable[[Reply], None]
 
-def handle(context: Context, request: Request, reply: Reply) -> None:
-    function, _ = OPERATIONS[request.operation]
+
+class Refused(Exception):
+    def __init__(self, error: AmqpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The entity of a request, and what is known of the client."""
+
+    queue: Queue
+    mailbox: Mailbox
+    holder_of: Callable[[Session], bool]
+    """Whether the client's connection holds that session."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagementOperation:
+    function: Callable[[Context, dict[str, Any], SendReply], None]
+    right: Right = Right.LISTEN
+    billed_as: str | None = None
+    """The kind of operation that a request counts as; None: the function counts its messages."""
+    receives: bool = False
+    """It is receiving under another name, and refused where receiving is."""
+    main_only: bool = False
+    """It sends, and so is refused for dead-letter queues."""
+
+
+def handle(
+    operation: ManagementOperation, context: Context, request: Request, reply: SendReply
+) -> None:
     body = request.body if isinstance(request.body, dict) else {}
     try:
         context.queue.accessed_ms = context.now_ms
-        function(context, body, reply)
-        if (kind := BILLED_AS.get(request.operation)) is not None:
+        operation.function(context, body, reply)
+        if operation.billed_as is not None:
             tally = context.queue.tally
-            setattr(tally, kind, getattr(tally, kind) + 1)
+            setattr(tally, operation.billed_as, getattr(tally, operation.billed_as) + 1)
     except Refused as refused:
         reply(refusal(refused.error))
     except Exception:
-        # Without an answer the client would wait for its time-out.
+        # Without a reply the client would wait until its time-out.
         logger.exception("%s of %s", request.operation, context.queue.description)
         reply(refusal(AmqpError("amqp:internal-error", "the broker failed; its log says why")))
 
 
-class _Countdown:
-    """Answers once, when the last of several changes is durable; with the first error, if any."""
+def reply_when_durable(context: Context, reply: SendReply, what: str) -> None:
+    """Reply when all changes so far are on the disk. `what` names the change in an error."""
 
-    def __init__(self, count: int, reply: Reply, answer: Answer) -> None:
+    def done(error: Exception | None) -> None:
+        failed = AmqpError("amqp:internal-error", f"{what} cannot be stored: {error}")
+        reply(Reply(200) if error is None else refusal(failed))
+
+    context.queue.namespace.committer.when_durable(done)
+
+
+class ReplyWhenAllDurable:
+    """Replies once, when the last of several changes is durable; with an error if one failed."""
+
+    def __init__(self, count: int, reply: SendReply, on_success: Reply) -> None:
         self._left = count
         self._reply = reply
-        self._answer = answer
+        self._result = on_success
 
     def __call__(self, error: AmqpError | None) -> None:
         self._left -= 1
         if error is not None:
-            self._answer = refusal(error)
+            self._result = refusal(error)
         if self._left == 0:
-            self._reply(self._answer)
+            self._reply(self._result)
 
 
-# operations
+# -- reading a request's body -----------------------------------------------------------------
 
 
-def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def wrong(name: str, value: Any, expected: str) -> Refused:
+    return Refused(
+        AmqpError("com.microsoft:argument-error", f"{name!r} is {value!r}, but must be {expected}")
+    )
+
+
+def integer(body: dict[str, Any], name: str, *, least: int = 0) -> int:
+    value = body.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LONG_MAX:
+        raise wrong(name, value, f"a whole number from {least} to {_LONG_MAX}")
+    return int(value)
+
+
+def text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise wrong(name, value, "a string")
+    return str(value)
+
+
+def list_of(body: dict[str, Any], name: str, kind: type) -> list[Any]:
+    values = body.get(name)
+    if (
+        not isinstance(values, list)
+        or not 0 < len(values) <= _VALUES_MAX
+        or not all(isinstance(value, kind) for value in values)
+    ):
+        raise wrong(name, values, f"1 to {_VALUES_MAX} values of type {kind.__name__}")
+    return values
+
+
+def sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
+    """Without the partition's bits. A number that no message can have would name another row."""
+    numbers = []
+    for given in dict.fromkeys(list_of(body, "sequence-numbers", int)):
+        number = int(given) & SEQUENCE_MASK
+        if not 0 < number <= ROW_SEQUENCE_MASK:
+            raise not_found([int(given)], context.queue, what)
+        numbers.append(number)
+    return list(dict.fromkeys(numbers))
+
+
+def not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
+    return Refused(
+        AmqpError(
+            "com.microsoft:message-not-found",
+            f"{queue.description} has no {what} message with sequence number "
+            f"{', '.join(map(str, numbers[:5]))}",
+        )
+    )
+
+
+def held_session(context: Context, body: dict[str, Any]) -> Session:
+    """The session that the body names, which the client must hold."""
+    session_id = text(body, "session-id")
+    sessions = context.queue.main.sessions
+    if sessions is None:
+        raise Refused(AmqpError("amqp:not-allowed", f"{context.queue.description} has no sessions"))
+    session = sessions.find(session_id)
+    if session is None or not context.holder_of(session) or session.until_ms <= context.now_ms:
+        raise Refused(
+            AmqpError(
+                "com.microsoft:session-lock-lost",
+                f"the lock of session {session_id!r} of {context.queue.name!r} is not held here",
+            )
+        )
+    return session
+
+
+def locks_of(context: Context, body: dict[str, Any]) -> list[Lock]:
+    tokens = list_of(body, "lock-tokens", UUID)
+    locks = []
+    for token in dict.fromkeys(tokens):
+        lock = context.mailbox.valid_lock(guid(token.bytes), now_ms=context.now_ms)
+        if lock is None:
+            raise Refused(lock_lost(f"{context.queue.name!r}, lock token {token}"))
+        locks.append(lock)
+    return locks
+
+
+# -- operations -------------------------------------------------------------------------------
+
+
+def renew_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     locks = locks_of(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
     for lock in locks:
@@ -97,10 +216,10 @@ def renew_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
     context.queue.namespace.expect(until_ms)
     context.queue.tally.renew += len(locks)
     expirations = Array([Timestamp(until_ms)] * len(body["lock-tokens"]))
-    reply(Answer(200, body={"expirations": expirations}))
+    reply(Reply(200, body={"expirations": expirations}))
 
 
-def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def peek_message(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     first = min(integer(body, "from-sequence-number") & SEQUENCE_MASK, ROW_SEQUENCE_MASK)
     count = min(integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
     session_id = text(body, "session-id") if body.get("session-id") is not None else None
@@ -121,10 +240,10 @@ def peek_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
         found.append({"message": data})
         given = size
     context.queue.tally.peek += units_of(given)
-    reply(Answer(200, body={"messages": found}) if found else Answer(204, "No Content"))
+    reply(Reply(200, body={"messages": found}) if found else Reply(204, "No Content"))
 
 
-def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     queue, mailbox = context.queue, context.mailbox
     numbers = sequences(context, body, "deferred")
     session = None
@@ -151,7 +270,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
     if integer(body, "receiver-settle-mode") == 0:
         found: list[dict[str, Any]] = [{"message": stamped(one)} for one in messages]
         queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
-        done = _Countdown(len(messages), reply, Answer(200, body={"messages": found}))
+        done = ReplyWhenAllDurable(len(messages), reply, Reply(200, body={"messages": found}))
         for message in messages:
             mailbox.held[message.sequence] = message
             queue.remove(mailbox, message, done)
@@ -159,13 +278,14 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Re
     found = []
     for message in messages:
         lock = queue.lock(mailbox, message, session, now_ms=context.now_ms)
-        data = stamped(message, locked_until_ms=lock.until_ms)
-        found.append({"message": data, "lock-token": UUID(bytes=guid(lock.token))})
+        found.append(
+            {"message": stamped(message, locked_until_ms=lock.until_ms), "lock-token": UUID(bytes=guid(lock.token))}
+        )
     queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
-    reply(Answer(200, body={"messages": found}))
+    reply(Reply(200, body={"messages": found}))
 
 
-def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def update_disposition(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     status = text(body, "disposition-status")
     settlement = _SETTLEMENTS.get(status)
     if settlement is None:
@@ -174,7 +294,7 @@ def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> 
         held_session(context, body)
     locks = locks_of(context, body)
     properties = body.get("properties-to-modify")
-    done = _Countdown(len(locks), reply, Answer(200))
+    done = ReplyWhenAllDurable(len(locks), reply, Reply(200))
     for lock in locks:
         context.queue.settle(
             context.mailbox,
@@ -188,8 +308,8 @@ def update_disposition(context: Context, body: dict[str, Any], reply: Reply) -> 
         )
 
 
-def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
-    entries = many(body, "messages", dict)
+def schedule_message(context: Context, body: dict[str, Any], reply: SendReply) -> None:
+    entries = list_of(body, "messages", dict)
     batch = []
     try:
         for entry in entries:
@@ -203,7 +323,7 @@ def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> No
 
     def done(error: AmqpError | None) -> None:
         given = Array([Long(number) for number in numbers])
-        reply(refusal(error) if error else Answer(200, body={"sequence-numbers": given}))
+        reply(refusal(error) if error else Reply(200, body={"sequence-numbers": given}))
 
     result = context.queue.enqueue(batch, done, now_ms=context.now_ms)
     if isinstance(result, AmqpError):
@@ -211,7 +331,7 @@ def schedule_message(context: Context, body: dict[str, Any], reply: Reply) -> No
     numbers += result
 
 
-def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     queue, mailbox = context.queue, context.mailbox
     messages: list[Message] = []
     for number in sequences(context, body, "scheduled"):
@@ -219,13 +339,13 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Repl
         if message is None or message.state != State.SCHEDULED or message.busy:
             raise not_found([number], queue, "scheduled")
         messages.append(message)
-    done = _Countdown(len(messages), reply, Answer(200))
+    done = ReplyWhenAllDurable(len(messages), reply, Reply(200))
     for message in messages:
         mailbox.held[message.sequence] = message
         queue.remove(mailbox, message, done)
 
 
-def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     count = min(integer(body, "message-count", least=1), _BATCH_DELETE_MAX)
     before_ms = integer(body, "enqueued-time-utc")
     session_id = text(body, "session-id") if body.get("session-id") is not None else None
@@ -239,34 +359,34 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: Reply) 
         if message is not None and message.lock is None and not message.busy:
             messages.append(message)
     if not messages:
-        # Node's SDK takes 204 for "none" only together with this condition.
+        # Node's SDK takes 204 for "none" only with this condition.
         nothing = AmqpError("com.microsoft:message-not-found", "there is nothing to delete")
-        reply(Answer(204, "No Content", {"message-count": Int(0)}, error=nothing))
+        reply(Reply(204, "No Content", {"message-count": Int(0)}, error=nothing))
         return
-    answer = Answer(200, body={"message-count": Int(len(messages))})
-    done = _Countdown(len(messages), reply, answer)
+    success = Reply(200, body={"message-count": Int(len(messages))})
+    done = ReplyWhenAllDurable(len(messages), reply, success)
     for message in messages:
         mailbox.held[message.sequence] = message
         queue.remove(mailbox, message, done)
 
 
-def renew_session_lock(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     session = held_session(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
     session.until_ms = until_ms
     context.queue.namespace.expect(until_ms)
-    reply(Answer(200, body={"expiration": Timestamp(until_ms)}))
+    reply(Reply(200, body={"expiration": Timestamp(until_ms)}))
 
 
-def get_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def get_session_state(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     session = held_session(context, body)
     state = context.queue.namespace.store.session_state(
         context.queue.main.counters.mailbox_id, session.session_id
     )
-    reply(Answer(200, body={"session-state": state}))
+    reply(Reply(200, body={"session-state": state}))
 
 
-def set_session_state(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def set_session_state(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     session = held_session(context, body)
     state = body.get("session-state")
     limit = context.queue.description.max_message_size_in_kilobytes * 1024
@@ -276,15 +396,10 @@ def set_session_state(context: Context, body: dict[str, Any], reply: Reply) -> N
     namespace.store.set_session_state(
         context.queue.main.counters.mailbox_id, session.session_id, state, context.now_ms
     )
-
-    def done(error: Exception | None) -> None:
-        failed = AmqpError("amqp:internal-error", f"the state cannot be stored: {error}")
-        reply(refusal(failed) if error else Answer(200))
-
-    namespace.committer.when_durable(done)
+    reply_when_durable(context, reply, f"the state of session {session.session_id!r}")
 
 
-def get_message_sessions(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def get_message_sessions(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     after_ms = integer(body, "last-updated-time")
     skip, top = integer(body, "skip"), integer(body, "top", least=1)
     queue = context.queue
@@ -298,52 +413,37 @@ def get_message_sessions(context: Context, body: dict[str, Any], reply: Reply) -
         names = sorted({*names, *queue.main.sessions.with_messages()})
     page = names[skip : skip + top]
     if page:
-        reply(Answer(200, body={"skip": Int(skip + len(page)), "sessions-ids": Array(page)}))
+        reply(Reply(200, body={"skip": Int(skip + len(page)), "sessions-ids": Array(page)}))
     else:
-        reply(Answer(204, "No Content"))
+        reply(Reply(204, "No Content"))
 
 
-OPERATIONS: Final[dict[str, tuple[Callable[[Context, dict[str, Any], Reply], None], Right]]] = {
-    "com.microsoft:renew-lock": (renew_lock, Right.LISTEN),
-    "com.microsoft:peek-message": (peek_message, Right.LISTEN),
-    "com.microsoft:receive-by-sequence-number": (receive_by_sequence_number, Right.LISTEN),
-    "com.microsoft:update-disposition": (update_disposition, Right.LISTEN),
-    "com.microsoft:schedule-message": (schedule_message, Right.SEND),
-    "com.microsoft:cancel-scheduled-message": (cancel_scheduled_message, Right.SEND),
-    "com.microsoft:batch-delete-messages": (batch_delete_messages, Right.LISTEN),
-    "com.microsoft:renew-session-lock": (renew_session_lock, Right.LISTEN),
-    "com.microsoft:get-session-state": (get_session_state, Right.LISTEN),
-    "com.microsoft:set-session-state": (set_session_state, Right.LISTEN),
-    "com.microsoft:get-message-sessions": (get_message_sessions, Right.LISTEN),
-    "com.microsoft:add-rule": (add_rule, Right.MANAGE),
-    "com.microsoft:remove-rule": (remove_rule, Right.MANAGE),
-    "com.microsoft:enumerate-rules": (enumerate_rules, Right.MANAGE),
+OPERATIONS: Final[dict[str, ManagementOperation]] = {
+    "com.microsoft:renew-lock": ManagementOperation(function=renew_lock),
+    "com.microsoft:peek-message": ManagementOperation(function=peek_message),
+    "com.microsoft:receive-by-sequence-number": ManagementOperation(
+        function=receive_by_sequence_number, receives=True
+    ),
+    "com.microsoft:update-disposition": ManagementOperation(function=update_disposition),
+    "com.microsoft:schedule-message": ManagementOperation(
+        function=schedule_message, right=Right.SEND, main_only=True
+    ),
+    "com.microsoft:cancel-scheduled-message": ManagementOperation(
+        function=cancel_scheduled_message, right=Right.SEND, billed_as="manage", main_only=True
+    ),
+    "com.microsoft:batch-delete-messages": ManagementOperation(
+        function=batch_delete_messages, billed_as="manage"
+    ),
+    "com.microsoft:renew-session-lock": ManagementOperation(
+        function=renew_session_lock, billed_as="renew"
+    ),
+    "com.microsoft:get-session-state": ManagementOperation(
+        function=get_session_state, billed_as="session"
+    ),
+    "com.microsoft:set-session-state": ManagementOperation(
+        function=set_session_state, billed_as="session"
+    ),
+    "com.microsoft:get-message-sessions": ManagementOperation(
+        function=get_message_sessions, billed_as="session"
+    ),
 }
-
-BILLED_AS: Final = {
-    "com.microsoft:cancel-scheduled-message": "manage",
-    "com.microsoft:batch-delete-messages": "manage",
-    "com.microsoft:renew-session-lock": "renew",
-    "com.microsoft:get-session-state": "session",
-    "com.microsoft:set-session-state": "session",
-    "com.microsoft:get-message-sessions": "session",
-    "com.microsoft:add-rule": "manage",
-    "com.microsoft:remove-rule": "manage",
-    "com.microsoft:enumerate-rules": "manage",
-}
-"""Each request is one operation; the others count by their messages."""
-
-GIVES_OUT: Final = frozenset({"com.microsoft:receive-by-sequence-number"})
-"""What is receiving under another name, and refused where receiving is."""
-
-SEND_ONLY_TO_MAIN: Final = frozenset(
-    {"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"}
-)
-
-
-def refusal_of_kind(operation: str, kind: MailboxKind, name: str) -> AmqpError | None:
-    if operation in SEND_ONLY_TO_MAIN and kind is not MailboxKind.MAIN:
-        return AmqpError(
-            "amqp:not-allowed", f"nothing can be sent to a dead-letter queue of {name!r}"
-        )
-    return None

@@ -1,7 +1,7 @@
-"""Requests and answers on `$cbs` and `$management`, as the SDKs write them.
+"""Requests and replies on `$cbs` and `$management`, as the SDKs write them.
 
-Both are AMQP messages with the operation in the application properties and an amqp-value body; they
-differ in how the answer spells its status. Not on the way of ordinary messages.
+Both are AMQP messages with the operation in the application properties and an amqp-value body. They
+differ in how the reply spells its status. Ordinary messages do not come here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Request:
     message_id: object
     reply_to: str | None
     properties: Mapping[str, Any]
+    """The application properties."""
     body: Any
 
     @property
@@ -39,14 +40,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     status: int
     description: str = "OK"
     body: Mapping[str, Any] = field(default_factory=dict)
     error: AmqpError | None = None
 
 
-# What the service's own numbers are; clients go by the condition, people by the number.
+# The service's own numbers. Clients go by the condition, people by the number.
 _STATUS: Final = {
     "amqp:not-found": 404,
     "com.microsoft:message-not-found": 404,
@@ -65,8 +66,8 @@ _STATUS: Final = {
 }
 
 
-def refusal(error: AmqpError) -> Answer:
-    return Answer(_STATUS.get(error.condition, 400), error.description, error=error)
+def refusal(error: AmqpError) -> Reply:
+    return Reply(_STATUS.get(error.condition, 400), error.description, error=error)
 
 
 def read_request(data: bytes) -> Request:
@@ -91,20 +92,20 @@ def _value_of(bare: bytes) -> Any:
     return None
 
 
-def cbs_answer(request: Request, answer: Answer) -> bytes:
+def cbs_reply(request: Request, reply: Reply) -> bytes:
     return _encode(
-        request, {"status-code": Int(answer.status), "status-description": answer.description}, None
+        request, {"status-code": Int(reply.status), "status-description": reply.description}, None
     )
 
 
-def management_answer(request: Request, answer: Answer) -> bytes:
+def management_reply(request: Request, reply: Reply) -> bytes:
     status: dict[str, Any] = {
-        "statusCode": Int(answer.status),
-        "statusDescription": answer.description,
+        "statusCode": Int(reply.status),
+        "statusDescription": reply.description,
     }
-    if answer.error is not None:
-        status["errorCondition"] = Symbol(answer.error.condition)
-    return _encode(request, status, dict(answer.body))
+    if reply.error is not None:
+        status["errorCondition"] = Symbol(reply.error.condition)
+    return _encode(request, status, dict(reply.body))
 
 
 def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
@@ -125,7 +126,7 @@ def ticks(epoch_ms: int) -> Long:
 
 
 def no_entity(namespace: str, name: str) -> AmqpError:
-    """The words matter: Node's SDK knows a missing entity by them."""
+    """The text is fixed: Node's SDK recognises a missing entity by it."""
     shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
     return AmqpError(
         "amqp:not-found", f"The messaging entity 'sb://{namespace}/{shown}' could not be found."

@@ -1,51 +1,51 @@
-"""Request links: `$cbs`, where tokens are shown, and `<entity>/$management`.
+"""Request links: `$cbs`, where clients present tokens, and `<entity>/$management`.
 
-A request comes on one link and its answer leaves on another, which the client attached for it. SDKs
-differ in how they name that link: by its target address, by its name, or by nothing but being the
-only one of its kind on the connection.
+A request comes on one link, and its reply leaves on another that the client attached for replies.
+SDKs differ in how they name that link: by its target address, by its name, or not at all when it is
+the only one of its kind on the connection.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.engine.engine import AmqpError, Link, Transferred
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
-from pairbus.broker.links import management, paths, tokens
-from pairbus.broker.links.management_body import Context
+from pairbus.broker.links import management, paths, rule_requests, tokens
+from pairbus.broker.links.host import LinkHost
+from pairbus.broker.links.management import Context, ManagementOperation
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import (
-    Answer,
+    Reply,
     Request,
-    cbs_answer,
+    cbs_reply,
     malformed,
-    management_answer,
+    management_reply,
     no_entity,
     read_request,
     refusal,
 )
 from pairbus.broker.messages import lifecycle
+from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.sessions import Session
 
-if TYPE_CHECKING:
-    from pairbus.broker.links.connection import AmqpConnection
-
+OPERATIONS: Final = {**management.OPERATIONS, **rule_requests.OPERATIONS}
 _CREDIT: Final = 100
 _WAITING_MAX: Final = 1000
 
 
 class ReplyLink:
-    """Where answers leave. They wait here for credit, within bounds."""
+    """The link that replies leave on. They wait here for credit, up to a limit."""
 
     right: Right | None = None
 
-    def __init__(self, connection: AmqpConnection, link: Link, path: Path) -> None:
+    def __init__(self, connection: LinkHost, link: Link, path: Path) -> None:
         self.connection = connection
         self.link = link
         self.path = path
@@ -59,7 +59,7 @@ class ReplyLink:
             self.link.close(
                 AmqpError(
                     "amqp:resource-limit-exceeded",
-                    f"{_WAITING_MAX} answers wait on {self.path} for credit that never comes",
+                    f"{_WAITING_MAX} replies wait for credit on {self.path}: grant credit",
                 )
             )
             return
@@ -83,83 +83,71 @@ class RequestLink:
 
     right: Right | None = None
 
-    def __init__(self, connection: AmqpConnection, link: Link, path: Path) -> None:
+    def __init__(self, connection: LinkHost, link: Link, path: Path) -> None:
         self.connection = connection
         self.link = link
         self.path = path
-        self._used = 0
+        self._used_credit = 0
         link.context = self
         link.accept(credit=_CREDIT)
 
     def transferred(self, event: Transferred, *, now_ms: int) -> None:
-        self._used += 1
-        if self._used >= _CREDIT // 2:
-            self.link.grant(self._used)
-            self._used = 0
+        self._used_credit += 1
+        if self._used_credit >= _CREDIT // 2:
+            self.link.grant(self._used_credit)
+            self._used_credit = 0
         try:
             request = read_request(event.data)
         except MalformedMessage as error:
             event.delivery.reject(malformed(error))
             return
         event.delivery.accept()
-        self.connection.queue_request(self, request)
+        self.connection.queue_request(partial(self.handle, request))
 
-    def handle(self, request: Request, *, now_ms: int) -> None:
+    def handle(self, request: Request, now_ms: int) -> None:
         raise NotImplementedError
 
     def closed(self) -> None:
-        """Answers that are still to come find their link, or nobody."""
+        """Replies that are still due find their link, or are dropped."""
 
-    def answer_with(self, request: Request, data: bytes) -> None:
-        link = self.connection.reply_link(self.path, request.reply_to, self.link.session)
-        if link is not None:
-            link.send(data)
+    def send_reply(self, request: Request, data: bytes) -> None:
+        self.connection.send_reply(data, self.path, request.reply_to, self.link.session)
 
 
 class CbsLink(RequestLink):
-    def handle(self, request: Request, *, now_ms: int) -> None:
-        self.answer_with(request, cbs_answer(request, self._checked(request, now_ms)))
+    def handle(self, request: Request, now_ms: int) -> None:
+        self.send_reply(request, cbs_reply(request, self._put_token(request, now_ms)))
 
-    def _checked(self, request: Request, now_ms: int) -> Answer:
+    def _put_token(self, request: Request, now_ms: int) -> Reply:
         if request.operation != "put-token":
-            return Answer(400, f"{request.operation!r} is not an operation of $cbs: use put-token")
+            return Reply(400, f"{request.operation!r} is not an operation of $cbs: use put-token")
         audience, token = request.properties.get("name"), request.body
         if not isinstance(audience, str) or not isinstance(token, str):
-            return Answer(400, "put-token needs the property 'name' and a string as its body")
+            return Reply(400, "put-token needs the property 'name' and a string as its body")
         namespace = self.connection.namespace
         path = paths.parse(audience)
         try:
-            grant = self._grant(token, audience, path, now_ms)
-        except tokens.TokenRefused as refused:
-            return Answer(401, refused.reason)
-        if path.entity and namespace.find(path.entity) is None:
-            return refusal(no_entity(namespace.name, path.entity))
-        self.connection.credentials.add(path, grant)
-        return Answer(202, "Accepted")
-
-    def _grant(self, token: str, audience: str, path: Path, now_ms: int) -> tokens.Grant:
-        """By a key of the namespace, or by one of the entity, which then opens nothing else."""
-        namespace = self.connection.namespace
-        try:
-            return tokens.verify(
+            grant = tokens.grant(
                 token,
-                namespace.options.policies,
+                shared=namespace.options.policies,
+                own=namespace.policies_of(path.entity),
+                entity=path.entity,
                 audience=audience,
                 now=now_ms / 1000,
                 accepts_bearer=namespace.options.accepts_bearer,
             )
-        except tokens.TokenRefused:
-            own = namespace.policies_of(path.entity)
-            if not own:
-                raise
-            grant = tokens.verify(token, own, audience=audience, now=now_ms / 1000)
-            return replace(grant, scope=path.entity.lower())
+        except tokens.TokenRefused as refused:
+            return Reply(401, refused.reason)
+        if path.entity and namespace.find(path.entity) is None:
+            return refusal(no_entity(namespace.name, path.entity))
+        self.connection.credentials.add(path, grant)
+        return Reply(202, "Accepted")
 
 
 class ManagementLink(RequestLink):
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkHost,
         link: Link,
         path: Path,
         queue: Queue,
@@ -169,37 +157,38 @@ class ManagementLink(RequestLink):
         self.mailbox = mailbox
         super().__init__(connection, link, path)
 
-    def handle(self, request: Request, *, now_ms: int) -> None:
-        def reply(answer: Answer) -> None:
-            self.answer_with(request, management_answer(request, answer))
+    def handle(self, request: Request, now_ms: int) -> None:
+        def reply(reply: Reply) -> None:
+            self.send_reply(request, management_reply(request, reply))
 
-        error = self._refusal(request.operation, now_ms)
-        if error is not None:
+        operation = OPERATIONS.get(request.operation)
+        if operation is None:
+            text = f"{request.operation!r} is not known to this broker"
+            reply(refusal(AmqpError("amqp:not-implemented", text)))
+        elif (error := self._refusal(request.operation, operation, now_ms)) is not None:
             reply(refusal(error))
-            return
-        context = Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
-        management.handle(context, request, reply)
+        else:
+            context = Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
+            management.handle(operation, context, request, reply)
 
-    def _refusal(self, operation: str, now_ms: int) -> AmqpError | None:
-        if operation not in management.OPERATIONS:
-            return AmqpError("amqp:not-implemented", f"{operation!r} is not known to this broker")
-        _, right = management.OPERATIONS[operation]
+    def _refusal(self, name: str, operation: ManagementOperation, now_ms: int) -> AmqpError | None:
+        right = operation.right
         if not self.connection.credentials.allow(self.path, right, now_ms=now_ms):
             return AmqpError(
                 "amqp:unauthorized-access",
-                f"{operation!r} on {self.queue.name!r} needs the {right.value} claim",
+                f"{name!r} on {self.queue.name!r} needs the {right.value} claim",
             )
-        if (faults := self.queue.namespace.active_faults) is not None:
-            refused = faults.refusal(
-                self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
+        refused = self.queue.namespace.fault_refusal(
+            self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
+        )
+        if refused is None and operation.receives:
+            refused = lifecycle.refusal_to_receive(self.queue.description, self.mailbox.kind)
+        if refused is None and operation.main_only and self.mailbox.kind is not MailboxKind.MAIN:
+            refused = AmqpError(
+                "amqp:not-allowed",
+                f"nothing can be sent to a dead-letter queue of {self.queue.name!r}",
             )
-            if refused is not None:
-                return refused
-        if operation in management.GIVES_OUT and (
-            refused := lifecycle.refusal_to_receive(self.queue.description, self.mailbox.kind)
-        ):
-            return refused
-        return management.refusal_of_kind(operation, self.mailbox.kind, self.queue.name)
+        return refused
 
     def _holds(self, session: Session) -> bool:
         holder = session.holder

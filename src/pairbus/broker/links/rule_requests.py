@@ -1,7 +1,7 @@
-"""Rules over AMQP: the operations of a subscription's `$management` that change what it takes.
+"""Rules over AMQP: the operations of a subscription's `$management` that list and change its rules.
 
-The Python SDK does this over HTTP; .NET, Java, Go and Node have a rule manager that comes here.
-Filters and actions are read from maps and written as described lists, each kind with a number.
+The Python SDK does this over HTTP; the rule managers of .NET, Java, Go and Node come here. Filters
+and actions are read from maps and written as described lists, each kind with a code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
-from pairbus.broker.links.management_body import Context, Refused, Reply, integer, text, wrong
-from pairbus.broker.links.request_codec import Answer, no_entity, refusal
+from pairbus.broker.links.management import (
+    Context,
+    ManagementOperation,
+    Refused,
+    SendReply,
+    integer,
+    reply_when_durable,
+    text,
+    wrong,
+)
+from pairbus.broker.links.request_codec import Reply, no_entity
 from pairbus.broker.messages.topic import Subscription
 from pairbus.broker.rules import (
     CorrelationFilter,
@@ -35,7 +45,7 @@ _FALSE_FILTER: Final = 0x1370000008
 _CORRELATION_FILTER: Final = 0x1370000009
 _COMPATIBILITY_LEVEL: Final = 20
 
-# the key in a request's map -> the field of CorrelationFilter, in the order of the answer's list
+# Key in a request's map -> field of CorrelationFilter, in the order of the reply's list.
 _CORRELATION: Final = {
     "correlation-id": "correlation_id",
     "message-id": "message_id",
@@ -48,7 +58,7 @@ _CORRELATION: Final = {
 }
 
 
-def add_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def add_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     subscription = _subscription(context)
     name = text(body, "rule-name")
     described = body.get("rule-description")
@@ -70,25 +80,25 @@ def add_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
                 f"{subscription.description} has a rule {name!r} already",
             )
         )
-    _store(subscription, (*subscription.description.rules, rule), reply)
+    _store(context, subscription, (*subscription.description.rules, rule), reply)
 
 
-def remove_rule(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def remove_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     subscription = _subscription(context)
     name = text(body, "rule-name")
     rule = _find(subscription, name)
     if rule is None:
         raise Refused(no_entity(subscription.namespace.name, f"{subscription.name}/Rules/{name}"))
     rules = tuple(other for other in subscription.description.rules if other is not rule)
-    _store(subscription, rules, reply)
+    _store(context, subscription, rules, reply)
 
 
-def enumerate_rules(context: Context, body: dict[str, Any], reply: Reply) -> None:
+def enumerate_rules(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     subscription = _subscription(context)
     skip, top = integer(body, "skip"), integer(body, "top", least=1)
     page = subscription.description.rules[skip : skip + top]
     found = [{"rule-description": _described(rule)} for rule in page]
-    reply(Answer(200, body={"rules": found}) if found else Answer(204, "No Content"))
+    reply(Reply(200, body={"rules": found}) if found else Reply(204, "No Content"))
 
 
 def _subscription(context: Context) -> Subscription:
@@ -102,18 +112,17 @@ def _find(subscription: Subscription, name: str) -> RuleDescription | None:
     return next((rule for rule in rules if rule.name.lower() == name.lower()), None)
 
 
-def _store(subscription: Subscription, rules: tuple[RuleDescription, ...], reply: Reply) -> None:
-    namespace = subscription.namespace
+def _store(
+    context: Context,
+    subscription: Subscription,
+    rules: tuple[RuleDescription, ...],
+    reply: SendReply,
+) -> None:
     try:
-        namespace.update(subscription, replace(subscription.description, rules=rules))
+        subscription.namespace.update(subscription, replace(subscription.description, rules=rules))
     except ConfigError as error:
         raise Refused(AmqpError("amqp:not-allowed", str(error))) from error
-
-    def done(error: Exception | None) -> None:
-        failed = AmqpError("amqp:internal-error", f"the rule cannot be stored: {error}")
-        reply(refusal(failed) if error else Answer(200))
-
-    namespace.committer.when_durable(done)
+    reply_when_durable(context, reply, "the rule")
 
 
 # reading
@@ -179,3 +188,14 @@ def _described_filter(filter_: Filter) -> Described:
             fields = [getattr(filter_, name) for name in _CORRELATION.values()]
             properties = {name: wire(value) for name, value in filter_.properties.items()}
             return Described(ULong(_CORRELATION_FILTER), [*fields, properties])
+
+
+def _manage(function: Callable[[Context, dict[str, Any], SendReply], None]) -> ManagementOperation:
+    return ManagementOperation(function=function, right=Right.MANAGE, billed_as="manage")
+
+
+OPERATIONS: Final = {
+    "com.microsoft:add-rule": _manage(add_rule),
+    "com.microsoft:remove-rule": _manage(remove_rule),
+    "com.microsoft:enumerate-rules": _manage(enumerate_rules),
+}

@@ -1,8 +1,9 @@
 """Who may do what: shared access signatures, PLAIN passwords and bearer tokens, made into grants.
 
-Pure: policies, the audience and `now` (UTC epoch seconds) are handed in, a Grant comes out or
-TokenRefused is raised with a reason that may be told to the client. The reason never holds a key or
-a signature. Which link or request needs which right is decided by the caller.
+Pure: the caller passes policies, audience and `now` (UTC epoch seconds), and gets a Grant or a
+TokenRefused with a reason that may be shown to the client. The reason never holds a key or a
+signature. The caller decides which link or request needs which right. `Credentials` holds the
+grants of one connection.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import hmac
 import ipaddress
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.links.paths import Path
 from pairbus.errors import BrokerError
 
 _SAS_PREFIX: Final = "SharedAccessSignature "
@@ -36,7 +38,7 @@ NEVER: Final = float("inf")
 
 
 class TokenRefused(BrokerError):
-    """The token proves nothing; `reason` is fit to be shown to the one who sent it."""
+    """The token is not valid. `reason` may be shown to the client that sent it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -45,7 +47,7 @@ class TokenRefused(BrokerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a checked token allows, and where, and until when."""
+    """What a verified token allows, where, and until when."""
 
     policy_name: str
     rights: frozenset[Right]
@@ -64,6 +66,35 @@ class Grant:
         return now >= self.expires_at
 
 
+class Credentials:
+    """What the tokens of one connection allow.
+
+    Tokens come over `$cbs`, one for each entity that the client uses, and are renewed there. A
+    password (SASL PLAIN) is valid for the whole namespace.
+    """
+
+    def __init__(self) -> None:
+        self._grants: dict[str, Grant] = {}
+        self._identity: Grant | None = None
+
+    def verify_plain(self, user: str, password: str, policies: Iterable[Policy]) -> None:
+        """Raises TokenRefused."""
+        self._identity = verify_plain(user, password, policies)
+
+    def add(self, path: Path, grant: Grant) -> None:
+        """The newest token for a path counts."""
+        self._grants[str(path).lower()] = grant
+
+    def allow(self, path: Path, right: Right, *, now_ms: int) -> bool:
+        grants = [*self._grants.values(), *([self._identity] if self._identity else [])]
+        return any(
+            grant.allows(right)
+            and grant.covers(str(path))
+            and not grant.is_expired(now=now_ms / 1000)
+            for grant in grants
+        )
+
+
 def verify(
     token: str,
     policies: Iterable[Policy],
@@ -72,14 +103,16 @@ def verify(
     now: float,
     accepts_bearer: bool = False,
 ) -> Grant:
-    """Check a token as it came by `$cbs` or in an Authorization header, whatever its label said.
+    """Check a token that came by `$cbs` or in an Authorization header, whatever its label says.
 
     The SDKs label SAS tokens "jwt" and send them as "Bearer", so the content decides. `audience`
     is what the token is presented for; the token must cover it. With `accepts_bearer`, any other
-    token is taken for one of Azure's identity service and is *not* checked: for local use only.
+    token counts as one of Azure's identity service and is *not* checked: for local use only.
     """
     if len(token) > _TOKEN_LENGTH_MAX:
-        raise TokenRefused(f"the token has {len(token)} characters; at most {_TOKEN_LENGTH_MAX}")
+        raise TokenRefused(
+            f"the token has {len(token)} characters, but at most {_TOKEN_LENGTH_MAX} are allowed"
+        )
     if token[: len(_BEARER_PREFIX)].lower() == _BEARER_PREFIX.lower():
         token = token[len(_BEARER_PREFIX) :].lstrip()
     if token.startswith(_SAS_PREFIX):
@@ -87,13 +120,37 @@ def verify(
     if accepts_bearer and token:
         return _unchecked_bearer(token, now=now)
     raise TokenRefused(
-        "this is not a shared access signature, and this broker cannot check bearer tokens (JWT): "
-        "use a connection string with a SharedAccessKey"
+        "the token is not a shared access signature, and this broker cannot check bearer tokens "
+        "(JWT): use a connection string with a SharedAccessKey"
     )
 
 
+def grant(
+    token: str,
+    *,
+    shared: Sequence[Policy],
+    own: Sequence[Policy],
+    entity: str,
+    audience: str,
+    now: float,
+    accepts_bearer: bool,
+) -> Grant:
+    """By a key of the namespace (`shared`), else by one of the entity (`own`).
+
+    A key of the entity opens that entity and nothing else, whatever scope its token claims.
+    """
+    try:
+        return verify(token, shared, audience=audience, now=now, accepts_bearer=accepts_bearer)
+    except TokenRefused:
+        if not own:
+            raise
+    # The shared policies fail here again; they are listed so that the reason names the right key.
+    found = verify(token, [*own, *shared], audience=audience, now=now)
+    return replace(found, scope=entity.lower())
+
+
 def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:
-    """SASL PLAIN: the user is a policy's name, the password its key; it holds for the namespace."""
+    """SASL PLAIN: the user is a policy's name, the password its key. Valid for the namespace."""
     policy = _policy(user, policies)
     if not _is_one_of(password, policy.keys):
         raise TokenRefused(f"the password is not the key of policy {policy.name!r}")
@@ -101,7 +158,7 @@ def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:
 
 
 def make_token(policy: Policy, *, audience: str, expires_at: float) -> str:
-    """A signature as the SDKs make it: percent-encoded audience, signed in its encoded form."""
+    """A token as the SDKs make it: percent-encoded audience, signed in its encoded form."""
     resource = quote(audience, safe="")
     expiry = str(int(expires_at))
     signature = quote(_sign(policy.key, resource, expiry), safe="")
@@ -142,7 +199,7 @@ def _verify_signature(
 
 
 def _is_one_of(given: str, right: Iterable[str]) -> bool:
-    """In the same time whatever differs, and where."""
+    """Compares all of them, so that the time does not tell which one differs, or where."""
     return any([hmac.compare_digest(given.encode(), one.encode()) for one in right])
 
 
@@ -188,7 +245,7 @@ def _sign(key: str, resource: str, expiry: str) -> str:
 
 
 def _covered_scope(resource: str, audience: str) -> str:
-    """The path that the token is good for, once it is sure that the audience lies in it.
+    """The path that the token is valid for, after checking that the audience lies in it.
 
     The scope comes from the signed resource alone, because the client chooses the audience. A
     resource without a scheme is refused: whether `a.b/c` starts with a host or with an entity
@@ -206,7 +263,7 @@ def _covered_scope(resource: str, audience: str) -> str:
 
 
 def _host_and_path(address: str) -> tuple[str, str]:
-    """The port is left out: clients of one namespace write it or not as they please."""
+    """Without the port: some clients of one namespace write it and others do not."""
     match = _SCHEME.match(address)
     if match is None:
         return "", normalise_path(address)
