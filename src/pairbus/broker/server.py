@@ -175,7 +175,7 @@ class Server:
             port=sockets[0].getsockname()[1],
             policies=tuple(options.policies),
             is_tls_only=self._is_tls_only,
-            own_faults=Faults(namespace),
+            own_faults=Faults(namespace.faults),
             own_meter=namespace.meter,
         )
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from pairbus.broker import Broker
 from pairbus.broker.faults import (
     KINDS,
     CannotContact,
@@ -31,10 +32,10 @@ from pairbus.broker.faults import (
     Unreachable,
 )
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
-from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json, to_json
+from pairbus.broker.faults.fault_json import from_json, running_to_json, script_from_json, to_json
 from pairbus.broker.faults.faulty_transport import DelayLine
 from pairbus.broker.faults.handle import Faults
-from pairbus.broker.faults.schedule import ENTRIES_MAX, Timeline
+from pairbus.broker.faults.schedule import FAULTS_MAX, FaultSchedule
 from pairbus.errors import BrokerError, ConfigError
 from tests.broker.world import encoded
 
@@ -63,10 +64,10 @@ EXAMPLES = [
 
 def active(*faults, seed=1):
     """All of them at once."""
-    timeline = Timeline(Random(seed))
-    timeline.plan([(0.0, fault) for fault in faults], seed=seed, now=0.0)
-    timeline.pass_time(now=0.0)
-    return ActiveFaults(timeline.active)
+    schedule = FaultSchedule(Random(seed))
+    schedule.plan([(0.0, fault) for fault in faults], seed=seed, now=0.0)
+    schedule.pass_time(now=0.0)
+    return ActiveFaults(schedule.active)
 
 
 def refusals(faults, count, *operations, seed=1, entity="orders"):
@@ -116,11 +117,11 @@ def test_every_field_has_a_check(kind):
         (lambda: Error(condition=""), "condition is ''"),
         (lambda: Error(times=0), "times is 0, but must be a whole number from 1"),
         (lambda: Error(probability=-0.1), "probability is -0.1"),
-        (lambda: Slow(), "slow: give latency_seconds, bytes_per_second, or both"),
+        (lambda: Slow(), "slow: set latency_seconds, bytes_per_second, or both"),
         (lambda: Slow(bytes_per_second=0), "bytes_per_second is 0"),
         (lambda: Restart(seconds=None), "restart: seconds is None"),
-        (lambda: ClockJump(), "clock_jump: give offset_seconds"),
-        (lambda: DiskFull("orders"), "disk_full concerns the whole namespace"),
+        (lambda: ClockJump(), "clock_jump: set offset_seconds"),
+        (lambda: DiskFull("orders"), "disk_full hits the whole namespace"),
         (lambda: ClockJump("orders", offset_seconds=1), "leave out the entity 'orders'"),
     ],
 )
@@ -174,75 +175,74 @@ def test_a_script_is_read_from_json():
     assert script_from_json(script) == [(0.0, Hang(seconds=5)), (2.5, DiskFull())]
 
 
-# timeline
+# schedule
 
 
 def test_a_fault_is_found_by_its_number_until_it_is_over():
-    timeline = Timeline(Random(1))
-    [entry] = timeline.plan([(0, Hang())], seed=None, now=0.0)
+    schedule = FaultSchedule(Random(1))
+    [entry] = schedule.plan([(0, Hang())], seed=None, now=0.0)
 
-    assert timeline.find(entry.id) is entry
-    timeline.end(entry)
-    assert timeline.find(entry.id) is None
+    assert schedule.find(entry.id) is entry
+    schedule.end(entry)
+    assert schedule.find(entry.id) is None
 
 
 def test_faults_start_and_end_at_their_times():
-    timeline = Timeline(Random(1))
-    timeline.plan([(0, Hang(seconds=5)), (3, DiskFull())], seed=None, now=100.0)
-    hang, full = timeline.entries
+    schedule = FaultSchedule(Random(1))
+    schedule.plan([(0, Hang(seconds=5)), (3, DiskFull())], seed=None, now=100.0)
+    hang, full = schedule.faults
 
-    assert timeline.pass_time(now=100.0) == ([hang], [])
-    assert (hang.state, full.state, timeline.next_at) == ("active", "planned", 103.0)
-    assert timeline.pass_time(now=103.0) == ([full], [])
-    assert timeline.active == [hang, full]
-    assert timeline.next_at == 105.0
-    assert timeline.pass_time(now=105.0) == ([], [hang])
-    assert (hang.state, timeline.entries, timeline.next_at) == ("over", [full], None)
+    assert schedule.pass_time(now=100.0) == ([hang], [])
+    assert (hang.state, full.state, schedule.next_at) == ("active", "planned", 103.0)
+    assert schedule.pass_time(now=103.0) == ([full], [])
+    assert schedule.active == [hang, full]
+    assert schedule.next_at == 105.0
+    assert schedule.pass_time(now=105.0) == ([], [hang])
+    assert (hang.state, schedule.faults, schedule.next_at) == ("over", [full], None)
 
 
 def test_a_fault_that_was_slept_through_still_started():
-    timeline = Timeline(Random(1))
-    [entry] = timeline.plan([(1, Restart(seconds=2))], seed=None, now=0.0)
+    schedule = FaultSchedule(Random(1))
+    [entry] = schedule.plan([(1, Restart(seconds=2))], seed=None, now=0.0)
 
-    assert timeline.pass_time(now=10.0) == ([entry], [entry])
+    assert schedule.pass_time(now=10.0) == ([entry], [entry])
     assert entry.state == "over"
 
 
-def test_a_fault_for_so_many_times_is_over_with_the_last():
-    timeline = Timeline(Random(1))
-    [entry] = timeline.plan([(0, CutAfterAccept(times=2))], seed=None, now=0.0)
-    timeline.pass_time(now=0.0)
+def test_a_fault_with_a_limit_of_hits_is_over_with_the_last():
     spent = []
-    entry.when_spent = lambda: spent.append(entry.hits)
+    schedule = FaultSchedule(Random(1), when_spent=lambda: spent.append(entry.hits))
+    [entry] = schedule.plan([(0, CutAfterAccept(times=2))], seed=None, now=0.0)
+    schedule.pass_time(now=0.0)
     those = ActiveFaults([entry])
 
     assert [those.cuts_after_accept("a") for _ in range(4)] == [True, True, False, False]
     assert spent == [2]
-    assert timeline.pass_time(now=0.0) == ([], [entry])
+    assert schedule.pass_time(now=0.0) == ([], [entry])
 
 
-def test_there_are_only_so_many_faults():
-    timeline = Timeline(Random(1))
-    timeline.plan([(0, Hang())] * ENTRIES_MAX, seed=None, now=0.0)
+def test_the_number_of_faults_is_limited():
+    schedule = FaultSchedule(Random(1))
+    schedule.plan([(0, Hang())] * FAULTS_MAX, seed=None, now=0.0)
 
     with pytest.raises(ConfigError, match="1000 faults are planned or active, and 1 more would"):
-        timeline.plan([(0, Hang())], seed=None, now=0.0)
+        schedule.plan([(0, Hang())], seed=None, now=0.0)
 
 
 @pytest.mark.parametrize("at", [-1, float("nan"), 10**9])
 def test_a_script_within_reason(at):
-    timeline = Timeline(Random(1))
+    schedule = FaultSchedule(Random(1))
 
-    with pytest.raises(ConfigError, match=r"hang is to start at .* from 0 to 2592000"):
-        timeline.plan([(0, Hang()), (at, Hang())], seed=None, now=0.0)
-    assert timeline.entries == []
+    with pytest.raises(ConfigError, match=r"hang starts at .* from 0 to 2592000"):
+        schedule.plan([(0, Hang()), (at, Hang())], seed=None, now=0.0)
+    assert schedule.faults == []
 
 
 def test_a_listed_fault_says_all_that_is_needed_to_do_it_again():
-    timeline = Timeline(Random(1))
-    [entry] = timeline.plan([(60, Throttle("Orders", seconds=30))], seed=7, now=0.0)
+    schedule = FaultSchedule(Random(1))
+    [entry] = schedule.plan([(60, Throttle("Orders", seconds=30))], seed=7, now=0.0)
 
-    assert entry_to_json(entry) == {
+    assert running_to_json(entry) == {
         "id": 1,
         "kind": "throttle",
         "entity": "Orders",
@@ -488,7 +488,7 @@ def test_a_timed_fault_ends_by_the_clock(world, controller):
     assert entry.is_active
     assert 30 in world.loop.delays
     world.pass_time(0.1)
-    assert (entry.state, world.namespace.active_faults, controller.entries) == ("over", None, [])
+    assert (entry.state, world.namespace.active_faults, controller.faults) == ("over", None, [])
 
 
 def test_a_script_goes_by_the_clock(world, controller):
@@ -610,20 +610,19 @@ def test_a_namespace_closes_in_the_middle_of_a_fault(world, controller):
     assert len(world.sequences()) == 1
 
 
-# the faults
+# broker.faults
 
 
-def test_the_desk_of_a_stopped_broker_says_so(world):
-    faults = Faults(world.namespace)
-    entry_of = faults._controller.start(Hang())
-    assert entry_of.is_active
-    world.loop.close()
-    try:
-        with pytest.raises(BrokerError, match="the broker is not running"):
-            faults.all()
-    finally:
-        world._vanish()
-        world.open()
+def test_the_faults_of_a_stopped_broker_cannot_be_listed():
+    with Broker() as broker:
+        faults = broker.faults
+        running = faults.hang()
+        assert running.is_active
+
+    assert running.state == "over"
+    running.clear()  # nothing is left to clear
+    with pytest.raises(BrokerError, match="the broker is not running"):
+        faults.all()
 
 
 def test_the_error_of_a_full_disk_is_sqlites(world, controller):

@@ -5,7 +5,7 @@ hit; these are pure. `controller` applies them to a namespace, `faulty_transport
 `handle` is `broker.faults`.
 """
 
-from pairbus.broker.faults.handle import Faults, RunningFault, Script
+from pairbus.broker.faults.handle import Faults, FaultScript
 from pairbus.broker.faults.kinds import (
     KINDS,
     CannotContact,
@@ -29,11 +29,12 @@ from pairbus.broker.faults.kinds import (
     Throttle,
     Unreachable,
 )
+from pairbus.broker.faults.schedule import RunningFault
 
 __all__ = [
     "Faults",
     "RunningFault",
-    "Script",
+    "FaultScript",
     "Fault",
     "KINDS",
     "Operation",

@@ -1,7 +1,7 @@
-"""What the active faults do to a client: asked at every turn while there are any, and only then.
+"""What the active faults do to a client. Asked for every request while there are any.
 
-Pure decisions: from the list of active faults, what the client wants, and the dice of each fault.
-Nothing is done here; connections, links, the disk and the port are told what to do and do it.
+Pure decisions from the list of active faults, what the client asks for, and the dice of each fault.
+Nothing happens here: connections, links, the disk and the port act on the answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pairbus.broker.faults.kinds import (
     Throttle,
     Unreachable,
 )
-from pairbus.broker.faults.schedule import Entry
+from pairbus.broker.faults.schedule import RunningFault
 
 _SERVER_BUSY: Final = "com.microsoft:server-busy"
 _DETACH_FORCED: Final = "amqp:link:detach-forced"
@@ -46,70 +46,70 @@ F = TypeVar("F", bound=Fault)
 
 
 class Silence(Enum):
-    """How nothing is answered."""
+    """Why a client gets no answer."""
 
     DROP = auto()
-    """What is said is lost."""
+    """What it sends is lost."""
     HANG = auto()
-    """What is said waits."""
+    """What it sends waits."""
 
 
 class ActiveFaults:
-    """The faults that are active. A new one is made at each change."""
+    """The faults that are active. Each change makes a new one."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = tuple(entries)
+    def __init__(self, faults: Sequence[RunningFault]) -> None:
+        self._faults = tuple(faults)
 
     # requests
 
     def refusal(self, entity: str, *operations: Operation) -> AmqpError | None:
-        """Of one request, which may count as several operations. Throws the dice."""
-        for entry in self._entries:
-            fault = entry.fault
+        """The error of one request, which may count as several operations. Throws the dice."""
+        for running in self._faults:
+            fault = running.fault
             if isinstance(fault, Throttle):
-                error = AmqpError(_SERVER_BUSY, f"the server is busy: wait a bit ({_by(entry)})")
+                error = AmqpError(_SERVER_BUSY, f"the server is busy: wait a bit ({_by(running)})")
                 is_meant, probability = _meets(fault.on, operations), 1 - fault.rate
             elif isinstance(fault, Error):
-                error = AmqpError(fault.condition, f"{fault.description} ({_by(entry)})")
+                error = AmqpError(fault.condition, f"{fault.description} ({_by(running)})")
                 is_meant, probability = _meets(fault.on, operations), fault.probability
             elif isinstance(fault, CannotSend | CannotReceive | CannotManage):
                 operation = _CANNOT[type(fault)]
-                error = AmqpError(fault.condition, f"cannot {operation} ({_by(entry)})")
+                error = AmqpError(fault.condition, f"cannot {operation} ({_by(running)})")
                 is_meant, probability = operation in operations, 1.0
             else:
                 continue
-            if is_meant and entry.covers(entity) and entry.strikes(probability):
+            if is_meant and running.covers(entity) and running.strikes(probability):
                 return error
         return None
 
     def refusal_of_link(self, entity: str, *, receives: bool) -> AmqpError | None:
-        """Why there may be no link to the entity, not even one that is there already."""
-        for entry in self._entries:
-            fault = entry.fault
+        """The error that closes, or refuses, every link to the entity."""
+        for running in self._faults:
+            fault = running.fault
             if isinstance(fault, CannotReceive):
-                if receives and entry.covers(entity):
-                    entry.hits += 1
-                    return AmqpError(fault.condition, f"cannot receive ({_by(entry)})")
-            elif entry.scope is not None and _closes(fault) and entry.covers(entity):
-                entry.hits += 1
-                return AmqpError(_DETACH_FORCED, f"{entity!r} cannot be reached ({_by(entry)})")
+                if receives and running.covers(entity):
+                    running.hits += 1
+                    return AmqpError(fault.condition, f"cannot receive ({_by(running)})")
+            elif running.scope is not None and _closes(fault) and running.covers(entity):
+                running.hits += 1
+                return AmqpError(_DETACH_FORCED, f"{entity!r} cannot be reached ({_by(running)})")
         return None
 
     @property
     def is_cut_off(self) -> bool:
-        """Whoever speaks loses the connection."""
+        """A client that sends anything loses its connection."""
         return any(self._of(CannotContact, None))
 
     @property
     def is_refusing(self) -> bool:
         """The port is closed."""
         return any(
-            entry.scope is None and _closes(entry.fault)
-            for entry in self._entries
-            if not isinstance(entry.fault, CannotContact)
+            running.scope is None and _closes(running.fault)
+            for running in self._faults
+            if not isinstance(running.fault, CannotContact)
         )
 
-    # bytes: of the whole namespace if the entity is None, else of what that entity is told
+    # bytes: of the whole namespace if the entity is None, else of that entity
 
     def silence(self, entity: str | None) -> Silence | None:
         for _, fault in self._of(Unreachable, entity):
@@ -122,13 +122,13 @@ class ActiveFaults:
 
     def latency_seconds(self, entity: str | None) -> float:
         return sum(
-            entry.draw_seconds(fault.latency_seconds, fault.distribution)
-            for entry, fault in self._of(Slow, entity)
+            running.draw_seconds(fault.latency_seconds, fault.distribution)
+            for running, fault in self._of(Slow, entity)
             if fault.latency_seconds
         )
 
     def transmission_seconds(self, entity: str | None, size_bytes: int) -> float:
-        """How long so many bytes take on the line."""
+        """How long the bytes take at the limited bandwidth."""
         rates = [
             fault.bytes_per_second
             for _, fault in self._of(Slow, entity)
@@ -139,22 +139,23 @@ class ActiveFaults:
     # messages
 
     def visible_at_ms(self, entity: str, *, now_ms: int) -> int | None:
-        """When a message that is sent now may be seen; None: now."""
+        """When a message that is sent now becomes visible. None: at once."""
         delays = []
-        for entry, fault in self._of_any(DelayedVisibility, entity):
-            entry.hits += 1
+        for running, fault in self._of_any(DelayedVisibility, entity):
+            running.hits += 1
             delays.append(fault.delay_seconds)
         return now_ms + int(max(delays) * 1000) if delays else None
 
     def cuts_after_accept(self, entity: str) -> bool:
         return any(
-            entry.strikes(fault.probability)
-            for entry, fault in self._of_any(CutAfterAccept, entity)
+            running.strikes(fault.probability)
+            for running, fault in self._of_any(CutAfterAccept, entity)
         )
 
     def cuts_in_transfer(self, entity: str) -> bool:
         return any(
-            entry.strikes(fault.probability) for entry, fault in self._of_any(CutInTransfer, entity)
+            running.strikes(fault.probability)
+            for running, fault in self._of_any(CutInTransfer, entity)
         )
 
     # the namespace
@@ -164,15 +165,15 @@ class ActiveFaults:
         return any(self._of(DiskFull, None)) or any(self._of(SlowDisk, None))
 
     def is_disk_full(self) -> bool:
-        full = [entry for entry, _ in self._of(DiskFull, None)]
-        for entry in full:
-            entry.hits += 1
+        full = [running for running, _ in self._of(DiskFull, None)]
+        for running in full:
+            running.hits += 1
         return bool(full)
 
     def commit_seconds(self) -> float:
         return sum(
-            entry.draw_seconds(fault.latency_seconds, fault.distribution)
-            for entry, fault in self._of(SlowDisk, None)
+            running.draw_seconds(fault.latency_seconds, fault.distribution)
+            for running, fault in self._of(SlowDisk, None)
         )
 
     @property
@@ -181,27 +182,27 @@ class ActiveFaults:
 
     # which
 
-    def _of(self, kind: type[F], entity: str | None) -> Iterator[tuple[Entry, F]]:
-        """Those of the namespace alone, or those of the entity alone."""
-        for entry in self._entries:
-            fault = entry.fault
+    def _of(self, kind: type[F], entity: str | None) -> Iterator[tuple[RunningFault, F]]:
+        """Those of the namespace (None), or those of this entity alone."""
+        for running in self._faults:
+            fault = running.fault
             if (
                 isinstance(fault, kind)
-                and (entry.scope is None) is (entity is None)
-                and (entity is None or entry.covers(entity))
+                and (running.scope is None) is (entity is None)
+                and (entity is None or running.covers(entity))
             ):
-                yield entry, fault
+                yield running, fault
 
-    def _of_any(self, kind: type[F], entity: str) -> Iterator[tuple[Entry, F]]:
-        """Those of the entity and those of the namespace."""
-        for entry in self._entries:
-            fault = entry.fault
-            if isinstance(fault, kind) and entry.covers(entity):
-                yield entry, fault
+    def _of_any(self, kind: type[F], entity: str) -> Iterator[tuple[RunningFault, F]]:
+        """Those of the entity, and those of the whole namespace."""
+        for running in self._faults:
+            fault = running.fault
+            if isinstance(fault, kind) and running.covers(entity):
+                yield running, fault
 
 
 def _closes(fault: Fault) -> bool:
-    """It allows no link or connection to what it is for."""
+    """Whether the fault allows no link or connection."""
     return isinstance(fault, Restart | CannotContact) or (
         isinstance(fault, Unreachable) and fault.mode is Mode.REFUSE
     )
@@ -211,6 +212,6 @@ def _meets(some: Sequence[Operation], others: Sequence[Operation]) -> bool:
     return any(operation in others for operation in some)
 
 
-def _by(entry: Entry) -> str:
-    """In every error that we make up: whoever reads a log must see that it was asked for."""
-    return f"fault {entry.id} on demand: {entry.fault.kind}"
+def _by(running: RunningFault) -> str:
+    """Part of every error made up here: a log must show that the fault was asked for."""
+    return f"fault {running.id} on demand: {running.fault.kind}"

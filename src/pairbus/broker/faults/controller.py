@@ -10,101 +10,133 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol, TypeVar
 
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.kinds import Fault, Mode, Restart, Unreachable
-from pairbus.broker.faults.schedule import Entry, Timeline
-
-if TYPE_CHECKING:
-    from pairbus.broker.namespace import Namespace
+from pairbus.broker.faults.schedule import FaultSchedule, RunningFault
+from pairbus.broker.storage.committer import Committer
+from pairbus.errors import BrokerError
 
 logger = logging.getLogger(__name__)
 
+_CALL_SECONDS: Final = 30.0
+
+T = TypeVar("T")
+
+
+class FaultyClient(Protocol):
+    """A connection, as far as the controller is concerned."""
+
+    def faults_changed(self) -> None: ...
+    def cut(self) -> None: ...
+    def shutdown(self) -> None: ...
+
+
+class FaultTarget(Protocol):
+    """A namespace, as far as the controller is concerned."""
+
+    name: str
+    clock: Callable[[], float]
+    loop: asyncio.AbstractEventLoop
+    committer: Committer
+    active_faults: ActiveFaults | None
+
+    @property
+    def connections(self) -> Collection[FaultyClient]: ...
+    def find(self, path: str) -> object | None: ...
+    def set_clock(self, clock: Callable[[], float]) -> None: ...
+    def run(self) -> None: ...
+
 
 class Port(Protocol):
-    """Where clients come in."""
+    """Where clients connect."""
 
     def refuse(self) -> None:
-        """Stop listening. The port stays ours."""
+        """Stop listening, but keep the port."""
 
     def admit(self) -> None:
         """Listen again."""
 
     def shut_down_all(self) -> None:
-        """Ask all who are in to leave; answers that are being written are finished."""
+        """Close all connections cleanly; answers that are being written are finished."""
 
 
 class FaultController:
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: FaultTarget) -> None:
         self.port: Port | None = None
         self._namespace = namespace
         self._clock = namespace.clock
         """The broker's: a jump of the namespace's clock ends no fault."""
-        self._timeline = Timeline(Random())
+        self._schedule = FaultSchedule(
+            Random(), when_spent=self._update_soon, clear=self.clear_from_any_thread
+        )
         self._offset_seconds = 0.0
-        self.has_moved_clock = False
-        """Since somebody last looked."""
+        self._has_moved_clock = False
+        """Since the last `call`."""
         self._is_refusing = False
-        self._disk: _Disk | None = None
+        self._disk: _FaultyDisk | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._changed = asyncio.Event()
 
     def now(self) -> float:
-        """By the broker's clock, whatever the namespace's says."""
+        """By the broker's clock, whatever the namespace's clock says."""
         return self._clock()
 
+    # on the loop
+
     @property
-    def entries(self) -> list[Entry]:
+    def faults(self) -> list[RunningFault]:
         """Planned and active."""
         self.update()
-        return self._timeline.entries
+        return self._schedule.faults
 
-    def find(self, number: int) -> Entry | None:
+    def find(self, number: int) -> RunningFault | None:
         self.update()
-        return self._timeline.find(number)
+        return self._schedule.find(number)
 
-    def start(self, fault: Fault) -> Entry:
+    def start(self, fault: Fault) -> RunningFault:
         return self.script([(0.0, fault)])[0]
 
     def script(
         self, faults: Sequence[tuple[float, Fault]], *, seed: int | None = None
-    ) -> list[Entry]:
-        planned = self._timeline.plan(faults, seed=seed, now=self._clock())
-        for entry in planned:
-            entry.when_spent = self._update_soon
-            if entry.fault.entity is not None and not self._namespace.find(entry.fault.entity):
+    ) -> list[RunningFault]:
+        planned = self._schedule.plan(faults, seed=seed, now=self._clock())
+        for running in planned:
+            entity = running.fault.entity
+            if entity is not None and not self._namespace.find(entity):
                 logger.warning(
                     "%s: fault %d (%s) is for %r, which does not exist",
-                    self._namespace.name, entry.id, entry.fault.kind, entry.fault.entity,
+                    self._namespace.name, running.id, running.fault.kind, entity,
                 )  # fmt: skip
         self.update()
         return planned
 
-    def clear(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._timeline.end(entry)
+    def clear(self, faults: Sequence[RunningFault]) -> None:
+        for fault in faults:
+            self._schedule.end(fault)
         self._apply()
 
     def update(self) -> None:
-        """Time has passed."""
+        """Start and end what is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._is_closed:
             return
-        started, ended = self._timeline.pass_time(now=self._clock())
-        for entry in (*started, *ended):
+        started, ended = self._schedule.pass_time(now=self._clock())
+        for fault in (*started, *ended):
             logger.info("%s: fault %d is %s: %s",
-                        self._namespace.name, entry.id, entry.state, entry.fault)  # fmt: skip
+                        self._namespace.name, fault.id, fault.state, fault.fault)  # fmt: skip
         if started or ended:
             self._apply()
-        for entry in started:
-            self._begin(entry)
-        next_at = self._timeline.next_at
+        for fault in started:
+            self._begin(fault)
+        next_at = self._schedule.next_at
         if next_at is not None:
             delay = max(next_at - self._clock(), 0.0)
             self._timer = self._namespace.loop.call_later(delay, self.update)
@@ -117,21 +149,57 @@ class FaultController:
         await self._changed.wait()
 
     def close(self) -> None:
-        """The namespace stops: nothing is in effect any more, and nothing is put back."""
+        """The namespace stops: no fault is in effect any more, and port and clock stay as is."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for entry in self._timeline.entries:
-            self._timeline.end(entry)
+        for fault in self._schedule.faults:
+            self._schedule.end(fault)
         self._namespace.active_faults = None
         self._set_disk(None)
         self._changed.set()
+
+    # from any thread
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call the function on the loop; return when what it changed is in effect."""
+        loop = self._namespace.loop
+        try:
+            if asyncio.get_running_loop() is loop:
+                return function()
+        except RuntimeError:
+            pass  # the caller has no loop
+        outcome: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                outcome.set_exception(error)
+                return
+            if self._has_moved_clock:
+                # Return only when what follows from the new time is on the disk.
+                self._has_moved_clock = False
+                self._namespace.committer.when_durable(lambda _: outcome.set_result(result))
+            else:
+                outcome.set_result(result)
+
+        try:
+            loop.call_soon_threadsafe(call)
+        except RuntimeError as error:
+            raise BrokerError("the broker is not running: it has no faults") from error
+        return outcome.result(_CALL_SECONDS)
+
+    def clear_from_any_thread(self, *faults: RunningFault) -> None:
+        """All at once. Does nothing if the broker has stopped."""
+        if not self._namespace.loop.is_closed():
+            self.call(lambda: self.clear([fault for fault in faults if fault.state != "over"]))
 
     # effects
 
     def _apply(self) -> None:
         namespace = self._namespace
-        active = self._timeline.active
+        active = self._schedule.active
         faults = ActiveFaults(active) if active else None
         namespace.active_faults = faults
         self._set_disk(faults)
@@ -143,10 +211,10 @@ class FaultController:
         self._changed = asyncio.Event()
         namespace.loop.call_soon(namespace.run)
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, running: RunningFault) -> None:
         """What happens once, when a fault of the whole namespace starts."""
-        fault = entry.fault
-        if entry.scope is not None:
+        fault = running.fault
+        if running.scope is not None:
             return
         if isinstance(fault, Unreachable) and fault.mode is Mode.REFUSE:
             for connection in list(self._namespace.connections):
@@ -172,18 +240,17 @@ class FaultController:
         if offset_seconds == self._offset_seconds:
             return
         self._offset_seconds = offset_seconds
-        self.has_moved_clock = True
+        self._has_moved_clock = True
         self._namespace.set_clock(_shifted(self._clock, offset_seconds))
 
     def _set_disk(self, faults: ActiveFaults | None) -> None:
         if self._disk is not None:
             self._disk.over.set()
-        has_disk_faults = faults is not None and faults.has_disk_faults
-        self._disk = _Disk(faults) if faults is not None and has_disk_faults else None
+        self._disk = None if faults is None or not faults.has_disk_faults else _FaultyDisk(faults)
         self._namespace.committer.before_commit = self._disk
 
 
-class _Disk:
+class _FaultyDisk:
     """Called on the committer's thread before each commit."""
 
     def __init__(self, faults: ActiveFaults) -> None:

@@ -1,7 +1,7 @@
-"""Faults as JSON, both ways: what `/$faults` takes and what it lists.
+"""Faults as JSON, both ways: what `/$faults` accepts and what it lists.
 
-Pure. A fault is an object with its `kind` and its settings; a listed one also says its number, its
-state and its times. What cannot be read is refused with what would be right.
+Pure. A fault is an object with its `kind` and its settings. A listed one also has its number, its
+state and its times. Errors say what would be right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pairbus.broker.faults.kinds import KINDS, Fault
-from pairbus.broker.faults.schedule import Entry
+from pairbus.broker.faults.schedule import RunningFault
 from pairbus.errors import ConfigError
 
 _AT: Final = "at"
@@ -41,7 +41,7 @@ def from_json(value: object) -> Fault:
 
 
 def script_from_json(value: object) -> list[tuple[float, Fault]]:
-    """A list of faults, each with the second `at` which it starts. Raises ConfigError."""
+    """A list of faults, each with its start in seconds as `at`. Raises ConfigError."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ConfigError(f"a script is a JSON list of faults, not {_shown(value)}")
     entries: list[tuple[float, Fault]] = []
@@ -56,21 +56,21 @@ def script_from_json(value: object) -> list[tuple[float, Fault]]:
     return entries
 
 
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """As it is listed. Written with the seed that is used, so that it can be done again."""
+def running_to_json(running: RunningFault) -> dict[str, Any]:
+    """As it is listed. The seed is the one in use, so that a run can be repeated."""
     return {
-        "id": entry.id,
-        **to_json(entry.fault),
-        "seed": entry.seed,
-        "state": entry.state,
-        "starts_at": _utc(entry.starts_at),
-        "ends_at": None if entry.ends_at is None else _utc(entry.ends_at),
-        "hits": entry.hits,
+        "id": running.id,
+        **to_json(running.fault),
+        "seed": running.seed,
+        "state": running.state,
+        "starts_at": _utc(running.starts_at),
+        "ends_at": None if running.ends_at is None else _utc(running.ends_at),
+        "hits": running.hits,
     }
 
 
 def _plain(value: Any) -> Any:
-    """Members of an enumeration by their text."""
+    """Members of an enumeration as plain text."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, str) else value

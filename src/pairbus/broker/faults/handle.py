@@ -1,98 +1,32 @@
-"""`broker.faults`: faults asked for from any thread, and told as they are.
+"""`broker.faults`: starts, lists and clears the faults of a namespace, from any thread.
 
-Every call is done on the namespace's loop and returns when it is in effect. It goes around the
-port, so that a namespace that nobody can reach can still be mended.
+Every call runs on the namespace's loop and returns when it is in effect. It does not go through the
+port, so that you can clear a fault that nobody can reach over the network.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self
 
 from pairbus.broker.faults import kinds
-from pairbus.broker.faults.fault_json import entry_to_json
+from pairbus.broker.faults.controller import FaultController
+from pairbus.broker.faults.fault_json import running_to_json
 from pairbus.broker.faults.kinds import Fault
-from pairbus.broker.faults.schedule import Entry
-from pairbus.errors import BrokerError
-
-if TYPE_CHECKING:
-    from pairbus.broker.namespace import Namespace
-
-_CALL_SECONDS: Final = 30.0
+from pairbus.broker.faults.schedule import RunningFault
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
-class RunningFault:
-    """One that was asked for: planned, active or over. As a context manager, it ends with it."""
+class FaultScript:
+    """Faults that start at their times. As a context manager, all of them end with it."""
 
-    def __init__(self, owner: Faults, entry: Entry) -> None:
-        self._owner = owner
-        self._entry = entry
-
-    @property
-    def id(self) -> int:
-        return self._entry.id
-
-    @property
-    def fault(self) -> Fault:
-        return self._entry.fault
-
-    @property
-    def state(self) -> str:
-        """`planned`, `active` or `over`."""
-        return self._entry.state
-
-    @property
-    def is_active(self) -> bool:
-        return self._entry.is_active
-
-    @property
-    def hits(self) -> int:
-        """How often it has hit so far. (For a latency: how often one was thrown.)"""
-        return self._entry.hits
-
-    @property
-    def seed(self) -> int:
-        return self._entry.seed
-
-    @property
-    def starts_at(self) -> float:
-        """Epoch seconds of the broker's clock."""
-        return self._entry.starts_at
-
-    @property
-    def ends_at(self) -> float | None:
-        """Epoch seconds of the broker's clock; None: when it is cleared."""
-        return self._entry.ends_at
-
-    def clear(self) -> None:
-        """End it now. Does nothing if it is over, or the broker is."""
-        if self.state != "over":
-            self._owner._end([self._entry])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def __repr__(self) -> str:
-        return f"<{self.state} fault {self.id}: {self.fault}>"
-
-
-class Script:
-    """Faults on a timeline. As a context manager, all of them end with it."""
-
-    def __init__(self, owner: Faults, faults: Sequence[RunningFault]) -> None:
-        self._owner = owner
+    def __init__(self, controller: FaultController, faults: Sequence[RunningFault]) -> None:
+        self._controller = controller
         self.faults = tuple(faults)
 
     def clear(self) -> None:
-        self._owner._end([each._entry for each in self.faults])
+        self._controller.clear_from_any_thread(*self.faults)
 
     def __enter__(self) -> Self:
         return self
@@ -112,11 +46,10 @@ def _starter(
 
 
 class Faults:
-    """The faults of one namespace. Each method takes what the description of its name takes."""
+    """The faults of one namespace. There is a method for each kind, with its settings."""
 
-    def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
-        self._controller = namespace.faults
+    def __init__(self, controller: FaultController) -> None:
+        self._controller = controller
 
     unreachable = _starter(kinds.Unreachable)
     hang = _starter(kinds.Hang)
@@ -139,61 +72,33 @@ class Faults:
         return self.start(kinds.ClockJump(offset_seconds=offset_seconds, seconds=seconds))
 
     def start(self, fault: Fault) -> RunningFault:
-        return RunningFault(self, self._call(lambda: self._controller.start(fault)))
+        return self._controller.call(lambda: self._controller.start(fault))
 
-    def script(self, faults: Sequence[tuple[float, Fault]], *, seed: int | None = None) -> Script:
-        """Each fault starts so many seconds from now.
+    def script(
+        self, faults: Sequence[tuple[float, Fault]], *, seed: int | None = None
+    ) -> FaultScript:
+        """Each fault with the seconds from now at which it starts.
 
-        With a seed, those faults that bring none decide the same in each run of the script.
+        With a seed, the faults without a seed of their own decide the same in each run.
         """
-        entries = self._call(lambda: self._controller.script(faults, seed=seed))
-        return Script(self, [RunningFault(self, entry) for entry in entries])
+        controller = self._controller
+        return FaultScript(
+            controller, controller.call(lambda: controller.script(faults, seed=seed))
+        )
 
     def active(self) -> list[RunningFault]:
-        return [each for each in self.all() if each.is_active]
+        return [fault for fault in self.all() if fault.is_active]
 
     def all(self) -> list[RunningFault]:
         """Active and planned."""
-        entries = self._call(lambda: self._controller.entries)
-        return [RunningFault(self, entry) for entry in entries]
+        return self._controller.call(lambda: self._controller.faults)
 
     def listing(self) -> list[dict[str, object]]:
-        """All, as `GET /$faults` tells them."""
-        return self._call(lambda: [entry_to_json(entry) for entry in self._controller.entries])
+        """All of them, as `GET /$faults` lists them."""
+        return self._controller.call(
+            lambda: [running_to_json(fault) for fault in self._controller.faults]
+        )
 
     def clear(self) -> None:
         """End all that are active, and forget those that are planned."""
-        self._call(lambda: self._controller.clear(self._controller.entries))
-
-    def _end(self, entries: Sequence[Entry]) -> None:
-        if self._namespace.loop.is_closed():
-            return
-        self._call(lambda: self._controller.clear([e for e in entries if e.state != "over"]))
-
-    def _call(self, function: Callable[[], T]) -> T:
-        loop = self._namespace.loop
-        try:
-            if asyncio.get_running_loop() is loop:
-                return function()
-        except RuntimeError:
-            pass  # the caller has no loop
-        outcome: Future[T] = Future()
-
-        def call() -> None:
-            try:
-                result = function()
-            except BaseException as error:
-                outcome.set_exception(error)
-                return
-            if self._controller.has_moved_clock:
-                # Told only when what follows from the new time is on the disk.
-                self._controller.has_moved_clock = False
-                self._namespace.committer.when_durable(lambda _: outcome.set_result(result))
-            else:
-                outcome.set_result(result)
-
-        try:
-            loop.call_soon_threadsafe(call)
-        except RuntimeError as error:
-            raise BrokerError("the broker is not running: it has no faults") from error
-        return outcome.result(_CALL_SECONDS)
+        self._controller.call(lambda: self._controller.clear(self._controller.faults))

@@ -9,14 +9,13 @@ really waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.faults.checks import CHECK, MAKE, choice, choices, number, path, text
 from pairbus.errors import ConfigError
 
 _SECONDS_MIN: Final = 0.001
@@ -31,12 +30,12 @@ INTERNAL_ERROR: Final = "amqp:internal-error"
 
 
 class Operation(StrEnum):
-    """What a client asks for, and a fault can refuse."""
+    """What a client asks for and a fault can refuse."""
 
     SEND = "send"
-    """A message or a batch, also one that is scheduled over `$management`."""
+    """A message or a batch, including one that is scheduled over `$management`."""
     RECEIVE = "receive"
-    """Credit for messages; and peeking, renewing and the like over `$management`."""
+    """Credit for messages, and peek, renew and the like over `$management`."""
     SETTLE = "settle"
     """Complete, abandon, defer or dead-letter on the receiver's link."""
     ATTACH = "attach"
@@ -52,26 +51,112 @@ OPERATION_OF_RIGHT: Final = {
     Right.LISTEN: Operation.RECEIVE,
     Right.MANAGE: Operation.MANAGE,
 }
-"""What a request to `$management` amounts to, by the claim that it needs."""
+"""What a request to `$management` counts as, by the claim that it needs."""
 
 
 class Mode(StrEnum):
-    """How an unreachable namespace is unreachable."""
+    """How a namespace is unreachable."""
 
     REFUSE = "refuse"
-    """Connections are reset and new ones refused at once."""
+    """Connections are reset, and new ones are refused."""
     DROP = "drop"
-    """Nothing is refused and nothing answered: what is sent is lost."""
+    """Connections are accepted and nothing is answered; what is sent is lost."""
 
 
 class Distribution(StrEnum):
-    """Of a latency. `latency_seconds` is the mean of each."""
+    """How latencies are distributed. `latency_seconds` is the mean of each."""
 
     CONSTANT = "constant"
     UNIFORM = "uniform"
-    """From nothing to twice the mean."""
+    """Between 0 and twice the mean."""
     EXPONENTIAL = "exponential"
-    """Mostly less than the mean, now and then several times that."""
+    """Mostly below the mean, sometimes several times the mean."""
+
+
+# -- fields that check themselves: a default, a check, and one spelling of a value ------------
+
+CHECK: Final = "check"
+"""In a field's metadata: value -> what would be right, or None if the value is right."""
+MAKE: Final = "make"
+"""In a field's metadata: a right value -> the form in which it is kept."""
+TEXT_LENGTH_MAX: Final = 1024
+
+Check = Callable[[Any], str | None]
+
+
+def _checked(default: Any, check: Check, make: Callable[[Any], Any] | None = None) -> Any:
+    metadata: dict[str, Any] = {CHECK: check}
+    if make is not None:
+        metadata[MAKE] = make
+    return field(default=default, kw_only=True, metadata=metadata)
+
+
+def number(default: float | None, *, least: float, most: float, is_whole: bool = False) -> Any:
+    """With a default of None, the value may be left out."""
+    noun = "a whole number" if is_whole else "a number"
+    right = f"{noun} from {_plain(least)} to {_plain(most)}"
+
+    def check(value: Any) -> str | None:
+        if value is None and default is None:
+            return None
+        is_number = isinstance(value, int if is_whole else int | float)
+        if is_number and not isinstance(value, bool) and least <= value <= most:
+            return None
+        return f"{right}, or nothing" if default is None else right
+
+    return _checked(default, check)
+
+
+def choice(default: StrEnum) -> Any:
+    options = [str(option) for option in type(default)]
+
+    def check(value: Any) -> str | None:
+        is_right = isinstance(value, str) and value in options
+        return None if is_right else f"one of {', '.join(options)}"
+
+    return _checked(default, check, type(default))
+
+
+def choices(kind: type[StrEnum], *default: StrEnum) -> Any:
+    """One value, or a list of them."""
+    options = [str(option) for option in kind]
+
+    def listed(value: Any) -> list[Any]:
+        return list(value) if isinstance(value, list | tuple) else [value]
+
+    def check(value: Any) -> str | None:
+        given = listed(value)
+        is_right = given and all(isinstance(one, str) and one in options for one in given)
+        return None if is_right else f"one or more of {', '.join(options)}"
+
+    def make(value: Any) -> tuple[StrEnum, ...]:
+        return tuple(dict.fromkeys(kind(one) for one in listed(value)))
+
+    return _checked(default, check, make)
+
+
+def text(default: str) -> Any:
+    def check(value: Any) -> str | None:
+        is_right = isinstance(value, str) and 0 < len(value) <= TEXT_LENGTH_MAX
+        return None if is_right else f"text of 1 to {TEXT_LENGTH_MAX} characters"
+
+    return _checked(default, check)
+
+
+def path(value: Any) -> str | None:
+    """The check of the only field that may be given without its name."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip("/") and len(value) <= TEXT_LENGTH_MAX:
+        return None
+    return "the path of an entity, like 'orders' or 'events/Subscriptions/audit', or nothing"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "_") if value == int(value) else f"{value:g}"
+
+
+# -- the kinds --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +166,12 @@ class _Fault:
     is_for_entities: ClassVar[bool] = True
 
     entity: str | None = field(default=None, metadata={CHECK: path})
-    """Whom it hits: a path, in any case of letters. What hits a topic hits its subscriptions, too.
-    None: the whole namespace."""
+    """The path of the entity that it hits; upper and lower case are the same. A fault of a topic
+    hits its subscriptions, too. None: the whole namespace."""
     seconds: float | None = number(None, least=_SECONDS_MIN, most=_SECONDS_MAX)
-    """For how long. None: until it is cleared."""
+    """How long it lasts. None: until it is cleared."""
     seed: int | None = number(None, least=0, most=SEED_MAX, is_whole=True)
-    """The same seed makes the same choices. None: by chance; the listing shows which it was."""
+    """The same seed makes the same choices. None: a random seed, which the listing shows."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -98,20 +183,20 @@ class _Fault:
                 object.__setattr__(self, each.name, each.metadata[MAKE](value))
         if self.entity is not None and not self.is_for_entities:
             raise ConfigError(
-                f"{self.kind} concerns the whole namespace: leave out the entity {self.entity!r}"
+                f"{self.kind} hits the whole namespace: leave out the entity {self.entity!r}"
             )
         problem = self._problem()
         if problem is not None:
             raise ConfigError(f"{self.kind}: {problem}")
 
     def _problem(self) -> str | None:
-        """What is wrong between fields that are right each."""
+        """What is wrong with the fields together when each is right by itself."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable(_Fault):
-    """The datacenter is lost. For an entity: its links are closed, or nobody answers them."""
+    """The namespace cannot be reached. For an entity: its links are closed or not answered."""
 
     kind: ClassVar[str] = "unreachable"
     mode: Mode = choice(Mode.REFUSE)
@@ -119,67 +204,67 @@ class Unreachable(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class Hang(_Fault):
-    """What clients say is kept, and worked on only when the fault is over."""
+    """Nothing is answered. What clients send is kept and handled when the fault is over."""
 
     kind: ClassVar[str] = "hang"
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle(_Fault):
-    """What is asked of it is refused with server busy, but for the share `rate`."""
+    """Requests are refused with "server busy", except for the share `rate`."""
 
     kind: ClassVar[str] = "throttle"
     rate: float = number(0.0, least=0, most=1)
-    """The share that gets through."""
+    """The share of requests that succeed."""
     on: tuple[Operation, ...] = choices(
         Operation, Operation.SEND, Operation.MANAGEMENT, Operation.MANAGE
     )
-    """Not `receive` unless asked for: a receiver of Python's SDK does not recover by itself when
-    its link is closed with "server busy"."""
+    """`receive` is not in the default: a receiver of the Python SDK does not recover by itself
+    when its link is closed with "server busy"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Error(_Fault):
-    """Any AMQP error."""
+    """Requests fail with an AMQP error of your choice."""
 
     kind: ClassVar[str] = "error"
     condition: str = text(INTERNAL_ERROR)
     description: str = text("a fault on demand")
     probability: float = number(1.0, least=0, most=1)
     times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
-    """After so many errors it is over."""
+    """The fault is over after this many errors."""
     on: tuple[Operation, ...] = choices(Operation, Operation.SEND)
 
 
 @dataclass(frozen=True, slots=True)
 class Slow(_Fault):
-    """Everything a client says arrives late, in its order; and only so many bytes a second."""
+    """What clients send arrives late and in order; bandwidth is limited."""
 
     kind: ClassVar[str] = "slow"
     latency_seconds: float = number(0.0, least=0, most=_LATENCY_SECONDS_MAX)
     distribution: Distribution = choice(Distribution.CONSTANT)
     bytes_per_second: float | None = number(None, least=1, most=_BYTES_MAX)
-    """Of each connection, in either direction. None: no bound."""
+    """For each connection, in either direction. None: no limit."""
 
     def _problem(self) -> str | None:
         if self.latency_seconds or self.bytes_per_second is not None:
             return None
-        return "give latency_seconds, bytes_per_second, or both"
+        return "set latency_seconds, bytes_per_second, or both"
 
 
 @dataclass(frozen=True, slots=True)
 class Restart(_Fault):
-    """Links and connections are closed, with an error that says so; locks run on."""
+    """The namespace restarts: connections are closed with an error, locks run on."""
 
     kind: ClassVar[str] = "restart"
     seconds: float | None = number(5.0, least=_SECONDS_MIN, most=_SECONDS_MAX)
-    """Until it is back."""
+    """How long the restart takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedVisibility(_Fault):
-    """Messages are acknowledged and durable, and appear later. They keep their delay when the
-    fault is over."""
+    """Messages are accepted and durable, but appear later. They keep their delay when the fault
+    is over."""
 
     kind: ClassVar[str] = "delayed_visibility"
     delay_seconds: float = number(900.0, least=_SECONDS_MIN, most=_SECONDS_MAX)
@@ -187,27 +272,27 @@ class DelayedVisibility(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class CutAfterAccept(_Fault):
-    """The message is stored, and the connection is cut before the sender is told."""
+    """The message is stored, and the connection is cut before the sender gets the answer."""
 
     kind: ClassVar[str] = "cut_after_accept"
     probability: float = number(1.0, least=0, most=1)
     times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
-    """After so many cuts it is over."""
+    """The fault is over after this many cuts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutInTransfer(_Fault):
-    """The connection is cut while a message arrives; nothing of it is stored."""
+    """The connection is cut while a message arrives. Nothing of the message is stored."""
 
     kind: ClassVar[str] = "cut_in_transfer"
     probability: float = number(1.0, least=0, most=1)
     times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
-    """After so many cuts it is over."""
+    """The fault is over after this many cuts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CannotSend(_Fault):
-    """Sends are refused; all else works."""
+    """Sends are refused. Everything else works."""
 
     kind: ClassVar[str] = "cannot_send"
     condition: str = text(INTERNAL_ERROR)
@@ -215,7 +300,7 @@ class CannotSend(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class CannotReceive(_Fault):
-    """Nothing is given out; all else works."""
+    """Receivers get nothing. Everything else works."""
 
     kind: ClassVar[str] = "cannot_receive"
     condition: str = text(INTERNAL_ERROR)
@@ -223,7 +308,7 @@ class CannotReceive(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class CannotManage(_Fault):
-    """Administration is refused; sending and receiving work."""
+    """Administration is refused. Sending and receiving work."""
 
     kind: ClassVar[str] = "cannot_manage"
     condition: str = text(INTERNAL_ERROR)
@@ -231,14 +316,14 @@ class CannotManage(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class CannotContact(_Fault):
-    """Whoever speaks is cut off. The port stays open, for `/$faults` and `/$health`."""
+    """Clients that send anything are cut off. `/$faults` and `/$health` still work."""
 
     kind: ClassVar[str] = "cannot_contact"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFull(_Fault):
-    """Nothing can be stored; all that needs to be is refused."""
+    """Nothing can be stored. Whatever needs to be stored is refused."""
 
     kind: ClassVar[str] = "disk_full"
     is_for_entities: ClassVar[bool] = False
@@ -246,7 +331,7 @@ class DiskFull(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class SlowDisk(_Fault):
-    """Each commit takes that much longer."""
+    """Each commit takes longer."""
 
     kind: ClassVar[str] = "slow_disk"
     is_for_entities: ClassVar[bool] = False
@@ -256,14 +341,14 @@ class SlowDisk(_Fault):
 
 @dataclass(frozen=True, slots=True)
 class ClockJump(_Fault):
-    """The namespace's clock is off by so much, and jumps back when the fault is over."""
+    """The namespace's clock is wrong, and jumps back when the fault is over."""
 
     kind: ClassVar[str] = "clock_jump"
     is_for_entities: ClassVar[bool] = False
     offset_seconds: float = number(0.0, least=-_CLOCK_SECONDS_MAX, most=_CLOCK_SECONDS_MAX)
 
     def _problem(self) -> str | None:
-        return None if self.offset_seconds else "give offset_seconds, forward or (negative) back"
+        return None if self.offset_seconds else "set offset_seconds (negative: back in time)"
 
 
 Fault = (

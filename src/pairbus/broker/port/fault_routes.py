@@ -22,9 +22,9 @@ from pairbus.broker.admin import access, targets
 from pairbus.broker.admin.errors import Refused
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
-from pairbus.broker.faults.fault_json import entry_to_json, from_json, script_from_json
+from pairbus.broker.faults.fault_json import from_json, running_to_json, script_from_json
 from pairbus.broker.faults.kinds import SEED_MAX, Operation
-from pairbus.broker.faults.schedule import Entry
+from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
 from pairbus.broker.namespace import Namespace
@@ -53,7 +53,7 @@ def faults_routes(namespace: Namespace) -> list[BaseRoute]:
 
         return answer
 
-    def entry(request: Request) -> Entry:
+    def fault(request: Request) -> RunningFault:
         number = request.path_params["number"]
         found = controller.find(number)
         if found is None:
@@ -62,21 +62,21 @@ def faults_routes(namespace: Namespace) -> list[BaseRoute]:
 
     async def collection(request: Request) -> Response:
         if request.method == "GET":
-            return _faults(controller.entries)
+            return _faults(controller.faults)
         if request.method == "DELETE":
-            controller.clear(controller.entries)
+            controller.clear(controller.faults)
             return _faults([])
         body = _read(await _body(request))
         if "script" not in body:
-            return JSONResponse(entry_to_json(controller.start(from_json(body))), 201)
+            return JSONResponse(running_to_json(controller.start(from_json(body))), 201)
         script = script_from_json(body["script"])
         return _faults(controller.script(script, seed=_seed(body)), 201)
 
     async def one(request: Request) -> Response:
-        found = entry(request)
+        found = fault(request)
         if request.method == "DELETE":
             controller.clear([found])
-        return JSONResponse(entry_to_json(found))
+        return JSONResponse(running_to_json(found))
 
     return [
         Route(FAULTS_PATH, checked(collection), methods=["GET", "POST", "DELETE"]),
@@ -99,8 +99,8 @@ def check_manage(request: Request, namespace: Namespace) -> None:
         raise access.unauthorized(f"policy {grant.policy_name!r} has no Manage claim")
 
 
-def _faults(entries: list[Entry], status: int = 200) -> Response:
-    return JSONResponse({"faults": [entry_to_json(entry) for entry in entries]}, status)
+def _faults(faults: list[RunningFault], status: int = 200) -> Response:
+    return JSONResponse({"faults": [running_to_json(fault) for fault in faults]}, status)
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:

@@ -72,7 +72,7 @@ def _collect(namespace: Namespace) -> Iterator[Metric]:
     yield messages
     yield sizes
     yield _gauge(name, "connections", "AMQP connections.", len(namespace.connections))
-    active = sum(entry.is_active for entry in namespace.faults.entries)
+    active = sum(fault.is_active for fault in namespace.faults.faults)
     yield _gauge(name, "faults", "Faults on demand that are active.", active)
 
 
