@@ -19,14 +19,8 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
-<<<<<<< HEAD
 from pairbus.broker.entities.options import NamespaceOptions
-from pairbus.broker.links import management
-=======
-from pairbus.broker.entities.descriptions import NamespaceOptions
-from pairbus.broker.entities.namespace import Namespace
 from pairbus.broker.links import management, requests
->>>>>>> e027380 (Broker: links know their connection by a small interface; one row per management operation; one grant of a token)
 from pairbus.broker.links.request_codec import Request
 from pairbus.broker.message import MAILBOX_SHIFT
 from pairbus.broker.messages.incoming import IncomingMessage

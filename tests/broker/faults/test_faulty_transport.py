@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.amqp.engine.engine import Attached, Detached, SessionBegun, Transferred
 from pairbus.amqp.engine.link import RemoteAttach
-from pairbus.broker.entities.descriptions import Right
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths

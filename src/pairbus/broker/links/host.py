@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pairbus.amqp.engine.engine import AmqpError, Link, Session
-from pairbus.broker.namespace import Namespace
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.tokens import Credentials
+from pairbus.broker.namespace import Namespace
 
 
 class _Closable(Protocol):

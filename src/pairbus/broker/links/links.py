@@ -26,11 +26,10 @@ from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links.host import LinkHost
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import malformed, ticks
-from pairbus.broker.message import stamped
+from pairbus.broker.message import Message, stamped
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
-from pairbus.broker.message import Message
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
 from pairbus.cost.meter import UNIT_BYTES, Tally, units_of

@@ -14,17 +14,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.codec.sections import slice_message
-from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
+from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.request_codec import Reply, Request, malformed, refusal
-from pairbus.broker.message import stamped
+from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State, guid, stamped
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
-from pairbus.broker.message import guid
-from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
 from pairbus.cost.meter import units_of
@@ -279,7 +277,10 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
     for message in messages:
         lock = queue.lock(mailbox, message, session, now_ms=context.now_ms)
         found.append(
-            {"message": stamped(message, locked_until_ms=lock.until_ms), "lock-token": UUID(bytes=guid(lock.token))}
+            {
+                "message": stamped(message, locked_until_ms=lock.until_ms),
+                "lock-token": UUID(bytes=guid(lock.token)),
+            }
         )
     queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
     reply(Reply(200, body={"messages": found}))

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.policies import Right
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
+from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.management import (
     Context,
     ManagementOperation,
