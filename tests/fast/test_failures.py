@@ -28,7 +28,7 @@ from pairbus.amqp.engine.engine import (
     SaslServer,
     Transferred,
 )
-from pairbus.broker.links.request_codec import Answer, cbs_answer, read_request
+from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SendFailed
@@ -273,7 +273,7 @@ class Mischief:
             return
         event.delivery.accept()
         if self._answers_tokens:
-            answer = cbs_answer(read_request(event.data), Answer(202, "Accepted"))
+            answer = cbs_reply(read_request(event.data), Reply(202, "Accepted"))
             self._tokens.send(b"answer", answer, settled=True)
 
 
