@@ -11,11 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from pairbus.cost.meter import Meter
 from pairbus.errors import OptionsError
-from pairbus.syphon.job import RoundEnded
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.policy import Destination, Failure
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
 from tests.broker.admin.site import Site
 
 
@@ -23,14 +22,14 @@ def receipt(path="orders", outcome=Outcome.BROUGHT_HOME, **more):
     return Receipt(run="r", round=1, queue="q", path=path, outcome=outcome, at_ms=0, **more)
 
 
-def ended(*receipts, destinations=(), pending=(), troubles=()):
+def ended(*receipts, destinations=(), pending=(), errors=()):
     return RoundEnded(
         round=1,
         seconds=0.4,
         receipts=receipts,
         pending=pending,
         destinations=destinations,
-        troubles=troubles,
+        errors=errors,
     )
 
 
@@ -72,9 +71,7 @@ def test_destinations_are_up_or_not_and_queues_are_pending(metrics, registry):
     up, down = Destination("orders"), Destination("other")
     up.sent(now=1.0)
     down.failed(Failure.UNREACHABLE, now=1.0)
-    metrics(
-        ended(destinations=(("", up), ("", down)), pending=("a", "b"), troubles=(("a", "lost"),))
-    )
+    metrics(ended(destinations=(("", up), ("", down)), pending=("a", "b"), errors=(("a", "lost"),)))
 
     def up_of(path):
         labels = {"primary": "", "destination": path}
@@ -82,7 +79,7 @@ def test_destinations_are_up_or_not_and_queues_are_pending(metrics, registry):
 
     assert (up_of("orders"), up_of("other")) == (1, 0)
     assert registry.get_sample_value("pairbus_syphon_pending_queues") == 2
-    assert registry.get_sample_value("pairbus_syphon_troubled_queues") == 1
+    assert registry.get_sample_value("pairbus_syphon_failing_queues") == 1
 
 
 @pytest.mark.req("M-01")

@@ -53,8 +53,8 @@ def test_a_secondary_that_is_lost_is_a_trouble_of_all_queues_and_no_message_is_l
         monkeypatch.setattr(Receiver, "receive", lost_later)
         drained = stage.drain(seconds=2.0, chunk=20)
         monkeypatch.undo()
-        assert {queue for queue, _ in drained.troubles} <= set(BACKLOGS)
-        assert drained.troubles
+        assert {queue for queue, _ in drained.errors} <= set(BACKLOGS)
+        assert drained.errors
 
         time.sleep(0.5)
         home = set(stage.home())

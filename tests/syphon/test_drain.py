@@ -260,7 +260,7 @@ def test_a_namespace_that_is_down_is_trouble_and_loses_nothing(pair, which):
     assert count(drained, Outcome.BROUGHT_HOME) == 0
     assert drained.emptied == ()
     if which == "secondary":
-        assert [queue for queue, _ in drained.troubles] == [BACKLOG]
+        assert [queue for queue, _ in drained.errors] == [BACKLOG]
     else:
         assert count(drained, Outcome.WAITING) == 1
     assert count(pair.drain(), Outcome.BROUGHT_HOME) == 1

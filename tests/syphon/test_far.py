@@ -36,7 +36,7 @@ def test_a_round_that_is_shorter_than_the_way_brings_messages_home(stage):
 
     assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
     assert doubts(drained.receipts) == 0
-    assert drained.troubles == ()
+    assert drained.errors == ()
     assert sorted(stage.home()) == ids
 
 

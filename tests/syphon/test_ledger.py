@@ -1,15 +1,19 @@
-"""The ledger as files: what was written is there, under its final name, whole, and not twice."""
+"""The ledger: what was written is on the disk, whole, under its final name, and counts once."""
 
 import shutil
+from dataclasses import fields
 from datetime import UTC, datetime
+from pathlib import Path
 
+import pyarrow
 import pytest
 from pyarrow import parquet
 
+from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
-from pairbus.syphon.ledger import KEY, ParquetLedger
-from pairbus.syphon.receipts import Outcome, Receipt, from_row
+from pairbus.syphon.ledger import KEY, SCHEMA, ParquetLedger, read_ledger, totals_of
+from pairbus.syphon.receipts import Outcome, Receipt
 
 DAY_MS = 24 * 3600 * 1000
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -50,7 +54,7 @@ def test_a_round_is_on_the_disk_when_append_returns(tmp_path):
 
     ledger.append(receipts)
 
-    assert [from_row(row) for row in rows(tmp_path / "made" / "here")] == receipts
+    assert read_ledger(tmp_path / "made" / "here") == receipts
     assert names(tmp_path / "made" / "here") == ["day=2026-03-01/round-r-00000001.parquet"]
 
 
@@ -65,7 +69,7 @@ def test_rounds_are_kept_by_the_day_they_were_settled_on(tmp_path):
     ]
 
 
-def test_the_end_makes_one_file_of_many(tmp_path):
+def test_closing_merges_the_files_of_a_day(tmp_path):
     ledger = ParquetLedger(tmp_path)
     for number in range(1, 6):
         ledger.append([receipt(number)])
@@ -105,29 +109,27 @@ def test_a_day_that_is_over_is_one_file(tmp_path):
 
 
 @pytest.mark.req("X-10")
-def test_an_interrupted_merge_leaves_rows_twice_and_never_none(tmp_path):
+def test_rows_that_an_interrupted_merge_left_twice_count_once(tmp_path):
     ledger = ParquetLedger(tmp_path)
     ledger.append([receipt(1)])
     ledger.append([receipt(2)])
     first = tmp_path / "day=2026-03-01" / "round-r-00000001.parquet"
     shutil.copy(first, tmp_path / "kept")
     ledger.close()
-    shutil.copy(tmp_path / "kept", first)  # as if it had not come to deleting it
+    shutil.copy(tmp_path / "kept", first)  # as if the process had died before it deleted this
 
-    keys = [tuple(row[name] for name in KEY) for row in rows(tmp_path)]
-
-    assert len(keys) == 3
-    assert len(set(keys)) == 2
+    assert len(list(rows(tmp_path))) == 3
+    assert [each.round for each in read_ledger(tmp_path)] == [1, 2]
 
 
-def test_a_folder_that_cannot_be_made_is_told_by_name(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named_in_the_error(tmp_path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(OptionsError, match=r"the ledger's folder .*file/ledger cannot be made"):
+    with pytest.raises(OptionsError, match=r"cannot create the ledger's folder .*file/ledger"):
         ParquetLedger(tmp_path / "file" / "ledger")
 
 
-def test_nothing_to_tell_writes_nothing(tmp_path):
+def test_a_round_without_receipts_writes_nothing(tmp_path):
     ledger = ParquetLedger(tmp_path)
     ledger.append([])
     ledger.close()
@@ -135,7 +137,7 @@ def test_nothing_to_tell_writes_nothing(tmp_path):
     assert not names(tmp_path)
 
 
-def test_a_folder_that_somebody_removed_is_made_again_and_the_end_does_not_fail(tmp_path, caplog):
+def test_a_folder_that_was_deleted_is_created_again(tmp_path, caplog):
     ledger = ParquetLedger(tmp_path / "ledger")
     ledger.append([receipt(1)])
     shutil.rmtree(tmp_path / "ledger")
@@ -144,4 +146,113 @@ def test_a_folder_that_somebody_removed_is_made_again_and_the_end_does_not_fail(
     ledger.close()
 
     assert [row["round"] for row in rows(tmp_path / "ledger")] == [2]
-    assert "stay many" in caplog.text
+    assert "cannot merge" in caplog.text
+
+
+def test_the_columns_are_the_fields_of_a_receipt():
+    times = {"at", "first_enqueued", "last_enqueued"}
+    named = [f"{name}_ms" if name in times else name for name in SCHEMA.names]
+    assert named == [field.name for field in fields(Receipt)]
+    assert set(KEY) <= set(SCHEMA.names)
+
+
+def test_a_time_is_utc_to_the_millisecond(tmp_path):
+    ParquetLedger(tmp_path).append([receipt(at_ms=NOON_MS + 123, last_enqueued_ms=None)])
+
+    [row] = rows(tmp_path)
+
+    assert row["at"] == datetime(2026, 3, 1, 12, 0, 0, 123000, tzinfo=UTC)
+    assert row["last_enqueued"] is None
+    [read] = read_ledger(tmp_path)
+    assert (read.at_ms, read.last_enqueued_ms) == (NOON_MS + 123, None)
+
+
+@pytest.mark.req("X-10")
+def test_rows_that_cannot_be_written_come_with_the_next_round(tmp_path, caplog):
+    folder = tmp_path / "ledger"
+    ledger = ParquetLedger(folder)
+    folder.rmdir()
+    folder.write_text("in the way")
+    ledger.append([receipt(1)])
+    ledger.append([receipt(2)])
+    assert "File exists" in ledger.error or "Not a directory" in ledger.error
+    assert caplog.text.count("cannot write to the ledger") == 1
+
+    folder.unlink()
+    ledger.append([receipt(3)])
+
+    assert ledger.error == ""
+    assert [each.round for each in read_ledger(folder)] == [1, 2, 3]
+
+
+# --- what is no ledger ----------------------------------------------------------------------------
+
+
+def test_a_folder_that_does_not_exist_is_named_in_the_error(tmp_path):
+    with pytest.raises(OptionsError, match=r"there is no ledger: .*/nowhere is not a folder"):
+        read_ledger(tmp_path / "nowhere")
+
+
+def test_the_error_for_a_folder_without_a_ledger_says_how_to_get_one(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+
+    with pytest.raises(OptionsError, match=r"no file matches day=.*`pairbus syphon --ledger DIR`"):
+        read_ledger(tmp_path)
+
+
+def put(folder: Path, text: bytes = b"", table=None) -> None:
+    (folder / "day=2026-03-01").mkdir()
+    file = folder / "day=2026-03-01" / "some.parquet"
+    if table is None:
+        file.write_bytes(text)
+    else:
+        parquet.write_table(table, file)
+
+
+def test_a_file_that_is_not_parquet_is_named_in_the_error(tmp_path):
+    put(tmp_path, b"hello")
+
+    with pytest.raises(OptionsError, match=r"some\.parquet is not a readable Parquet file"):
+        read_ledger(tmp_path)
+
+
+def test_a_parquet_file_that_is_no_ledger_is_named_with_what_it_lacks(tmp_path):
+    put(tmp_path, table=pyarrow.table({"run": ["a"], "count": [1]}))
+
+    with pytest.raises(OptionsError, match="of a syphon's ledger: it has no column at, bytes"):
+        read_ledger(tmp_path)
+
+
+def test_a_file_that_is_merged_while_the_ledger_is_read_is_found_again(tmp_path, monkeypatch):
+    ParquetLedger(tmp_path).append([receipt(1)])
+    list_files, merged = ledger_module.ledger_files, [tmp_path / "day=2026-03-01" / "merged"]
+    monkeypatch.setattr(
+        ledger_module, "ledger_files", lambda at: [merged.pop()] if merged else list_files(at)
+    )
+
+    assert [each.round for each in read_ledger(tmp_path)] == [1]
+
+
+# --- totals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("M-03")
+def test_a_ledger_adds_up_by_outcome():
+    receipts = [
+        receipt(1, count=10, bytes=1000),
+        receipt(2, outcome=Outcome.WAITING, count=30, bytes=3000),
+        receipt(3, outcome=Outcome.DEAD_LETTERED, count=2, bytes=200, reason="x"),
+        receipt(4, outcome=Outcome.EXPIRED, count=1, bytes=100),
+        receipt(5, queue="east/0", at_ms=NOON_MS + DAY_MS, count=10, bytes=1000),
+    ]
+
+    assert totals_of(receipts) == LedgerTotals(
+        brought_home=20,
+        brought_home_bytes=2000,
+        other=3,
+        other_bytes=300,
+        waiting=30,
+        waiting_bytes=3000,
+        queues=2,
+        days=1.0,
+    )

@@ -1,9 +1,9 @@
-"""Receipts add up: whoever counts, in whatever order, comes to the same."""
+"""Receipts add up, in any order."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,23 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.syphon.receipts import (
-    COLUMNS,
-    Collector,
+    BUCKETS_MAX,
     Outcome,
     Receipt,
-    from_row,
-    merged,
-    row,
-)
-from pairbus.syphon.restore import Restored
-from pairbus.syphon.waits import (
-    BUCKETS_MAX,
+    TaskReport,
     add_waits,
     bucket_start_ms,
     count_waits,
+    merged,
     percentile_ms,
     wait_bucket,
 )
+from pairbus.syphon.restore import Restored
 
 T0 = 1_800_000_000_000
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -35,31 +30,44 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 @dataclass
 class Received:
+    """A message that could not be restored."""
+
     data: bytes
     enqueued_time: datetime | None
 
 
-def pair(size, enqueued_ms):
-    restored = Restored("orders", b"", size, False, enqueued_ms)
-    return Received(b"larger, with its envelope", None), restored
+def message(size, enqueued_ms):
+    return Restored("orders", b"", size, False, enqueued_ms)
 
 
-def unreadable(size, enqueued_ms):
-    time = None if enqueued_ms is None else datetime(1970, 1, 1, tzinfo=UTC)
-    return Received(b"x" * size, time and time + timedelta(milliseconds=enqueued_ms)), None
+def moment(time_ms):
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
 
 
-def collector():
-    return Collector(run="r1", round=3)
+class Clock:
+    def __init__(self):
+        self.now_ms = T0
+
+    def __call__(self):
+        return self.now_ms / 1000
 
 
-def test_messages_that_were_settled_together_are_one_row():
-    counting = collector()
-    pairs = [pair(100, T0 - 5_000), pair(50, T0 - 9_000), pair(1, T0 - 7_000)]
+@pytest.fixture
+def clock():
+    return Clock()
 
-    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, pairs, now_ms=T0)
 
-    assert counting.receipts() == [
+@pytest.fixture
+def report(clock):
+    return TaskReport(run="r1", round=3, clock=clock)
+
+
+def test_messages_that_were_settled_together_are_one_row(report):
+    messages = [message(100, T0 - 5_000), message(50, T0 - 9_000), message(1, T0 - 7_000)]
+
+    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, messages)
+
+    assert report.receipts == (
         Receipt(
             run="r1",
             round=3,
@@ -73,61 +81,58 @@ def test_messages_that_were_settled_together_are_one_row():
             last_enqueued_ms=T0 - 5_000,
             longest_wait_ms=9_000,
             waits=count_waits([5_000, 9_000, 7_000]),
-        )
-    ]
+        ),
+    )
 
 
-def test_chunks_add_up_by_queue_destination_outcome_and_reason():
-    counting = collector()
-    for chunk in range(3):
+def test_batches_add_up_by_queue_destination_outcome_and_reason(report, clock):
+    for batch in range(3):
+        clock.now_ms = T0 + batch
         for queue, path in itertools.product(["q/0", "q/1"], ["orders", "events"]):
-            now_ms = T0 + chunk
-            counting.add(queue, path, Outcome.BROUGHT_HOME, [pair(10, T0 - 1)] * 2, now_ms=now_ms)
-            counting.add(
-                queue, path, Outcome.DEAD_LETTERED, [pair(10, T0)], now_ms=now_ms, reason="Refused"
-            )
-            counting.add(
-                queue, path, Outcome.DEAD_LETTERED, [pair(10, T0)], now_ms=now_ms, reason="Gone"
-            )
-    receipts = counting.receipts()
+            report.record(queue, path, Outcome.BROUGHT_HOME, [message(10, T0 - 1)] * 2)
+            report.record(queue, path, Outcome.DEAD_LETTERED, [message(10, T0)], "Refused")
+            report.record(queue, path, Outcome.DEAD_LETTERED, [message(10, T0)], "NotFound")
+    receipts = report.receipts
     assert len(receipts) == len({receipt.key for receipt in receipts}) == 12
-    moved = [receipt for receipt in receipts if receipt.outcome is Outcome.BROUGHT_HOME]
-    assert {(receipt.count, receipt.bytes, receipt.at_ms) for receipt in moved} == {(6, 60, T0 + 2)}
-    assert {receipt.longest_wait_ms for receipt in moved} == {3}
-    assert {sum(receipt.waits) for receipt in moved} == {6}
+    home = [receipt for receipt in receipts if receipt.outcome is Outcome.BROUGHT_HOME]
+    assert {(receipt.count, receipt.bytes, receipt.at_ms) for receipt in home} == {(6, 60, T0 + 2)}
+    assert {receipt.longest_wait_ms for receipt in home} == {3}
+    assert {sum(receipt.waits) for receipt in home} == {6}
 
 
 @pytest.mark.req("S-05")
-def test_a_message_that_could_not_be_restored_is_counted_as_it_was_received():
-    counting = collector()
-    pairs = [unreadable(70, T0 - 10), unreadable(30, None)]
-    counting.add(QUEUE, "", Outcome.DEAD_LETTERED, pairs, now_ms=T0, reason="EnvelopeUnreadable")
-    [receipt] = counting.receipts()
+def test_a_message_that_could_not_be_restored_is_counted_as_it_was_received(report):
+    report.record_unreadable(QUEUE, Received(b"x" * 70, moment(T0 - 10)), "EnvelopeUnreadable")
+    report.record_unreadable(QUEUE, Received(b"x" * 30, None), "EnvelopeUnreadable")
+    [receipt] = report.receipts
     assert (receipt.count, receipt.bytes, receipt.path) == (2, 100, "")
+    assert receipt.outcome is Outcome.DEAD_LETTERED
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 - 10
     assert (receipt.longest_wait_ms, sum(receipt.waits)) == (10, 1)
 
 
-def test_messages_without_a_time_have_no_wait_and_clocks_that_differ_give_none():
-    counting = collector()
-    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, None)], now_ms=T0)
-    [receipt] = counting.receipts()
+def test_a_message_without_a_time_has_no_wait(report):
+    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, None)])
+    [receipt] = report.receipts
     assert (receipt.first_enqueued_ms, receipt.longest_wait_ms, receipt.waits) == (None, 0, ())
 
-    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, T0 + 500)], now_ms=T0)
-    [receipt] = counting.receipts()
+
+def test_a_message_from_the_future_has_waited_for_no_time(report):
+    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, T0 + 500)])
+    [receipt] = report.receipts
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 + 500
     assert (receipt.longest_wait_ms, receipt.waits) == (0, (1,))
 
 
 @pytest.mark.req("S-03")
-def test_what_may_arrive_twice_is_counted_with_what_was_moved():
-    counting = collector()
-    counting.add(QUEUE, "orders", Outcome.BROUGHT_HOME, [pair(1, T0)] * 5, now_ms=T0)
-    counting.doubt(QUEUE, "orders", 3, now_ms=T0 + 1)
-    counting.doubt(QUEUE, "orders", 2, now_ms=T0 + 2)
-    counting.doubt(QUEUE, "", 1, now_ms=T0 + 2)
-    orders, unknown = counting.receipts()
+def test_possible_duplicates_are_counted_with_what_was_brought_home(report, clock):
+    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, T0)] * 5)
+    clock.now_ms = T0 + 2
+    report.record_possible_duplicates(QUEUE, "orders", 3)
+    report.record_possible_duplicates(QUEUE, "orders", 2)
+    report.record_possible_duplicates(QUEUE, "orders", 0)
+    report.record_possible_duplicates(QUEUE, "", 1)
+    orders, unknown = report.receipts
     assert (orders.count, orders.duplicates_possible, orders.at_ms) == (5, 5, T0 + 2)
     assert (unknown.count, unknown.duplicates_possible, unknown.at_ms) == (0, 1, T0 + 2)
 
@@ -186,35 +191,6 @@ def test_across_rounds_the_latest_gives_its_number(receipts):
     for one, key in zip(once, keys, strict=True):
         rounds = [r.round for r in receipts if replace(r, round=0).key == key]
         assert one.round == max(rounds)
-
-
-# --- rows ---------------------------------------------------------------------------------------
-
-
-def test_the_columns_are_the_fields_of_a_receipt():
-    assert [column.field for column in COLUMNS] == [field.name for field in fields(Receipt)]
-    assert {column.type for column in COLUMNS} == {"string", "int", "long", "timestamp", "longs"}
-
-
-@given(RECEIPTS)
-def test_a_row_is_the_receipt(receipt):
-    values = row(receipt)
-    named = dict(zip((column.name for column in COLUMNS), values, strict=True))
-    kinds = {"string": str, "int": int, "long": int, "timestamp": datetime, "longs": list}
-    for column, value in zip(COLUMNS, values, strict=True):
-        assert (value is None and column.is_nullable) or type(value) is kinds[column.type], column
-    assert from_row(named) == receipt
-
-
-def test_a_time_in_a_row_is_utc_to_the_millisecond():
-    at_ms = T0 + 123
-    receipt = Receipt(
-        run="r", round=1, queue="q", path="p", outcome=Outcome.BROUGHT_HOME, at_ms=at_ms
-    )
-    named = dict(zip((column.name for column in COLUMNS), row(receipt), strict=True))
-    assert named["at"] == datetime(2027, 1, 15, 8, 0, 0, 123000, tzinfo=UTC)
-    naive = named | {"at": named["at"].replace(tzinfo=None)}
-    assert from_row(naive) == receipt, "Arrow and Spark may give times without a zone"
 
 
 # --- waits --------------------------------------------------------------------------------------

@@ -292,7 +292,7 @@ def test_a_secondary_that_dies_before_it_was_told_delivers_a_chunk_again_at_most
     stage.secondary.start()
     second = stage.drain(chunk=20)
 
-    assert BACKLOGS[0] in dict(first.troubles)
+    assert BACKLOGS[0] in dict(first.errors)
     assert 10 <= doubts(first.receipts) <= 20
     again = count([*first.receipts, *second.receipts], Outcome.BROUGHT_HOME) - 60
     assert 10 <= again <= doubts(first.receipts)
@@ -310,7 +310,7 @@ def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_co
     after_sends(monkeypatch, 2, lambda: stage.secondary.faults.unreachable().clear())
 
     first = stage.drain()
-    assert first.troubles == ()
+    assert first.errors == ()
     clock.advance(600)  # what was on the wire just then is locked, and nobody's
     second = stage.drain()
 
@@ -344,7 +344,7 @@ def test_a_backlog_queue_that_ends_in_the_middle_is_told_and_the_others_go_on(
 
     drained = stage.drain()
 
-    [(queue, text)] = drained.troubles
+    [(queue, text)] = drained.errors
     assert queue == BACKLOGS[0]
     assert "Error" in text
     assert drained.emptied == (BACKLOGS[1],)
@@ -376,8 +376,8 @@ def test_backlog_queues_that_may_not_be_read_are_told_and_nothing_is_lost():
 
         drained = stage.drain(secondary=address)
 
-    assert [queue for queue, _ in drained.troubles] == BACKLOGS
-    assert all("Auth" in text for _, text in drained.troubles)
+    assert [queue for queue, _ in drained.errors] == BACKLOGS
+    assert all("Auth" in text for _, text in drained.errors)
 
 
 BAD = {

@@ -79,7 +79,7 @@ class JsonShow:
             down_seconds=report.down_seconds,
             slowest_seconds=report.slowest_seconds,
             pings=report.pings,
-            moved=report.moved,
+            brought_home=report.moved,
         )
 
     def close(self) -> None:

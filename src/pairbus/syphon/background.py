@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from azure.core.credentials import AzureNamedKeyCredential
@@ -20,8 +20,11 @@ from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
 from pairbus.spark.session import end_session, local_session
-from pairbus.syphon.job import Job, Ledger, SyphonOptions
+from pairbus.syphon.job import Job, SyphonOptions
 from pairbus.syphon.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pairbus.syphon.ledger import ParquetLedger
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -37,7 +40,7 @@ class BackgroundSyphon:
     That is also the default; make one to hand it a Spark session or a ledger.
     """
 
-    def __init__(self, spark: Any = None, *, ledger: Ledger | None = None) -> None:
+    def __init__(self, spark: Any = None, *, ledger: ParquetLedger | None = None) -> None:
         self._given = spark
         self._own: Any = None
         self._ledger = ledger

@@ -16,19 +16,22 @@ from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import Received
 from pairbus.fast.settling import Settling
-from pairbus.syphon.account import Account, Pair
 from pairbus.syphon.policy import Destinations
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import Outcome, TaskReport
+from pairbus.syphon.restore import Restored
 from pairbus.syphon.step import Bury
 
 logger = logging.getLogger("pairbus.syphon")
+
+Pair = tuple[Received, Restored]
+"""A message as it was received, and as it was sent by the application."""
 
 # Locks of backlog queues last a minute; what is older than this when its turn comes is renewed.
 RENEW_SECONDS = 20.0
 
 
 class Source:
-    def __init__(self, client: FastClient, queue: str, account: Account, *, credit: int) -> None:
+    def __init__(self, client: FastClient, queue: str, report: TaskReport, *, credit: int) -> None:
         self.queue = queue
         self.receiver = client.receiver(queue, credit=credit)
         self.held: dict[str, list[Pair]] = {}
@@ -36,7 +39,7 @@ class Source:
         self.held_count = 0
         self.empty_since: float | None = None
         self._client = client
-        self._account = account
+        self._report = report
         self._settling: tuple[Settling, Sequence[Received]] | None = None
 
     # --- settling ---------------------------------------------------------------------------------
@@ -84,12 +87,12 @@ class Source:
             except SettleFailed as error:
                 # Their locks have run out: they are delivered again, and so they arrive twice.
                 if doubtful:
-                    self._account.doubt(self.queue, "", len(error.failed))
+                    self._report.record_possible_duplicates(self.queue, "", len(error.failed))
                 return
             except AzureError as error:
                 if is_last:
-                    self._account.doubt(self.queue, "", doubtful)
-                    self._account.trouble(self.queue, error)
+                    self._report.record_possible_duplicates(self.queue, "", doubtful)
+                    self._report.record_error(self.queue, error)
 
     def renew(self, received: Sequence[Received]) -> None:
         try:
@@ -120,5 +123,6 @@ class Source:
         for pairs in self.held.values():
             destination = destinations[pairs[0][1].path]
             reason = destination.condition.value
-            self._account.tell(self.queue, destination.path, Outcome.WAITING, pairs, reason)
+            waiting = [restored for _, restored in pairs]
+            self._report.record(self.queue, destination.path, Outcome.WAITING, waiting, reason)
         self.held, self.held_count = {}, 0

@@ -21,10 +21,9 @@ from pairbus.fast.errors import SendFailed
 from pairbus.fast.flight import Flight, land
 from pairbus.fast.message import Received
 from pairbus.fast.sender import Sender
-from pairbus.syphon.account import Account, Pair
-from pairbus.syphon.backlog_queue import RENEW_SECONDS, Source
+from pairbus.syphon.backlog_queue import RENEW_SECONDS, Pair, Source
 from pairbus.syphon.policy import POLICY, Destination, Destinations, Failure, Reaction
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import Outcome, TaskReport
 from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
 from pairbus.syphon.verdicts import failure_of
 
@@ -60,10 +59,10 @@ class Half:
 
 
 class Delivery:
-    def __init__(self, home: FastClient, destinations: Destinations, account: Account) -> None:
+    def __init__(self, home: FastClient, destinations: Destinations, report: TaskReport) -> None:
         self._home = home
         self._destinations = destinations
-        self._account = account
+        self._report = report
         self._senders: dict[str, Sender] = {}
         self.is_home_lost = False
         """The primary does not answer at all: no destination needs to be tried for that."""
@@ -86,7 +85,7 @@ class Delivery:
 
     def _reach(self, courses: Sequence[Course]) -> None:
         """Attach what is needed for the first time, all at once: the primary may be far away."""
-        now = self._account.now()
+        now = self._report.now()
         paths = [one.destination.path for one in courses if one.destination.is_open(now=now)]
         if not self.is_home_lost and any(path not in self._senders for path in paths):
             attach_all([self._sender(path) for path in paths])
@@ -107,7 +106,7 @@ class Delivery:
             half.courses = [course for course in half.courses if self._start(half, course)]
 
     def _keep_locked(self, half: Half) -> None:
-        now = self._account.now()
+        now = self._report.now()
         if now - half.began > RENEW_SECONDS:
             half.began = now
             half.source.renew([one for pairs in half.groups.values() for one, _ in pairs])
@@ -118,7 +117,7 @@ class Delivery:
         """Send the next part of it. False: there is none, or none that may go now."""
         destination, parts = course.destination, course.parts
         while parts:
-            now = self._account.now()
+            now = self._report.now()
             if self.is_home_lost or self.mistake is not None or now > self.ends_at:
                 self._hold(half, course, parts)
                 return False
@@ -167,7 +166,7 @@ class Delivery:
             course.parts[:0] = self._after(half, course, failed)
 
     def _taken(self, half: Half, course: Course, pairs: list[Pair]) -> None:
-        course.destination.sent(now=self._account.now())
+        course.destination.sent(now=self._report.now())
         half.done.extend([received for received, _ in pairs])
         self._tell(half, course.destination.path, Outcome.BROUGHT_HOME, pairs)
 
@@ -178,14 +177,14 @@ class Delivery:
         if accepted:
             self._taken(half, course, accepted)
         doubtful = sum(map(len, failed.doubtful_ranges))
-        self._account.doubt(half.source.queue, destination.path, doubtful)
+        self._report.record_possible_duplicates(half.source.queue, destination.path, doubtful)
         ranges = (*failed.doubtful_ranges, *failed.refused_ranges)
         left = [part[i] for i in sorted(i for indexes in ranges for i in indexes)]
         failure = failure_of(failed.error)
         if failure is None:
             self.mistake = self.mistake or failed.error
             return [left]
-        now, detail = self._account.now(), str(failed.error)
+        now, detail = self._report.now(), str(failed.error)
         self.is_home_lost |= failure is Failure.UNREACHABLE and not self._home.is_open
         if len(left) == 1 or POLICY[failure].of_many is not Reaction.SPLIT:
             destination.failed(failure, now=now, detail=detail)
@@ -212,7 +211,8 @@ class Delivery:
     def _tell(
         self, half: Half, path: str, outcome: Outcome, pairs: Sequence[Pair], reason: str = ""
     ) -> None:
-        self._account.tell(half.source.queue, path, outcome, pairs, reason)
+        messages = [restored for _, restored in pairs]
+        self._report.record(half.source.queue, path, outcome, messages, reason)
 
 
 def _end_of_sending(part: Sequence[Pair]) -> int:

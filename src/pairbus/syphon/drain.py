@@ -23,12 +23,11 @@ from pairbus.fast.attachment import attach_all
 from pairbus.fast.message import Received
 from pairbus.fast.receiver import stop_all
 from pairbus.fast.watch import wait_for_any
-from pairbus.syphon.account import Account
 from pairbus.syphon.backlog_queue import Source
 from pairbus.syphon.delivery import Delivery, Half
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Destination, Destinations
-from pairbus.syphon.receipts import Collector, Outcome, Receipt
+from pairbus.syphon.receipts import Receipt, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.step import Bury, next_step
 from pairbus.syphon.window import ANSWER_SECONDS_MAX, Pace
@@ -70,7 +69,7 @@ class Drained:
     destinations: tuple[Destination, ...]
     emptied: tuple[str, ...]
     """The queues in which nothing was left that this task could have taken."""
-    troubles: tuple[tuple[str, str], ...]
+    errors: tuple[tuple[str, str], ...]
     """Queue, and why it could not be received from or settled in."""
     full: tuple[str, ...] = ()
     """The queues in which more is left that nobody has looked at, because too much is held."""
@@ -85,15 +84,15 @@ def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained
 class _Drain:
     def __init__(self, task: DrainTask, clock: Callable[[], float]) -> None:
         self._task = task
-        self._account = Account(Collector(run=task.run, round=task.round), clock)
+        self._report = TaskReport(run=task.run, round=task.round, clock=clock)
         self._destinations = Destinations(task.known)
         # Neither is connected yet: one that cannot be reached is trouble, and not the end.
         self._spending = Spending(since=clock())
         self._home = self._spending.client(task.primary, timeout_seconds=ANSWER_SECONDS_MAX)
         self._backlog = self._spending.client(task.secondary, timeout_seconds=ANSWER_SECONDS_MAX)
-        self._delivery = Delivery(self._home, self._destinations, self._account)
+        self._delivery = Delivery(self._home, self._destinations, self._report)
         self._sources = [
-            Source(self._backlog, queue, self._account, credit=_credit(task))
+            Source(self._backlog, queue, self._report, credit=_credit(task))
             for queue in task.queues
         ]
         self._active = list(self._sources)
@@ -120,10 +119,10 @@ class _Drain:
         if self._delivery.mistake is not None:
             raise self._delivery.mistake
         return Drained(
-            receipts=tuple(self._account.collector.receipts()),
+            receipts=self._report.receipts,
             destinations=tuple(self._destinations),
-            emptied=tuple(sorted(self._account.emptied)),
-            troubles=tuple(sorted(self._account.troubles.items())),
+            emptied=tuple(sorted(self._report.emptied)),
+            errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
             spent=self._spending.readings(),
         )
@@ -152,13 +151,13 @@ class _Drain:
                 except AzureError as error:
                     self._active.remove(source)
                     self._lose(source, error)
-        took, now = time.monotonic() - began, self._account.now()
+        took, now = time.monotonic() - began, self._report.now()
         self._pace.opened(took=took, now=now)
         self._limit_waits()
 
     def _limit_waits(self) -> None:
         """Whatever has gone silent, the task ends soon after its time."""
-        ahead = time.monotonic() - self._account.now()
+        ahead = time.monotonic() - self._report.now()
         self._delivery.ends_at = self._pace.sends_until
         self._home.wait_until(self._pace.home_until + ahead)
         self._backlog.wait_until(self._pace.backlog_until + ahead)
@@ -178,14 +177,14 @@ class _Drain:
         """Is there time for another half, and does it make sense?"""
         delivery = self._delivery
         return (
-            self._pace.has_time(now=self._account.now())
+            self._pace.has_time(now=self._report.now())
             and not delivery.is_home_lost
             and delivery.mistake is None
         )
 
     def _mind_the_end(self) -> None:
         """If what has been asked for is enough, no more is: so little has to be given back."""
-        now = self._account.now()
+        now = self._report.now()
         if not self._is_ending and self._pace.is_enough(AHEAD_MAX, of=self._count, now=now):
             self._is_ending = True
             for source in self._sources:
@@ -217,21 +216,21 @@ class _Drain:
         """Nothing more is to be had of it in this task."""
         if self._is_ending and not source.receiver.has_asked:
             return True  # it has given what it was asked for, so it may have more
-        now = self._account.now()
+        now = self._report.now()
         if source.empty_since is None:
             source.empty_since = now
         if now - source.empty_since < self._pace.empty:
             return False
         if not source.held:
-            self._account.emptied.add(source.queue)
+            self._report.emptied.add(source.queue)
         return True
 
     def _lose(self, source: Source, error: AzureError) -> None:
-        self._account.trouble(source.queue, error)
+        self._report.record_error(source.queue, error)
         if not self._backlog.is_open:
             # It is the secondary, and not the queue: the others would only wait as well.
             for other in self._active:
-                self._account.troubles.setdefault(other.queue, self._account.troubles[source.queue])
+                self._report.errors.setdefault(other.queue, self._report.errors[source.queue])
             self._active.clear()
 
     def _wait(self) -> None:
@@ -244,7 +243,7 @@ class _Drain:
             return  # the next look at each of them tells whose trouble it is
 
     def _restored(self, source: Source, taken: Iterable[Received]) -> Half:
-        half = Half(source, self._account.now())
+        half = Half(source, self._report.now())
         now_ms, ttl_keeps_running = int(half.began * 1000), self._task.ttl_keeps_running
         groups = half.groups
         for received in taken:
@@ -256,8 +255,7 @@ class _Drain:
                 step = next_step(error, None, now=half.began)
                 assert isinstance(step, Bury)
                 half.buried.setdefault(step, []).append(received)
-                buried = [(received, None)]
-                self._account.tell(source.queue, "", Outcome.DEAD_LETTERED, buried, step.reason)
+                self._report.record_unreadable(source.queue, received, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
         return half
@@ -286,7 +284,7 @@ class _Drain:
         self._land_settlement()
         source.settle(half.done, half.buried)
         self._settled = source
-        if source in self._active and source.queue in self._account.troubles:
+        if source in self._active and source.queue in self._report.errors:
             self._active.remove(source)
         if source.held_count >= self._task.held_max:
             self._leave([source])

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from azure.core.exceptions import AzureError
@@ -26,11 +26,14 @@ from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
 from pairbus.syphon.drain import Drained, DrainTask
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Condition, Destination
-from pairbus.syphon.receipts import Outcome, Receipt, merged
+from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded, merged
 from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Backlogs, Group
 from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
 from pairbus.syphon.window import opening
+
+if TYPE_CHECKING:
+    from pairbus.syphon.ledger import ParquetLedger
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -44,8 +47,6 @@ TROUBLE_SECONDS = 5.0
 CANCEL_SECONDS = 4.0
 # A probe takes so many messages of a queue, or a few more.
 PROBE_MESSAGES = 5
-# Rows that a ledger which cannot be written is owed.
-UNWRITTEN_MAX = 10_000
 # `once` gives up after so many rounds in a row that brought nothing home.
 FRUITLESS_ROUNDS_MAX = 10
 ONCE_REST_SECONDS_MAX = 5.0
@@ -81,27 +82,6 @@ class SyphonOptions:
                 )
 
 
-class Ledger(Protocol):
-    def append(self, receipts: Sequence[Receipt]) -> None:
-        """Raises OSError if they cannot be written; it is tried again with the next ones."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded:
-    """Progress, for whoever watches."""
-
-    round: int
-    seconds: float
-    receipts: tuple[Receipt, ...]
-    pending: tuple[str, ...]
-    """Queues that may hold more."""
-    destinations: tuple[tuple[str, Destination], ...]
-    """Each with the name of its primary."""
-    troubles: tuple[tuple[str, str], ...]
-
-
 class Job:
     def __init__(
         self,
@@ -109,7 +89,7 @@ class Job:
         runner: Runner,
         list_queues: ListQueues,
         *,
-        ledger: Ledger | None = None,
+        ledger: ParquetLedger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
         cancel: Callable[[], None] | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
@@ -145,10 +125,8 @@ class Job:
         """Why `once` has ended although something is left; empty where nothing is."""
         self._fruitless = 0
         self._looks_left = LOCKED_LOOKS_MAX
-        self._troubles: tuple[tuple[str, str], ...] = ()
+        self._errors: tuple[tuple[str, str], ...] = ()
         self._full: set[str] = set()
-        self._unwritten: list[Receipt] = []
-        self._ledger_trouble = ""
         self._told = ""
 
     def stop(self) -> None:
@@ -178,31 +156,11 @@ class Job:
         finally:
             self._ended.set()
             self._watch.close()
-            self._close_ledger()
+            if self._ledger is not None:
+                self._ledger.close()
+                if self._ledger.error:
+                    self._give_up(f"the ledger lacks the last rounds: {self._ledger.error}")
         return receipts
-
-    def _record(self, receipts: Sequence[Receipt]) -> None:
-        """In the ledger. If that cannot be written, messages go home all the same, and what was not
-        written comes with the next round."""
-        if self._ledger is None:
-            return
-        self._unwritten = [*self._unwritten, *receipts][-UNWRITTEN_MAX:]
-        try:
-            self._ledger.append(self._unwritten)
-        except OSError as error:
-            if str(error) != self._ledger_trouble:
-                logger.warning("the ledger cannot be written, and will be tried again: %s", error)
-            self._ledger_trouble = str(error)
-        else:
-            self._unwritten, self._ledger_trouble = [], ""
-
-    def _close_ledger(self) -> None:
-        if self._ledger is None:
-            return
-        self._record(())
-        self._ledger.close()
-        if self._ledger_trouble:
-            self._give_up(f"the ledger lacks the last rounds: {self._ledger_trouble}")
 
     def _cancel_late(self) -> None:
         if self._cancel is not None and not self._ended.wait(self._cancel_seconds):
@@ -250,7 +208,7 @@ class Job:
             for primary, one in self._backlog.destinations
             if one.condition is not Condition.UP
         ]
-        return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._troubles)])
+        return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._errors)])
 
     def _name(self, primary: str, destination: Destination) -> str:
         is_one_of_many = len(self._options.primaries) > 1
@@ -272,7 +230,8 @@ class Job:
         for result in results:
             self.spending.add(result.spent)
         receipts = merged(receipt for result in results for receipt in result.receipts)
-        self._record(receipts)
+        if self._ledger is not None:
+            self._ledger.append(receipts)
         self._learn(groups, results)
         if self._progress is not None:
             self._progress(
@@ -282,11 +241,11 @@ class Job:
                     receipts=tuple(receipts),
                     pending=self._backlog.pending,
                     destinations=self._backlog.destinations,
-                    troubles=self._troubles,
+                    errors=self._errors,
                 )
             )
-        for queue, trouble in self._troubles:
-            logger.warning("backlog queue %s: %s", queue, trouble)
+        for queue, error in self._errors:
+            logger.warning("backlog queue %s: %s", queue, error)
         self._check_credentials()
         return receipts
 
@@ -310,10 +269,10 @@ class Job:
                 [receipt for _, result in some for receipt in result.receipts],
                 [destination for _, result in some for destination in result.destinations],
                 [queue for _, result in some for queue in result.emptied],
-                troubled=[queue for _, result in some for queue, _ in result.troubles],
+                troubled=[queue for _, result in some for queue, _ in result.errors],
                 now=self._clock(),
             )
-        self._troubles = tuple(trouble for result in results for trouble in result.troubles)
+        self._errors = tuple(error for result in results for error in result.errors)
         has_moved = any(
             each.outcome is not Outcome.WAITING and each.count
             for result in results

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.errors import OptionsError
 from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Condition
+from pairbus.syphon.receipts import RoundEnded
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-    from pairbus.syphon.job import RoundEnded
 
 ROUND_SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 30)
 
@@ -44,7 +44,7 @@ class SyphonMetrics:
             f"{name}_messages", "Messages, by what became of them.", by_path, registry=to
         )
         self._bytes = prometheus.Counter(f"{name}_bytes", "Their bytes.", by_path, registry=to)
-        self._doubtful = prometheus.Counter(
+        self._duplicates = prometheus.Counter(
             f"{name}_duplicates_possible",
             "Messages that may have arrived twice.",
             ("destination",),
@@ -56,8 +56,8 @@ class SyphonMetrics:
         self._pending = prometheus.Gauge(
             f"{name}_pending_queues", "Backlog queues that may hold more.", registry=to
         )
-        self._troubled = prometheus.Gauge(
-            f"{name}_troubled_queues",
+        self._failing = prometheus.Gauge(
+            f"{name}_failing_queues",
             "Backlog queues that could not be received from or settled in.",
             registry=to,
         )
@@ -77,10 +77,10 @@ class SyphonMetrics:
                 self._messages.labels(receipt.path, outcome).inc(receipt.count)
                 self._bytes.labels(receipt.path, outcome).inc(receipt.bytes)
             if receipt.duplicates_possible:
-                self._doubtful.labels(receipt.path).inc(receipt.duplicates_possible)
+                self._duplicates.labels(receipt.path).inc(receipt.duplicates_possible)
         self._rounds.observe(ended.seconds)
         self._pending.set(len(ended.pending))
-        self._troubled.set(len(ended.troubles))
+        self._failing.set(len(ended.errors))
         for primary, destination in ended.destinations:
             is_up = destination.condition is Condition.UP
             self._up.labels(primary, destination.path).set(is_up)

@@ -1,131 +1,148 @@
-"""What became of backlog messages, in rows that add up: the rows of the ledger.
+"""What became of backlog messages, in rows that add up. They are the rows of the ledger.
 
-A task counts what it has settled (`Collector`), per backlog queue, destination and outcome, and
-hands over a few rows where there were thousands of messages. The rows' columns are plain data here
-(`COLUMNS`), for whoever makes a Spark or an Arrow schema of them. Times are UTC in milliseconds.
-Knows neither Spark nor files.
+A task counts what it settles (`TaskReport`) by backlog queue, destination and outcome, so thousands
+of messages become a few rows. Times are UTC in milliseconds. Pure: knows neither Spark nor files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from enum import Enum
-from typing import Any, Final, Protocol
+from enum import StrEnum
+from itertools import accumulate
+from typing import Final
 
+from pairbus.fast.message import Received
+from pairbus.syphon.policy import Destination
 from pairbus.syphon.restore import Restored
-from pairbus.syphon.waits import add_waits, count_waits
 
 Key = tuple[str, int, str, str, str, str]
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     BROUGHT_HOME = "brought_home"  # the primary has acknowledged it, and it has left the backlog
-    WAITING = "waiting"  # released; it is counted again each time that it is looked at
-    DEAD_LETTERED = "dead_lettered"  # dead-lettered in the backlog queue
+    WAITING = "waiting"  # released, and counted again each time it is received
+    DEAD_LETTERED = "dead_lettered"  # in the dead-letter queue of its backlog queue
     EXPIRED = "expired"  # its time to live has ended in the backlog
-
-
-class Delivered(Protocol):
-    """What is asked of a message as it was received, where it could not be restored."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def enqueued_time(self) -> datetime | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     run: str
-    """Of one syphon, from its start to its stop."""
+    """One syphon, from its start to its stop."""
     round: int
     queue: str
     """The backlog queue."""
     path: str
-    """The destination; empty where none could be read."""
+    """The destination; empty if the message could not be read."""
     outcome: Outcome
     reason: str = ""
-    """Why it waits or was buried; empty for the others."""
+    """Why messages wait or were dead-lettered; empty for other outcomes."""
     count: int = 0
     bytes: int = 0
     at_ms: int
     """When the last of them was settled."""
     first_enqueued_ms: int | None = None
-    """When the backlog took the first of them, and the last; None where the broker did not say."""
+    """When the backlog accepted the first of them; None if the broker did not say."""
     last_enqueued_ms: int | None = None
     longest_wait_ms: int = 0
-    """From when the backlog took it to when it was settled."""
+    """The longest time between the backlog accepting a message and the syphon settling it."""
     duplicates_possible: int = 0
-    """How many messages may arrive, or have arrived, a second time."""
+    """How many messages may arrive, or may have arrived, a second time."""
     waits: tuple[int, ...] = ()
-    """How many waited how long, in the buckets of `waits.py`."""
+    """How long the messages waited: a histogram, see `wait_bucket`."""
 
     @property
     def key(self) -> Key:
-        """What tells rows apart that cannot be added."""
+        """Receipts with the same key can be added up."""
         return self.run, self.round, self.queue, self.path, self.outcome.value, self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    name: str
-    type: str
-    """string, int (4 bytes), long (8), timestamp (UTC, milliseconds), longs (a list of them)."""
-    is_nullable: bool = False
+class RoundEnded:
+    """The progress that a job reports after each round."""
 
-    @property
-    def field(self) -> str:
-        """Of a Receipt, where times are numbers."""
-        return f"{self.name}_ms" if self.type == "timestamp" else self.name
-
-
-COLUMNS: Final = (
-    Column(name="run", type="string"),
-    Column(name="round", type="int"),
-    Column(name="queue", type="string"),
-    Column(name="path", type="string"),
-    Column(name="outcome", type="string"),
-    Column(name="reason", type="string"),
-    Column(name="count", type="long"),
-    Column(name="bytes", type="long"),
-    Column(name="at", type="timestamp"),
-    Column(name="first_enqueued", type="timestamp", is_nullable=True),
-    Column(name="last_enqueued", type="timestamp", is_nullable=True),
-    Column(name="longest_wait_ms", type="long"),
-    Column(name="duplicates_possible", type="long"),
-    Column(name="waits", type="longs"),
-)
-"""The fields of a receipt, in their order."""
+    round: int
+    seconds: float
+    receipts: tuple[Receipt, ...]
+    pending: tuple[str, ...]
+    """Backlog queues that may hold more."""
+    destinations: tuple[tuple[str, Destination], ...]
+    """All known destinations, each with the name of its primary."""
+    errors: tuple[tuple[str, str], ...]
+    """Backlog queues that could not be received from or settled in, and why."""
 
 
-class Collector:
-    """Counts for one task in one round."""
+class TaskReport:
+    """What one task reports at its end: receipts, errors, and the queues that are empty."""
 
-    def __init__(self, *, run: str, round: int) -> None:
+    def __init__(self, *, run: str, round: int, clock: Callable[[], float]) -> None:
         self._run = run
         self._round = round
         self._receipts: dict[Key, Receipt] = {}
+        self.now = clock
+        """UTC, in seconds."""
+        self.errors: dict[str, str] = {}
+        """By backlog queue."""
+        self.emptied: set[str] = set()
 
-    def add(
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        return tuple(self._receipts.values())
+
+    def record(
         self,
         queue: str,
         path: str,
         outcome: Outcome,
-        pairs: Sequence[tuple[Delivered, Restored | None]],
-        *,
-        now_ms: int,
+        messages: Sequence[Restored],
         reason: str = "",
     ) -> None:
-        """Messages that were settled together, as received and as restored, if they could be."""
-        enqueued = [at for pair in pairs if (at := _enqueued_ms(*pair)) is not None]
-        sizes = [
-            len(delivered.data) if restored is None else restored.size
-            for delivered, restored in pairs
-        ]
+        """Count messages that were settled together."""
+        sizes = sum([message.size for message in messages])
+        enqueued = [message.enqueued_ms for message in messages if message.enqueued_ms is not None]
+        self._count(queue, path, outcome, reason, len(messages), sizes, enqueued)
+
+    def record_unreadable(self, queue: str, received: Received, reason: str) -> None:
+        """Count one message that could not be restored and was dead-lettered."""
+        time = received.enqueued_time
+        enqueued = [] if time is None else [round(time.timestamp() * 1000)]
+        size = len(received.data)
+        self._count(queue, "", Outcome.DEAD_LETTERED, reason, 1, size, enqueued)
+
+    def record_possible_duplicates(self, queue: str, path: str, count: int) -> None:
+        """Count messages that may arrive twice: the primary may have accepted them, and they were
+        not settled. `path` is empty if their destinations are not known."""
+        if count:
+            self._add(
+                Receipt(
+                    run=self._run,
+                    round=self._round,
+                    queue=queue,
+                    path=path,
+                    outcome=Outcome.BROUGHT_HOME,
+                    at_ms=int(self.now() * 1000),
+                    duplicates_possible=count,
+                )
+            )
+
+    def record_error(self, queue: str, error: BaseException) -> None:
+        self.errors[queue] = f"{type(error).__name__}: {error}"
+
+    def _count(
+        self,
+        queue: str,
+        path: str,
+        outcome: Outcome,
+        reason: str,
+        count: int,
+        size: int,
+        enqueued: Sequence[int],
+    ) -> None:
+        now_ms = int(self.now() * 1000)
         first_ms = min(enqueued, default=None)
-        self._keep(
+        self._add(
             Receipt(
                 run=self._run,
                 round=self._round,
@@ -133,8 +150,8 @@ class Collector:
                 path=path,
                 outcome=outcome,
                 reason=reason,
-                count=len(pairs),
-                bytes=sum(sizes),
+                count=count,
+                bytes=size,
                 at_ms=now_ms,
                 first_enqueued_ms=first_ms,
                 last_enqueued_ms=max(enqueued, default=None),
@@ -143,35 +160,13 @@ class Collector:
             )
         )
 
-    def doubt(self, queue: str, path: str, count: int, *, now_ms: int) -> None:
-        """So many messages may arrive a second time: nobody knows whether they were taken, or they
-        were and could not be settled. `path` is empty where it is not known whose they are."""
-        self._keep(
-            Receipt(
-                run=self._run,
-                round=self._round,
-                queue=queue,
-                path=path,
-                outcome=Outcome.BROUGHT_HOME,
-                at_ms=now_ms,
-                duplicates_possible=count,
-            )
-        )
-
-    def receipts(self) -> list[Receipt]:
-        return list(self._receipts.values())
-
-    def _keep(self, receipt: Receipt) -> None:
+    def _add(self, receipt: Receipt) -> None:
         known = self._receipts.get(receipt.key)
         self._receipts[receipt.key] = receipt if known is None else _sum(known, receipt)
 
 
-def _enqueued_ms(delivered: Delivered, restored: Restored | None) -> int | None:
-    return _milliseconds(delivered.enqueued_time) if restored is None else restored.enqueued_ms
-
-
 def merged(receipts: Iterable[Receipt], *, across_rounds: bool = False) -> list[Receipt]:
-    """One receipt for all that tell of the same; across rounds, under the latest one's number."""
+    """Add up receipts with the same key. Across rounds, the sum has the latest round's number."""
     sums: dict[Key, Receipt] = {}
     for receipt in receipts:
         key = replace(receipt, round=0).key if across_rounds else receipt.key
@@ -201,46 +196,48 @@ def _either(choose: Callable[[int, int], int], one: int | None, other: int | Non
     return choose(one, other)
 
 
-# -- rows -------------------------------------------------------------------------------------
+# --- how long messages waited ---------------------------------------------------------------------
+# A histogram: a few numbers that can be added, and percentiles of them. Bucket `n` holds waits from
+# `bucket_start_ms(n)` to below `bucket_start_ms(n + 1)`. There are four buckets to each doubling,
+# so a percentile is off by at most an eighth, for milliseconds as for days.
+
+BUCKETS_MAX: Final = 160  # enough for decades; longer waits are counted in the last bucket
 
 
-def row(receipt: Receipt) -> tuple[Any, ...]:
-    """Its values in the order of COLUMNS: times as datetimes, the outcome as text."""
-    return tuple(_OUT[column.type](getattr(receipt, column.field)) for column in COLUMNS)
+def wait_bucket(wait_ms: int) -> int:
+    if wait_ms < 8:
+        return max(wait_ms, 0)  # negative if the clocks of two machines differ
+    shift = wait_ms.bit_length() - 3
+    return min(4 * shift + (wait_ms >> shift), BUCKETS_MAX - 1)
 
 
-def from_row(values: Mapping[str, Any]) -> Receipt:
-    """The inverse of `row`, by the columns' names."""
-    given = {column.field: _IN[column.type](values[column.name]) for column in COLUMNS}
-    return Receipt(**given | {"outcome": Outcome(given["outcome"])})
+def bucket_start_ms(bucket: int) -> int:
+    if bucket < 8:
+        return bucket
+    return (4 + bucket % 4) << (bucket // 4 - 1)
 
 
-def _same(value: Any) -> Any:
-    return value
+def count_waits(waits_ms: Iterable[int]) -> tuple[int, ...]:
+    """The histogram of some waits. It ends with the bucket of the longest one."""
+    counts: list[int] = []
+    for wait_ms in waits_ms:
+        bucket = wait_bucket(wait_ms)
+        while bucket >= len(counts):
+            counts.append(0)
+        counts[bucket] += 1
+    return tuple(counts)
 
 
-def _text(value: str | Outcome) -> str:
-    return value.value if isinstance(value, Outcome) else value
+def add_waits(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    if len(one) < len(other):
+        one, other = other, one
+    return (*(a + b for a, b in zip(one, other, strict=False)), *one[len(other) :])
 
 
-def _datetime(time_ms: int | None) -> datetime | None:
-    # Not from a float: a millisecond more or less would be a difference.
-    return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
-
-
-def _milliseconds(time: datetime | None) -> int | None:
-    if time is None:
+def percentile_ms(waits: Sequence[int], fraction: float) -> int | None:
+    """How long that fraction of the messages waited at most: the middle of a bucket."""
+    sums = list(accumulate(waits))
+    if not sums or not sums[-1]:
         return None
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_OUT: Final[dict[str, Callable[[Any], Any]]] = {
-    "string": _text,
-    "int": _same,
-    "long": _same,
-    "timestamp": _datetime,
-    "longs": list,
-}
-_IN: Final[dict[str, Callable[[Any], Any]]] = _OUT | {"timestamp": _milliseconds, "longs": tuple}
+    bucket = bisect_left(sums, max(fraction * sums[-1], 1))
+    return (bucket_start_ms(bucket) + bucket_start_ms(bucket + 1) - 1) // 2

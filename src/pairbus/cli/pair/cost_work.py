@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from pairbus.cost.estimate import (
 )
 from pairbus.cost.prices import load
 from pairbus.cost.usage import Usage
-from pairbus.errors import UsageError
 
 
 def run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool) -> None:
@@ -48,12 +46,13 @@ def run_ledger(
     folder: Path, *, prices: Path | None, syphons: int, other_operations: int, as_json: bool
 ) -> None:
     price_list = load(prices)
-    if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("a ledger is read by Arrow, which is not installed: pairbus[spark]")
-    from pairbus.cli.pair.cost_ledger import ledger_totals
+    from pairbus.syphon.ledger import read_ledger, totals_of  # which need pyarrow
 
     estimate = estimate_ledger(
-        ledger_totals(folder), price_list, syphons=syphons, other_operations=other_operations
+        totals_of(read_ledger(folder)),
+        price_list,
+        syphons=syphons,
+        other_operations=other_operations,
     )
     if as_json:
         print_json({"ledger": str(folder), **to_json(estimate, None)})

@@ -28,7 +28,7 @@ def report(
 ) -> None:
     """Report what a syphon's ledger holds: messages, waiting times, outages and operations.
 
-    Reads it with Spark SQL, on this machine, and changes nothing; a syphon may go on writing.
+    Reads the ledger on this machine and changes nothing. A syphon may write to it meanwhile.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What `pairbus report` does: asks Spark, and shows the answer."""
+"""What `pairbus report` does: reads the ledger, and shows what it says."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.cli.output import make_table, print_json, print_table
-from pairbus.cli.pair.cost_ledger import ledger_totals
 from pairbus.cost.estimate import Estimate, estimate_ledger
 from pairbus.cost.prices import load
-from pairbus.spark.needs import require_spark
-from pairbus.spark.session import local_session
-from pairbus.syphon.report import OPERATIONS, Report, files_of, read
+from pairbus.syphon.ledger import read_ledger, totals_of
+from pairbus.syphon.report import OPERATIONS, Report, report_of
 
 
 def run(folder: Path, *, gap_minutes: float, as_json: bool) -> None:
-    files_of(folder)  # before Spark is started, which takes a while
-    require_spark("reports are made")
-    spark, is_own = local_session(name="pairbus report")
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
-        report = read(spark, folder, gap=timedelta(minutes=gap_minutes))
-    finally:
-        if is_own:
-            spark.stop()
-    cost = estimate_ledger(ledger_totals(folder), load())
+    receipts = read_ledger(folder)
+    report = report_of(receipts, gap=timedelta(minutes=gap_minutes))
+    cost = estimate_ledger(totals_of(receipts), load())
     if as_json:
         print_json({"ledger": str(folder), **report.as_dict(), "cost": _cost(cost)})
     else:
@@ -126,7 +117,7 @@ def _show(report: Report) -> None:
             ("out of the backlog", f"{operations.out_of_backlog:,}"),
             ("to the primary", f"{operations.to_primary:,}"),
             ("out of the primary, by your receivers", f"{operations.out_of_primary:,}"),
-            ("out of the backlog, and back for now", f"{operations.looked_at_again:,}"),
+            ("out of the backlog, and back for now", f"{operations.released:,}"),
             ("all", f"{operations.total:,}"),
         ),
     )

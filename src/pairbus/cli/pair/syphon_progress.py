@@ -18,9 +18,8 @@ from rich.text import Text
 
 from pairbus.cli.output import make_table
 from pairbus.syphon.discovery import namespace_of
-from pairbus.syphon.job import RoundEnded
 from pairbus.syphon.policy import Condition
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
 
 PLAIN_SECONDS = 10.0
 RATE_SECONDS = 10.0
@@ -104,7 +103,7 @@ class JsonShow:
             **counts_of(ended.receipts),
             "by_path": by_path,
             "pending": list(ended.pending),
-            "troubles": dict(ended.troubles),
+            "errors": dict(ended.errors),
         }
         print(json.dumps(told), flush=True)
 
@@ -143,7 +142,7 @@ class PlainShow:
         now = time.monotonic()
         is_over = not ended.pending and self._untold
         if now - self._said < PLAIN_SECONDS and not (
-            counts["dead_lettered"] or ended.troubles or is_over or not self._said
+            counts["dead_lettered"] or ended.errors or is_over or not self._said
         ):
             return
         rate = self._untold / max(now - self._untold_since, 0.001)
@@ -218,7 +217,7 @@ class LiveShow:
                 known.condition, known.detail = each.condition.value, each.detail
             if not self._ending.is_set() and not self._state.startswith("stopping"):
                 self._state = "bringing home" if ended.pending else "waiting for messages"
-            self._troubles = [f"backlog queue {queue}: {why}" for queue, why in ended.troubles]
+            self._troubles = [f"backlog queue {queue}: {why}" for queue, why in ended.errors]
 
     def _destination(self, primary: str, path: str) -> _Destination:
         """Names that differ in case only are one, as they are to the service."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -24,10 +24,13 @@ from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
 from pairbus.spark.needs import require_spark
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, RoundEnded, SyphonError, SyphonOptions
-from pairbus.syphon.ledger import ParquetLedger
+from pairbus.syphon.job import Job, SyphonError, SyphonOptions
 from pairbus.syphon.metrics import SyphonMetrics
+from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pairbus.syphon.ledger import ParquetLedger
 
 # A stop waits for the round that runs, and then for Spark: five seconds are for both.
 ROUND_SECONDS = 1.75
@@ -66,7 +69,7 @@ def run(wanted: Wanted) -> None:
         shares=wanted.shares,
         ttl_keeps_running=wanted.ttl_keeps_running,
     )
-    ledger = None if wanted.ledger is None else ParquetLedger(wanted.ledger)
+    ledger = None if wanted.ledger is None else _ledger(wanted.ledger)
     with _manager(secondary) as manager:
         discovery = ListedQueues(manager, *primaries)
         queues = _found(discovery, secondary)
@@ -96,6 +99,12 @@ def run(wanted: Wanted) -> None:
             show.close()
         if job.left:
             raise NamespaceError(job.left)
+
+
+def _ledger(folder: Path) -> ParquetLedger:
+    from pairbus.syphon.ledger import ParquetLedger  # which needs pyarrow
+
+    return ParquetLedger(folder)
 
 
 @contextmanager
