@@ -14,7 +14,7 @@ import pytest
 
 import pairbus.__main__ as program
 from pairbus.broker import Broker
-from pairbus.syphon.report import files_of
+from pairbus.syphon.ledger import ledger_files
 from tests.syphon.cluster import Cluster, standalone
 from tests.syphon.processes import (
     BACKLOGS,
@@ -96,4 +96,4 @@ def test_spark_submit_runs_it_with_the_archive_and_nothing_installed(cluster, tm
         assert json.loads(done.stdout.splitlines()[-1])["brought_home"] == 50
         assert "Traceback" not in done.stderr
         assert stage.home() == ids
-        assert files_of(ledger)
+        assert ledger_files(ledger)

@@ -20,7 +20,7 @@ from pairbus.broker import Broker
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.cli.main import main
 from pairbus.client.sdk.messages import diverted
-from pairbus.syphon.report import files_of
+from pairbus.syphon.ledger import ledger_files
 
 KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
 QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
@@ -200,7 +200,7 @@ def test_a_person_sees_how_it_goes_and_ends_it_with_ctrl_c(brokers, tmp_path):
     assert "30 brought home, 2 dead-lettered, 0 expired" in told
     assert "Traceback" not in told
     assert KEY not in told
-    assert files_of(tmp_path / "ledger")
+    assert ledger_files(tmp_path / "ledger")
 
 
 # --- in this process, which is faster -------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_several_primaries_share_a_syphon_and_a_strangers_backlog_is_left_alone(
         assert at_once(brokers[0], "orders", 5) == 5
         assert at_once(other, "orders", 3) == 3
         assert at_once(secondary, stranger, 1) == 1
-    assert files_of(tmp_path)
+    assert ledger_files(tmp_path)
 
 
 @pytest.mark.spark
