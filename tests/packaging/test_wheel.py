@@ -151,10 +151,15 @@ def test_what_is_not_installed_says_what_to_install(wheel, tmp_path):
     packages = environment.run("-m", "pip", "list", "--format=freeze").stdout
     broker = environment.run("-c", "from pairbus.broker import Broker")
     source = environment.run("-c", "from pairbus.spark import ServiceBusDataSource")
+    command = environment.run("-m", "pairbus", "status")
 
     assert not re.search("^(uvloop|pyspark|typer|lark|cryptography)==", packages, re.MULTILINE)
     assert broker.stderr.splitlines()[-1].endswith("pip install 'pairbus[broker]'")
     assert source.stderr.splitlines()[-1].endswith("pip install 'pairbus[spark]'")
+    assert command.returncode == 1
+    assert command.stderr.splitlines() == [
+        "pairbus: the command line needs typer, which is not installed: pip install 'pairbus[cli]'"
+    ]
 
 
 def test_the_extras_that_are_named_exist(wheel):

@@ -5,7 +5,10 @@ The names below are imported on first use, so that importing the package costs n
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import requires_extra
 
 if TYPE_CHECKING:
     from pairbus.broker.broker import Broker
@@ -70,13 +73,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     for module, names in _HOMES.items():
         if name in names:
-            value = getattr(import_module(f"{__name__}.{module}"), name)
-            globals()[name] = value
-            return value
+            with requires_extra("pairbus.broker", "broker"):
+                return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
