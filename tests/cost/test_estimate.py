@@ -1,6 +1,5 @@
 """What a pair costs, item by item, and what would make it cheaper."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from pairbus.cost.estimate import (
     estimate_ledger,
     estimate_usage,
     find_savings,
-    to_json,
 )
 from pairbus.cost.prices import load, parse
 from pairbus.cost.usage import RECHECK_MESSAGES, Usage
@@ -185,7 +183,6 @@ def test_every_estimate_adds_up(usage):
     assert estimate.operations == sum(item.operations for item in estimate.items)
     assert 0 <= estimate.pairing_operations <= estimate.operations
     assert 0 <= estimate.money_for_pairing <= estimate.money_for_operations + 1e-9
-    assert json.loads(json.dumps(to_json(estimate, usage, find_savings(usage, PRICES))))
 
 
 @given(usages)

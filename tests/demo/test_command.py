@@ -1,5 +1,4 @@
-"""`pairbus demo` as a person and a program meet it: with Spark, in processes of its own, and with
-nothing left of it afterwards."""
+"""`pairbus demo` as a whole: with Spark, in its own processes, and with nothing left afterwards."""
 
 import fcntl
 import json
@@ -28,7 +27,7 @@ def environment(tmp_path):
     return os.environ | {"TMPDIR": str(tmp_path)}
 
 
-def left_of_it(folder):
+def leftovers(folder):
     """What still runs with that folder for temporary files, and what is in there."""
     mark = f"TMPDIR={folder}".encode()
     running = []
@@ -42,10 +41,10 @@ def left_of_it(folder):
 
 
 @pytest.mark.req("X-02", "X-10", "F-03", "F-08", "S-01")
-def test_it_tells_its_story_and_every_message_is_accounted_for(environment, tmp_path):
+def test_it_has_all_phases_and_every_message_arrives_once(environment, tmp_path):
     began = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, "--json", "--seconds", "3", "--seed", "11"],
+        [*COMMAND, "--json", "--phase", "3s", "--seed", "11"],
         env=environment,
         capture_output=True,
         text=True,
@@ -54,9 +53,9 @@ def test_it_tells_its_story_and_every_message_is_accounted_for(environment, tmp_
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert time.monotonic() - began < 120
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    scenes = list(dict.fromkeys(each["scene"] for each in told if each["event"] == "scene"))
-    assert scenes == [
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    phases = list(dict.fromkeys(each["phase"] for each in lines if each["event"] == "phase"))
+    assert phases == [
         "healthy",
         "failing over",
         "outage",
@@ -66,12 +65,12 @@ def test_it_tells_its_story_and_every_message_is_accounted_for(environment, tmp_
         "counting",
         "over",
     ]
-    ledger = told[-1]
+    ledger = lines[-1]
     assert ledger["event"] == "ledger"
     assert ledger["sent"] == ledger["delivered"] > 100
-    assert [ledger[name] for name in ("lost", "duplicated", "raised", "strange")] == [0, 0, 0, 0]
-    assert ledger["brought_home"] > 50
-    assert left_of_it(tmp_path) == ([], [])
+    assert [ledger[name] for name in ("lost", "duplicated", "raised", "unexpected")] == [0, 0, 0, 0]
+    assert ledger["broughtHome"] > 50
+    assert leftovers(tmp_path) == ([], [])
 
 
 class Terminal:
@@ -121,7 +120,7 @@ class Terminal:
     [("backlog .* at most", signal.SIGINT), ("messages wait on the secondary", signal.SIGTERM)],
 )
 def test_interrupted_it_leaves_neither_processes_nor_files(environment, tmp_path, words, number):
-    terminal = Terminal(environment, "--seconds", "2")
+    terminal = Terminal(environment, "--phase", "2s")
 
     terminal.read_until(words)
     terminal.process.send_signal(number)
@@ -129,13 +128,13 @@ def test_interrupted_it_leaves_neither_processes_nor_files(environment, tmp_path
 
     assert terminal.process.wait(SECONDS_MAX) == 128 + number
     assert "pairbus demo: " in text
-    assert text.rstrip().endswith("Interrupted. Nothing is left running.")
+    assert text.rstrip().endswith("Interrupted. All processes have ended.")
     assert "Traceback" not in text
-    assert left_of_it(tmp_path) == ([], [])
+    assert leftovers(tmp_path) == ([], [])
 
 
-def test_kept_it_goes_on_until_it_is_interrupted_and_accounts_again(environment, tmp_path):
-    terminal = Terminal(environment, "--keep", "--seconds", "2")
+def test_with_keep_it_runs_until_it_is_interrupted_and_counts_again(environment, tmp_path):
+    terminal = Terminal(environment, "--keep", "--phase", "2s")
 
     terminal.read_until("Then try:")
     terminal.process.send_signal(signal.SIGINT)
@@ -146,4 +145,4 @@ def test_kept_it_goes_on_until_it_is_interrupted_and_accounts_again(environment,
     assert first[0] == first[1]
     assert last[0] == last[1]
     assert int(last[0]) >= int(first[0])
-    assert left_of_it(tmp_path) == ([], [])
+    assert leftovers(tmp_path) == ([], [])

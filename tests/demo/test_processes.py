@@ -1,4 +1,4 @@
-"""The demo's processes: the same namespace after a kill, and nothing that outlives them."""
+"""The demo's processes: a broker is the same after a kill, and nothing outlives the demo."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.demo.processes import Member, Namespace
+from pairbus.demo.processes import BrokerProcess, ChildProcess
 
 SECONDS_MAX = 30
 
@@ -29,67 +29,67 @@ def runs(pid):
 
 
 @pytest.fixture
-def namespace(tmp_path, monkeypatch):
-    # What is meant for a broker of somebody's own is not for ours.
+def broker(tmp_path, monkeypatch):
+    # Settings that the user made for another broker must not reach ours.
     monkeypatch.setenv("PAIRBUS_POLICY", "app:of-somebody-else:Send")
-    namespace = Namespace("east", tmp_path, {"Queues": [{"Name": "orders"}]})
-    yield namespace
-    namespace.kill()
+    broker = BrokerProcess("east", tmp_path, {"Queues": [{"Name": "orders"}]})
+    yield broker
+    broker.kill()
 
 
-def test_a_killed_namespace_comes_back_with_its_port(namespace):
-    namespace.start()
-    wait_until(lambda: namespace.is_ready)
-    text, pid = namespace.connection_string, namespace.pid
+def test_a_killed_broker_starts_again_with_its_port(broker):
+    broker.start()
+    wait_until(lambda: broker.is_ready)
+    text, pid = broker.connection_string, broker.pid
 
-    namespace.kill()
+    broker.kill()
 
-    assert not namespace.is_ready
-    assert not namespace.has_ended  # not by itself
+    assert not broker.is_ready
+    assert not broker.has_ended  # not by itself
     assert not runs(pid)
 
-    namespace.start()
-    wait_until(lambda: namespace.is_ready)
+    broker.start()
+    wait_until(lambda: broker.is_ready)
 
-    assert namespace.connection_string == text
+    assert broker.connection_string == text
     assert "of-somebody-else" not in text
-    assert namespace.ca_file.exists()
+    assert broker.ca_file.exists()
 
 
-def test_one_that_somebody_else_has_killed_is_known_by_it(namespace):
-    namespace.start()
-    wait_until(lambda: namespace.is_ready)
+def test_a_broker_killed_by_somebody_else_is_noticed(broker):
+    broker.start()
+    wait_until(lambda: broker.is_ready)
 
-    os.kill(namespace.pid, signal.SIGKILL)
-    wait_until(lambda: namespace.has_ended)
+    os.kill(broker.pid, signal.SIGKILL)
+    wait_until(lambda: broker.has_ended)
 
-    assert not namespace.is_ready
-    assert namespace.complaint == "east was killed (SIGKILL)"
-
-
-def test_one_that_cannot_start_says_why(tmp_path):
-    namespace = Namespace("east", tmp_path, {"Queues": [{"Name": "orders", "Nonsense": 1}]})
-    namespace.start()
-    wait_until(lambda: namespace.has_ended)
-    wait_until(lambda: "Nonsense" in namespace.complaint)
-
-    assert namespace.complaint.startswith("east has ended with 2: ")
-    namespace.kill()
+    assert not broker.is_ready
+    assert broker.exit_message == "east was killed (SIGKILL)"
 
 
-def test_all_that_a_member_has_started_ends_with_it(tmp_path, monkeypatch):
-    """As the Java machine of a syphon, whose workers have process groups of their own."""
+def test_a_broker_that_cannot_start_has_a_reason(tmp_path):
+    broker = BrokerProcess("east", tmp_path, {"Queues": [{"Name": "orders", "Nonsense": 1}]})
+    broker.start()
+    wait_until(lambda: broker.has_ended)
+    wait_until(lambda: "Nonsense" in broker.exit_message)
+
+    assert broker.exit_message.startswith("east ended with exit code 2: ")
+    broker.kill()
+
+
+def test_a_kill_ends_everything_that_the_child_has_started(tmp_path, monkeypatch):
+    """Like the Java machine of a syphon, whose workers have their own process groups."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nsh -c 'echo $$; set -m; sleep 1000 & wait'\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    heard = []
-    member = Member("one", tmp_path)
-    monkeypatch.setattr(member, "heard", heard.append)
-    member.spawn(["anything"])
-    wait_until(lambda: heard)
+    lines = []
+    child = ChildProcess("one", tmp_path)
+    monkeypatch.setattr(child, "on_line", lines.append)
+    child.spawn(["anything"])
+    wait_until(lambda: lines)
 
-    member.kill()
+    child.kill()
 
-    assert not runs(int(heard[0]))
-    member.kill()  # once is enough, and twice does no harm
+    assert not runs(int(lines[0]))
+    child.kill()  # once is enough, and twice does no harm

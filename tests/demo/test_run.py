@@ -1,5 +1,5 @@
-"""The demo's play on real brokers, with somebody in the syphon's place who loses and doubles: what
-is tampered with must show."""
+"""The demo on real brokers, with a syphon that loses and duplicates messages: the result must show
+it."""
 
 import gc
 import threading
@@ -12,8 +12,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
 from pairbus.demo.delivery_check import total
-from pairbus.demo.run import Play
-from pairbus.demo.script import Scene
+from pairbus.demo.run import DemoRun
+from pairbus.demo.script import Phase
 from pairbus.demo.traffic import (
     BACKLOG_QUEUES,
     ENTITIES,
@@ -25,30 +25,30 @@ from pairbus.demo.traffic import (
 SECONDS_MAX = 60
 
 
-class Audience:
-    """A show that nobody sees; it tells the courier when the primary is back."""
+class HiddenView:
+    """Shows nothing; it starts the courier when the primary is back."""
 
     def __init__(self, courier):
         self.courier = courier
-        self.scenes = []
+        self.phases = []
 
-    def tell(self, at, cue):
-        self.scenes.append(cue.scene)
-        if cue.scene is Scene.DRAINING:
+    def step(self, at, step):
+        self.phases.append(step.phase)
+        if step.phase is Phase.DRAINING:
             self.courier.may_go.set()
 
-    def look(self, moment): ...
+    def update(self, snapshot): ...
 
     def note(self, text): ...
 
 
 class Courier:
-    """Brings home what waits, but for every tenth message, and another tenth twice."""
+    """A syphon that drops every tenth message and sends another tenth twice."""
 
     is_ready, has_ended = True, False
 
     def __init__(self):
-        self.moved = 0
+        self.brought_home = 0
         self.dropped = set()
         self.doubled = Counter()
         self.may_go = threading.Event()
@@ -92,8 +92,8 @@ class Courier:
 
     def _bring_one(self, message):
         path = message.application_properties[b"x-ms-path"].decode()
-        self.moved += 1
-        copies = {0: 0, 5: 2}.get(self.moved % 10, 1)
+        self.brought_home += 1
+        copies = {0: 0, 5: 2}.get(self.brought_home % 10, 1)
         if not copies:
             self.dropped.add(message.message_id)
         if copies == 2:
@@ -118,15 +118,15 @@ def courier():
 
 
 @pytest.fixture
-def play(tmp_path, courier):
+def demo(tmp_path, courier):
     deadline = time.monotonic() + SECONDS_MAX
 
     def check():
-        assert time.monotonic() < deadline, "the play does not end"
+        assert time.monotonic() < deadline, "the demo does not end"
 
-    play = Play(
+    demo = DemoRun(
         tmp_path,
-        Audience(courier),
+        HiddenView(courier),
         check,
         seconds=1.5,
         rate=60,
@@ -134,33 +134,31 @@ def play(tmp_path, courier):
         syphon=courier,
         entities=without_detection("orders"),
     )
-    yield play
-    play.close()
-    play.kill()
-    gc.collect()  # what the SDK leaves open is to be found here, and not in another test
+    yield demo
+    demo.close()
+    demo.kill()
+    gc.collect()  # so that what the SDK leaves open shows here, and not in another test
 
 
 # The SDK's receivers do not close the socket of a connection that broke.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.req("X-10")
-def test_what_is_lost_on_the_way_home_shows_and_what_comes_twice_where_nobody_looks_for_it(
-    play, courier
-):
-    report = play.perform()
+def test_lost_messages_show_and_so_do_duplicates_where_they_are_not_detected(demo, courier):
+    result = demo.run()
 
     # One message of each entity may have been stored by the primary just before it was killed.
     unsure = len(PLACES)
-    missing = {message_id for ids in report.missing.values() for message_id in ids}
+    missing = {message_id for ids in result.missing.values() for message_id in ids}
     assert courier.dropped
     assert missing <= courier.dropped
-    assert len(courier.dropped) - unsure <= report.ledger.lost <= len(courier.dropped)
-    assert report.ledger.lost == len(missing)
-    assert courier.doubled["orders"] <= report.lines["orders"].duplicated
-    assert report.lines["orders"].duplicated <= courier.doubled["orders"] + 1
+    assert len(courier.dropped) - unsure <= result.verdict.lost <= len(courier.dropped)
+    assert result.verdict.lost == len(missing)
+    assert courier.doubled["orders"] <= result.verdicts["orders"].duplicated
+    assert result.verdicts["orders"].duplicated <= courier.doubled["orders"] + 1
     assert courier.doubled["orders"]
-    others = [line for entity, line in report.lines.items() if entity != "orders"]
+    others = [verdict for entity, verdict in result.verdicts.items() if entity != "orders"]
     assert total(others).duplicated == 0  # they detect duplicates
     assert sum(courier.doubled.values()) > courier.doubled["orders"]
-    assert report.ledger.raised == 0
-    assert not report.failure
-    assert not report.is_good
+    assert result.verdict.raised == 0
+    assert not result.failure
+    assert not result.is_ok

@@ -1,4 +1,4 @@
-"""What the demo shows, from facts by hand: on terminals of several widths, in lines, as JSON."""
+"""What the demo shows: on terminals of several widths, as plain lines, as JSON, as SVG."""
 
 import io
 import json
@@ -8,53 +8,66 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from pairbus.demo.delivery_check import Line
-from pairbus.demo.picture import Moment, Report, Row, bars, picture, remarks, svg
-from pairbus.demo.script import Action, Cue, Scene
-from pairbus.demo.view import JsonShow, LiveShow, PlainShow
-
-KILL = Cue(scene=Scene.FAILING_OVER, text="The primary is killed.", action=Action.KILL)
-ROWS = (
-    Row(entity="orders", state="failed over", on_primary=100, diverted=40, delivered=98),
-    Row(entity="events", state="healthy", on_primary=90, diverted=30, delivered=88),
+from pairbus.demo.delivery_check import Verdict
+from pairbus.demo.script import Action, Phase, Step
+from pairbus.demo.view import (
+    DemoResult,
+    EntityRow,
+    JsonView,
+    LiveView,
+    PlainView,
+    Snapshot,
+    bars,
+    remarks,
+    state_panel,
+    to_svg,
 )
-MOMENT = Moment(
+
+KILL = Step(phase=Phase.FAILING_OVER, text="The primary is killed.", action=Action.KILL)
+ROWS = (
+    EntityRow(entity="orders", state="failed over", on_primary=100, diverted=40, delivered=98),
+    EntityRow(entity="events", state="healthy", on_primary=90, diverted=30, delivered=88),
+)
+SNAPSHOT = Snapshot(
     at=21.4,
-    scene="outage",
+    phase="outage",
     primary="down",
     secondary="up",
     syphon="ready",
-    moved=12,
+    brought_home=12,
     rows=ROWS,
     backlog=70,
     history=(0, 0, 5, 20, 70),
 )
-GOOD = Report(
-    lines={"orders": Line(sent=140, delivered=140), "events": Line(sent=120, delivered=120)},
+GOOD = DemoResult(
+    verdicts={
+        "orders": Verdict(sent=140, delivered=140),
+        "events": Verdict(sent=120, delivered=120),
+    },
     rows=ROWS,
     down_seconds=12.3,
     slowest_seconds=0.51,
     pings=40,
-    moved=70,
+    brought_home=70,
     missing={},
     failure="",
 )
-BAD = Report(
-    lines={"orders": Line(sent=140, delivered=132), "events": Line(sent=1, delivered=1)},
+BAD = DemoResult(
+    verdicts={"orders": Verdict(sent=140, delivered=132), "events": Verdict(sent=1, delivered=1)},
     rows=ROWS,
     down_seconds=12.3,
     slowest_seconds=0.51,
     pings=40,
-    moved=70,
+    brought_home=70,
     missing={"orders": [f"orders-{n}" for n in range(8)]},
     failure="the queues are not empty",
 )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_picture_fits_and_has_the_state_of_all(width):
+def test_the_panel_fits_and_shows_all_states(width):
     page = io.StringIO()
-    Console(file=page, width=width).print(picture(MOMENT))
+    Console(file=page, width=width).print(state_panel(SNAPSHOT))
 
     lines = page.getvalue().splitlines()
 
@@ -65,7 +78,7 @@ def test_the_picture_fits_and_has_the_state_of_all(width):
     assert len(lines) <= 14
 
 
-def test_a_curve_shows_the_highest_of_each_stretch():
+def test_a_curve_shows_the_maximum_of_each_interval():
     assert bars([0, 4, 8], 6) == " ▄█   "
     assert bars([], 3) == "   "
     assert bars([0, 0], 2) == "  "
@@ -74,11 +87,11 @@ def test_a_curve_shows_the_highest_of_each_stretch():
 
 
 def test_lines_end_with_the_ledger(capsys):
-    show = PlainShow()
-    show.tell(3.21, KILL)
-    show.look(MOMENT)
-    show.look(MOMENT)  # not again so soon
-    show.end(GOOD)
+    view = PlainView()
+    view.step(3.21, KILL)
+    view.update(SNAPSHOT)
+    view.update(SNAPSHOT)  # not again so soon
+    view.end(GOOD)
 
     lines = capsys.readouterr().out.splitlines()
 
@@ -88,34 +101,37 @@ def test_lines_end_with_the_ledger(capsys):
     assert lines[-1] == "LEDGER sent=260 delivered=260 lost=0 duplicated=0"
 
 
-def test_json_is_one_object_in_a_line_and_the_last_is_the_ledger(capsys):
-    show = JsonShow()
-    show.tell(3.21, KILL)
-    show.look(MOMENT)
-    show.end(BAD)
+def test_json_is_one_object_per_line_and_the_last_is_the_ledger(capsys):
+    view = JsonView()
+    view.step(3.21, KILL)
+    view.update(SNAPSHOT)
+    view.end(BAD)
 
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    assert [each["event"] for each in told] == ["scene", "moment", "ledger"]
-    assert told[0]["action"] == "kill"
-    assert told[1]["backlog"] == 70
-    assert {name: told[2][name] for name in ("sent", "delivered", "lost", "duplicated")} == {
+    assert [each["event"] for each in lines] == ["phase", "snapshot", "ledger"]
+    assert lines[0]["action"] == "kill"
+    assert lines[0]["elapsedSeconds"] == 3.21
+    assert lines[1]["backlog"] == 70
+    assert lines[1]["entities"][0]["onPrimary"] == 100
+    assert lines[2]["broughtHome"] == 70
+    assert {name: lines[2][name] for name in ("sent", "delivered", "lost", "duplicated")} == {
         "sent": 141,
         "delivered": 133,
         "lost": 8,
         "duplicated": 0,
     }
-    assert told[2]["missing"]["orders"][0] == "orders-0"
+    assert lines[2]["missing"]["orders"][0] == "orders-0"
 
 
-def test_a_terminal_has_the_sentences_above_the_picture_and_the_ledger_last(capsys):
+def test_a_terminal_has_the_texts_above_the_panel_and_the_ledger_last(capsys):
     page = io.StringIO()
-    show = LiveShow(Console(file=page, force_terminal=True, width=100))
-    show.look(MOMENT)
-    show.tell(3.21, KILL)
-    show.look(MOMENT)
-    show.end(GOOD)
-    show.close()
+    view = LiveView(Console(file=page, force_terminal=True, width=100))
+    view.update(SNAPSHOT)
+    view.step(3.21, KILL)
+    view.update(SNAPSHOT)
+    view.end(GOOD)
+    view.close()
 
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", page.getvalue())
 
@@ -124,17 +140,17 @@ def test_a_terminal_has_the_sentences_above_the_picture_and_the_ledger_last(caps
     assert capsys.readouterr().out.splitlines()[-1].startswith("LEDGER sent=260")
 
 
-def test_what_went_wrong_is_said():
+def test_failures_are_explained():
     said = "\n".join(remarks(BAD))
 
     assert "Never arrived in orders: orders-0, orders-1, orders-2, orders-3, orders-4 and 3" in said
     assert "the queues are not empty" in said
-    assert not BAD.is_good
-    assert GOOD.is_good
+    assert not BAD.is_ok
+    assert GOOD.is_ok
 
 
-def test_the_drawing_is_one_file_that_needs_nothing_from_elsewhere():
-    text = svg([(3.2, KILL)], MOMENT, GOOD)
+def test_the_svg_file_refers_to_nothing_else():
+    text = to_svg([(3.2, KILL)], SNAPSHOT, GOOD)
 
     root = ElementTree.fromstring(text)
     words = " ".join(root.itertext()).replace("\xa0", " ")

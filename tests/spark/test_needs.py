@@ -65,7 +65,7 @@ def test_without_spark_a_line_says_what_to_install(pairbus, monkeypatch):
     assert "pip install 'pairbus[spark]'" in done.err
 
 
-@pytest.mark.parametrize("words", [("--rate", "1000"), ("--seconds", "0"), ("--seed", "x")])
+@pytest.mark.parametrize("words", [("--rate", "1000"), ("--phase", "1s"), ("--seed", "x")])
 def test_what_cannot_be_is_refused_in_one_line(pairbus, words):
     done = pairbus("demo", *words)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
@@ -19,6 +19,16 @@ _One = TypeVar("_One")
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values under the keys that our JSON has. Not recursive: keys may be user data."""
+    return {_camel_case(name): value for name, value in values.items()}
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:

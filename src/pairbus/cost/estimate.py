@@ -5,11 +5,11 @@ Pure. An estimate is made from `Usage`, before the fact, or from `LedgerTotals`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
 
-from pairbus.cost.meter import UNIT_BYTES, camel_case
+from pairbus.cost.meter import UNIT_BYTES
 from pairbus.cost.prices import PriceList
 from pairbus.cost.usage import Usage
 
@@ -306,60 +306,3 @@ def _changes(usage: Usage) -> Iterator[tuple[str, str, Usage]]:
             "the end of an outage is noticed later, and more messages are diverted",
             replace(usage, ping_seconds=longer),
         )
-
-
-# -- JSON -------------------------------------------------------------------------------------
-
-
-def to_json(
-    estimate: Estimate, usage: Usage | None, savings: Sequence[Saving] = ()
-) -> dict[str, Any]:
-    prices = estimate.prices
-    result: dict[str, Any] = {
-        "prices": {
-            "name": prices.name,
-            "asOf": prices.as_of.isoformat(),
-            "currency": prices.currency,
-            "source": prices.source,
-        },
-        "days": estimate.days,
-    }
-    if usage is not None:
-        result["usage"] = camel_case(asdict(usage))
-        result["idleReceives"] = {
-            "perHour": round(usage.polls_per_hour),
-            "perDay": round(usage.polls_per_hour * 24),
-            "per30Days": round(usage.polls_per_hour * 24 * 30),
-        }
-    result["divertedMessage"] = {
-        "operations": len(DIVERTED_STEPS),
-        "steps": list(DIVERTED_STEPS),
-        "settlements": DIVERTED_SETTLEMENTS,
-    }
-    result["items"] = [
-        {
-            "name": item.name,
-            "description": item.description,
-            "kind": item.kind,
-            "operations": item.operations,
-            "billed": item.is_billed,
-            "money": _rounded(item.money),
-        }
-        for item in estimate.items
-    ]
-    result["operations"] = estimate.operations
-    result["pairingOperations"] = estimate.pairing_operations
-    result["money"] = {
-        "operations": _rounded(estimate.money_for_operations),
-        "pairing": _rounded(estimate.money_for_pairing),
-        "connections": _rounded(estimate.money_for_connections),
-        "base": _rounded(estimate.base),
-        "total": _rounded(estimate.money),
-    }
-    result["savings"] = [asdict(saving) for saving in savings]
-    return result
-
-
-def _rounded(money: float) -> float:
-    """An operation costs a millionth; digits far beyond that are floating-point noise."""
-    return round(money, 8)

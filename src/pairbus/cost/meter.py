@@ -97,15 +97,11 @@ class Reading:
 
 
 def _with_total(tally: Tally) -> dict[str, int]:
-    return {**camel_case(tally.as_dict()), "total": tally.total}
+    counts = {_camel_case(kind): count for kind, count in tally.as_dict().items()}
+    return {**counts, "total": tally.total}
 
 
-def camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under the keys that our JSON has."""
-    return {_camel(name): value for name, value in values.items()}
-
-
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
 

@@ -1,52 +1,86 @@
-"""`pairbus demo`: what a person types to see an outage, and what it takes."""
+"""`pairbus demo`: runs the demo, shows its result, and removes everything that it started.
+
+A signal is noted and obeyed between two steps, so none can come between the start of a process and
+the moment when we know it. Before the demo ends, its processes are ended and its folder is removed.
+"""
 
 from __future__ import annotations
 
+import logging
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Final
 
 import typer
 
+from pairbus.cli.options import option
+from pairbus.cli.parse import parse_span
+from pairbus.demo.run import DemoRun
+from pairbus.demo.view import DemoResult, View, make_view, to_svg
+from pairbus.errors import UsageError
+from pairbus.spark.needs import require_spark
+
+RESTART_SECONDS: Final = 10.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PHASE_SECONDS: Final = (2.0, 20.0)
+
 
 def demo(
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=2,
-            max=20,
-            help="How long all is well, and about how long the outage is. The whole takes some "
-            "twenty seconds more, of which most are Spark's.",
+    phase: Annotated[
+        str,
+        option(
+            metavar="DURATION",
+            help="How long the primary is healthy, and about how long it is down: 2s to 20s "
+            "(default: 12s). The demo takes about 20s more, mostly to start Spark.",
         ),
-    ] = 12,
+    ] = "12s",
     rate: Annotated[
-        float, typer.Option(min=4, max=200, help="Messages a second, over all entities.")
+        float,
+        option(
+            min=4,
+            max=200,
+            metavar="N",
+            help="Messages per second, over all entities: 4 to 200 (default: 40).",
+        ),
     ] = 40,
     seed: Annotated[
         int,
-        typer.Option(help="Decides what is sent, and the moments: another one, another kill."),
+        option(
+            metavar="N",
+            help="Seed for the messages and for the moment of the kill (default: 0).",
+        ),
     ] = 0,
     keep: Annotated[
         bool,
         typer.Option(
-            "--keep", help="Go on afterwards, for you to play with; says how. Ctrl-C ends it."
+            "--keep",
+            help="Keep running after the result, for experiments of your own. Ctrl-C ends it.",
         ),
     ] = False,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="JSON lines for programs: what happens, at last the ledger."),
+        bool, typer.Option("--json", help="Print JSON lines; the last one is the ledger.")
     ] = False,
-    picture: Annotated[
+    svg: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw it all into a file.", hidden=True),
+        typer.Option(
+            "--output", metavar="FILE.svg", help="Draw the demo into a file.", hidden=True
+        ),
     ] = None,
 ) -> None:
     """Kill a namespace under load and lose nothing: all of pairbus, on this machine.
 
-    Two namespaces start, paired senders, a receiver with the official SDK, and a syphon on Spark.
-    Then the primary is killed, sends fail over, the primary comes back, and the syphon brings
-    home what waited. At the end is the account, by message id. Needs Java 17 or newer; everything
-    is in processes and a folder of its own, which are gone afterwards, also after Ctrl-C. Ends
-    with 0 if all messages have arrived once, with 1 if not, and with 2 if something is missing.
+    Starts two namespaces, paired senders, a receiver with the official SDK, and a syphon on Spark.
+    Then it kills the primary, sends fail over, the primary starts again, and the syphon brings the
+    diverted messages home. At the end, every message is accounted for by its id. Needs Java 17 or
+    later. All processes and files are removed when the demo ends, also after Ctrl-C.
+
+    Exit codes: 0 all messages arrived exactly once, 1 they did not, 2 usage error, or Java or Spark
+    is missing, 130 interrupted.
 
     \b
     Examples:
@@ -55,9 +89,102 @@ def demo(
       pairbus demo --keep
       pairbus demo --json | tail -n 1
     """
-    from pairbus.demo.demo_work import Wanted, run
+    least, most = _PHASE_SECONDS
+    seconds = parse_span(phase, "--phase").total_seconds()
+    if not least <= seconds <= most:
+        raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
+    require_spark()
+    # The SDK logs each lost connection, and without a handler that goes to stderr.
+    logging.getLogger().addHandler(logging.NullHandler())
+    view = make_view(as_json=as_json)
+    with SignalFlag() as flag:
+        try:
+            with _temporary_folder() as folder:
+                run = DemoRun(folder, view, flag.check, seconds=seconds, rate=rate, seed=seed)
+                try:
+                    result = run.run()
+                    if keep:
+                        result = _keep_running(run, view, result, flag)
+                    snapshot = run.snapshot()
+                    run.close()
+                finally:
+                    view.close()
+                    run.kill()
+        except Interrupted:
+            view.note("Interrupted. All processes have ended.")
+            raise typer.Exit(128 + flag.number) from None
+        view.end(result)
+        if svg is not None:
+            svg.write_text(to_svg(run.steps, snapshot, result), "utf-8")
+    raise typer.Exit(0 if result.is_ok else 1)
 
-    code = run(
-        Wanted(seconds=seconds, rate=rate, seed=seed, keep=keep, as_json=as_json, picture=picture)
-    )
-    raise typer.Exit(code)
+
+class Interrupted(Exception):
+    """A signal asks the demo to end."""
+
+
+class SignalFlag:
+    """Notes signals; `check` raises if one has come."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> SignalFlag:
+        # Under nohup, or in the background of a shell, some signals are ignored: keep that.
+        heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._note) for number in heeded}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.number = number
+
+    def check(self) -> None:
+        if self.number:
+            raise Interrupted
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="pairbus-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_running(run: DemoRun, view: View, result: DemoResult, flag: SignalFlag) -> DemoResult:
+    """Runs until Ctrl-C, then counts again. A second Ctrl-C ends it at once."""
+    view.end(result)
+    view.note(_what_to_try(run))
+    run.restart_after_seconds = RESTART_SECONDS
+    run.senders.start()
+    try:
+        while True:
+            run.step(0.25)
+    except Interrupted:
+        flag.number = 0
+    view.note("Stopping, after the messages in transit have arrived. Ctrl-C again ends it at once.")
+    return run.stop_and_count()
+
+
+def _what_to_try(run: DemoRun) -> str:
+    return f"""
+The demo keeps running: senders, receiver and syphon. Ctrl-C ends it.
+In another terminal:
+
+  export PAIRBUS_PRIMARY="{run.primary.connection_string}"
+  export PAIRBUS_SECONDARY="{run.secondary.connection_string}"
+
+Then try:
+
+  kill -9 {run.primary.pid}
+    Kills the primary again. It restarts after {RESTART_SECONDS:.0f} s.
+  pairbus fault add unreachable --seconds 20 -c "$PAIRBUS_PRIMARY"
+    An outage without a crash.
+  pairbus entities list queue -c "$PAIRBUS_SECONDARY"
+    Shows the messages that wait in the backlog.
+"""

@@ -1,10 +1,12 @@
-"""The account of the demo: what was sent, and what arrived where, by message id.
+"""Checks by message id that every message that was sent arrived exactly once.
 
-A message to a queue has to arrive in one place, one to a topic in each of its subscriptions. It is
-*lost* if its send has returned and a place never had it. It is *duplicated* if a place stored it
-twice, which shows in two sequence numbers, or handed it out again after it was settled. One that
-is handed out again because its receiver's answer was lost in a crash is neither: it is the same
-stored message, under the same number, and was not settled.
+A message to a queue must arrive in one place, a message to a topic in each of its subscriptions.
+
+* It is *lost* if its send returned and one of its places never received it.
+* It is *duplicated* if a place stored it twice, which shows in two sequence numbers, or delivered
+  it again after it was settled.
+* If a crash loses the receiver's settlement, the message is delivered again. That is no duplicate:
+  it is the same stored message, with the same sequence number, and it was not settled.
 """
 
 from __future__ import annotations
@@ -16,30 +18,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One entity's account, or the sum of all."""
+class Verdict:
+    """The counts of one entity, or the sum of several."""
 
     sent: int = 0
-    """Messages whose send has returned."""
+    """Messages whose send returned."""
     delivered: int = 0
-    """Those of them that have arrived wherever they had to."""
+    """Sent messages that arrived in all of their places."""
     duplicated: int = 0
-    """Copies too many, in all places together."""
+    """Surplus copies, in all places together."""
     raised: int = 0
-    """Calls that raised; their messages were sent again, under the same id."""
+    """Sends that raised. Their messages were sent again, with the same id."""
     repeated: int = 0
-    """Handed out again, because a crash came before they were settled."""
+    """Delivered again because a crash came before they were settled."""
     late: int = 0
-    """Given out before, without reaching the receiver: they came when that lock had run out."""
-    strange: int = 0
-    """Arrived, and were never sent by us."""
+    """Delivered before without reaching the receiver, and again after that lock had expired."""
+    unexpected: int = 0
+    """Arrived, although the demo did not send them."""
 
     @property
     def lost(self) -> int:
         return self.sent - self.delivered
 
     @property
-    def is_whole(self) -> bool:
+    def is_ok(self) -> bool:
         return not self.lost and not self.duplicated
 
     def __str__(self) -> str:
@@ -49,36 +51,36 @@ class Line:
         )
 
 
-def total(lines: Iterable[Line]) -> Line:
+def total(verdicts: Iterable[Verdict]) -> Verdict:
     sums: Counter[str] = Counter()
-    for line in lines:
-        for name in Line.__slots__:
-            sums[name] += getattr(line, name)
-    return Line(**sums)
+    for verdict in verdicts:
+        for name in Verdict.__slots__:
+            sums[name] += getattr(verdict, name)
+    return Verdict(**sums)
 
 
-class Account:
-    """Many threads write into it."""
+class DeliveryCheck:
+    """Records sends and arrivals. Safe to use from many threads."""
 
     def __init__(self, places: Mapping[str, Sequence[str]]) -> None:
-        """`places`: of each entity, where its messages arrive."""
+        """`places`: for each entity, the queue or subscriptions where its messages arrive."""
         self._places = {entity: tuple(where) for entity, where in places.items()}
-        self._begun: defaultdict[str, set[str]] = defaultdict(set)
+        self._started: defaultdict[str, set[str]] = defaultdict(set)
         self._sent: defaultdict[str, set[str]] = defaultdict(set)
         self._raised: Counter[str] = Counter()
         self._arrived: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         self._settled: defaultdict[str, set[int]] = defaultdict(set)
-        self._again: Counter[str] = Counter()
+        self._repeated: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
-        self._settled_again: Counter[str] = Counter()
+        self._after_settlement: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    # --- of a sender ------------------------------------------------------------------------------
+    # --- called by senders ------------------------------------------------------------------------
 
-    def begins(self, entity: str, message_id: str) -> None:
-        """Before the call: a receiver may be quicker than its return."""
+    def sending(self, entity: str, message_id: str) -> None:
+        """Call it before the send: the message may arrive before the send returns."""
         with self._lock:
-            self._begun[entity].add(message_id)
+            self._started[entity].add(message_id)
 
     def sent(self, entity: str, message_id: str) -> None:
         with self._lock:
@@ -88,45 +90,45 @@ class Account:
         with self._lock:
             self._raised[entity] += 1
 
-    # --- of a receiver ----------------------------------------------------------------------------
+    # --- called by receivers ----------------------------------------------------------------------
 
     def arrived(
         self, place: str, message_id: str, sequence_number: int, *, is_late: bool = False
     ) -> None:
-        """`is_late`: the broker has given it out before."""
+        """`is_late`: the broker has delivered it before, by its delivery count."""
         with self._lock:
             numbers = self._arrived[place].setdefault(message_id, set())
             if sequence_number in self._settled[place]:
-                self._settled_again[place] += 1
+                self._after_settlement[place] += 1
             elif sequence_number in numbers:
-                self._again[place] += 1
+                self._repeated[place] += 1
             elif is_late:
                 self._late[place] += 1
             numbers.add(sequence_number)
 
     def settled(self, place: str, sequence_number: int) -> None:
-        """The answer to the settlement has come: it must not be handed out again."""
+        """The settlement was confirmed, so the message must not be delivered again."""
         with self._lock:
             self._settled[place].add(sequence_number)
 
-    # --- the account ------------------------------------------------------------------------------
+    # --- the result -------------------------------------------------------------------------------
 
     @property
     def received(self) -> int:
-        """How many have arrived so far, over all places: it grows, or nothing comes any more."""
+        """The number of ids that have arrived so far, over all places."""
         with self._lock:
             return sum(map(len, self._arrived.values()))
 
-    def line(self, entity: str) -> Line:
+    def verdict(self, entity: str) -> Verdict:
         with self._lock:
-            return self._line(entity)
+            return self._verdict(entity)
 
-    def lines(self) -> dict[str, Line]:
+    def verdicts(self) -> dict[str, Verdict]:
         with self._lock:
-            return {entity: self._line(entity) for entity in self._places}
+            return {entity: self._verdict(entity) for entity in self._places}
 
     def missing(self, entity: str) -> dict[str, list[str]]:
-        """The ids that a place should have had and has not, by place."""
+        """The ids that did not arrive, by place."""
         with self._lock:
             missing = {
                 place: sorted(self._sent[entity] - self._arrived[place].keys())
@@ -134,22 +136,22 @@ class Account:
             }
         return {place: ids for place, ids in missing.items() if ids}
 
-    def _line(self, entity: str) -> Line:
-        begun, sent, places = self._begun[entity], self._sent[entity], self._places[entity]
+    def _verdict(self, entity: str) -> Verdict:
+        started, sent, places = self._started[entity], self._sent[entity], self._places[entity]
         delivered = set(sent)
-        duplicated = strange = 0
+        duplicated = unexpected = 0
         for place in places:
             arrived = self._arrived[place]
             delivered &= arrived.keys()
-            copies = sum(len(numbers) - 1 for key, numbers in arrived.items() if key in begun)
-            duplicated += copies + self._settled_again[place]
-            strange += len(arrived.keys() - begun)
-        return Line(
+            copies = sum(len(numbers) - 1 for key, numbers in arrived.items() if key in started)
+            duplicated += copies + self._after_settlement[place]
+            unexpected += len(arrived.keys() - started)
+        return Verdict(
             sent=len(sent),
             delivered=len(delivered),
             duplicated=duplicated,
             raised=self._raised[entity],
-            repeated=sum(self._again[place] for place in places),
+            repeated=sum(self._repeated[place] for place in places),
             late=sum(self._late[place] for place in places),
-            strange=strange,
+            unexpected=unexpected,
         )

@@ -1,7 +1,7 @@
-"""Who plays in the demo, in processes of their own: two brokers and a syphon on Spark.
+"""The child processes of the demo: two brokers, and a syphon on Spark.
 
-Each has a session of its own, so a Ctrl-C on the terminal is only ours to obey, and all that it has
-started in turn can be found and ended. What they write lies in the demo's folder and goes with it.
+Each has its own session. A Ctrl-C on the terminal therefore reaches only the demo, and the demo can
+find and end everything that a child has started in turn. Their files are in the demo's folder.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, Final
 END_SECONDS_MAX: Final = 10.0
 
 
-class Member:
-    """A process whose lines are read as they come; what it says on stderr is kept for a complaint.
+class ChildProcess:
+    """A process whose output is read line by line. Its stderr is kept for an error message.
 
-    Started by the main thread: where the system can, it ends with that thread's process, however
-    that ends.
+    Start it from the main thread: where the system has `setpriv`, it ends with that thread's
+    process, however that ends.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -46,23 +46,23 @@ class Member:
 
     @property
     def has_ended(self) -> bool:
-        """By itself: not by our hand."""
+        """Whether it ended without our `kill`."""
         return self._process is not None and self._process.poll() is not None
 
     @property
-    def complaint(self) -> str:
-        """How it has ended: its last words, unless somebody has killed it."""
+    def exit_message(self) -> str:
+        """How it ended: the signal that killed it, or its last line on stderr."""
         code = None if self._process is None else self._process.returncode
         if code is not None and code < 0:
             return f"{self.name} was killed ({signal.Signals(-code).name})"
-        said = self._errors[-1].removeprefix("pairbus: ") if self._errors else "it said nothing"
-        return f"{self.name} has ended with {code}: {said}"
+        last = self._errors[-1].removeprefix("pairbus: ") if self._errors else "no error output"
+        return f"{self.name} ended with exit code {code}: {last}"
 
-    def spawn(self, words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    def spawn(self, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         guard = shutil.which("setpriv")
-        tied = [guard, "--pdeathsig", "KILL"] if guard else []
+        prefix = [guard, "--pdeathsig", "KILL"] if guard else []
         process = subprocess.Popen(
-            [*tied, sys.executable, "-m", "pairbus", *words],
+            [*prefix, sys.executable, "-m", "pairbus", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,22 +73,25 @@ class Member:
             start_new_session=True,
         )
         self._process = process
-        for stream, take in ((process.stdout, self.heard), (process.stderr, self._errors.append)):
+        for stream, on_line in (
+            (process.stdout, self.on_line),
+            (process.stderr, self._errors.append),
+        ):
             threading.Thread(
-                target=_read, args=(stream, take), name=f"demo-{self.name}", daemon=True
+                target=_read, args=(stream, on_line), name=f"demo-{self.name}", daemon=True
             ).start()
 
-    def heard(self, line: str) -> None:
-        """A line of its stdout, on a thread of its own."""
+    def on_line(self, line: str) -> None:
+        """Called with each line of its stdout, on a thread of its own."""
 
     def kill(self) -> None:
-        """At once: it, and all that it has started. Nothing here needs a farewell."""
+        """Kills it and everything that it has started, at once."""
         process, self._process = self._process, None
         if process is None:
             return
         deadline = time.monotonic() + END_SECONDS_MAX
-        while (left := _session(process.pid)) and time.monotonic() < deadline:
-            for pid in left:
+        while (pids := _session(process.pid)) and time.monotonic() < deadline:
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
@@ -96,36 +99,36 @@ class Member:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what it says to brokers and syphons of somebody's own."""
+    """Our environment without the settings that the user made for other brokers and syphons."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
 
 
-def _read(stream: Any, take: Callable[[str], None]) -> None:
+def _read(stream: Any, on_line: Callable[[str], None]) -> None:
     with stream, suppress(ValueError):
         for line in stream:
             if line.strip():
-                take(line.strip())
+                on_line(line.strip())
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session that still run."""
+    """The running processes of a session."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
-            # After the name, which may have any character: state, parent, group, session.
+            # After the name, which may contain any character: state, parent, group, session.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] not in "ZX":
                 found.append(int(folder.name))
     return found
 
 
-class Namespace(Member):
-    """A broker with one namespace, that can be killed and started again as the same one."""
+class BrokerProcess(ChildProcess):
+    """A broker with one namespace. After a kill it can start again with the same port and data."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, folder)
         self.connection_string = ""
-        """Empty while it is not ready."""
+        """Empty until the broker is ready."""
         self.data = folder / name
         self._port = 0
         self._config: list[str] = []
@@ -144,28 +147,28 @@ class Namespace(Member):
         return self.data / "certificates" / "ca.pem"
 
     def start(self) -> None:
-        where = ["--namespace", f"{self.name}:{self._port}", "--data", str(self.data)]
-        self.spawn(["broker", *where, *self._config, "--log-level", "warning"])
+        namespace = ["--namespace", f"{self.name}:{self._port}", "--data", str(self.data)]
+        self.spawn(["broker", *namespace, *self._config, "--log-level", "warning"])
 
     def kill(self) -> None:
         super().kill()
         self.connection_string = ""
 
-    def heard(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         _, ready, text = line.partition(" ready: ")
         if ready:
             self._port = int(text.partition(";")[0].rpartition(":")[2])
             self.connection_string = text
 
 
-class Syphon(Member):
-    """`pairbus syphon`, as anybody would start it, with the files of Java in the demo's folder."""
+class SyphonProcess(ChildProcess):
+    """`pairbus syphon`, as a user would start it, with Java's files in the demo's folder."""
 
-    def __init__(self, folder: Path, primary: str) -> None:
+    def __init__(self, folder: Path, primary_name: str) -> None:
         super().__init__("syphon", folder)
-        self._primary = primary
+        self._primary_name = primary_name
         self.is_ready = False
-        self.moved = 0
+        self.brought_home = 0
 
     def start(self, primary: str, secondary: str) -> None:
         scratch = self.folder / "spark"
@@ -175,17 +178,17 @@ class Syphon(Member):
             "PAIRBUS_SECONDARY": secondary,
             "SPARK_LOCAL_DIRS": str(scratch),
             "TMPDIR": str(scratch),
-            # No files outside of the folder, where killing it would leave them.
+            # No files outside of the folder: a kill would leave them behind.
             "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData",
         }
-        self.spawn(["syphon", "--namespace", self._primary, "--json"], variables)
+        self.spawn(["syphon", "--namespace", self._primary_name, "--json"], variables)
 
-    def heard(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             return
-        if told.get("ready"):
+        if message.get("ready"):
             self.is_ready = True
-        elif "round" in told:
-            self.moved += told["brought_home"]
+        elif "round" in message:
+            self.brought_home += message["brought_home"]

@@ -1,7 +1,7 @@
-"""The play of the demo: the cast and the traffic, brought together and led by the script.
+"""Runs the demo: processes, traffic and script together.
 
-One thread, that of who calls, decides, starts and ends processes, and shows. It never waits for
-longer than a moment, so that who wants it to end is heard at any time.
+The calling thread decides, starts and ends processes, and updates the view. It never waits for
+longer than a moment, so it reacts to Ctrl-C at any time.
 """
 
 from __future__ import annotations
@@ -13,37 +13,36 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from pairbus.demo.delivery_check import Account, total
-from pairbus.demo.picture import Moment, Report, Row
-from pairbus.demo.processes import Namespace, Syphon
-from pairbus.demo.script import Action, Cue, Facts, Pace, Scene, Script
+from pairbus.demo.delivery_check import DeliveryCheck, total
+from pairbus.demo.processes import BrokerProcess, SyphonProcess
+from pairbus.demo.script import Action, Facts, Phase, Script, Step, Timing
 from pairbus.demo.traffic import (
     ENTITIES,
     PLACES,
     PRIMARY,
     SECONDARY,
-    Counter,
+    MessageCounter,
     Receivers,
     Senders,
 )
-from pairbus.demo.view import Show
+from pairbus.demo.view import DemoResult, EntityRow, Snapshot, View
 from pairbus.errors import NamespaceError
 
 START_SECONDS_MAX: Final = 60.0
 RESTART_SECONDS: Final = 2.0
-"""From one attempt to start the primary again to the next, if it ended before it was ready."""
-LOOK_SECONDS: Final = 0.25
+"""Between two attempts to start the primary again, if it ended before it was ready."""
+UPDATE_SECONDS: Final = 0.25
 HISTORY_SECONDS: Final = 0.5
 
 
-class Play:
-    """Two namespaces, the syphon, the traffic and the script, from the first to the last step."""
+class DemoRun:
+    """Two namespaces, the syphon, the traffic and the script, from start to end."""
 
     def __init__(
         self,
         folder: Path,
-        show: Show,
-        check: Callable[[], None],
+        view: View,
+        check_interrupt: Callable[[], None],
         *,
         seconds: float,
         rate: float,
@@ -51,68 +50,69 @@ class Play:
         syphon: Any = None,
         entities: Mapping[str, Any] = ENTITIES,
     ) -> None:
-        """`check` is called all the time, and raises when it is to end. `syphon`, if given, plays
-        its part: something like a `Syphon`."""
-        self._show = show
-        self._check = check
+        """`check_interrupt` is called often, and raises to end the demo. `syphon` replaces the
+        `SyphonProcess` in tests."""
+        self._view = view
+        self._check_interrupt = check_interrupt
         self._rate = rate
-        self._pace = Pace.of(seconds, Random(seed))
-        self.account = Account(PLACES)
-        self.primary = Namespace(PRIMARY, folder, entities)
-        self.secondary = Namespace(SECONDARY, folder)
-        self.syphon = Syphon(folder, PRIMARY) if syphon is None else syphon
-        self.senders = Senders(self.account, rate=rate, seed=seed)
-        self.receivers = Receivers(self.account)
-        self.counter = Counter()
-        self.told: list[tuple[float, Cue]] = []
-        self._began = time.monotonic()
+        self._timing = Timing.random(seconds, Random(seed))
+        self.check = DeliveryCheck(PLACES)
+        self.primary = BrokerProcess(PRIMARY, folder, entities)
+        self.secondary = BrokerProcess(SECONDARY, folder)
+        self.syphon = SyphonProcess(folder, PRIMARY) if syphon is None else syphon
+        self.senders = Senders(self.check, rate=rate, seed=seed)
+        self.receivers = Receivers(self.check)
+        self.counter = MessageCounter()
+        self.steps: list[tuple[float, Step]] = []
+        self._started_at = time.monotonic()
         self._script: Script
         self._history: list[int] = []
-        self._looked = float("-inf")
+        self._updated_at = float("-inf")
         self._killed_at: float | None = None
         self._restart_at: float | None = None
         self._down_seconds = 0.0
-        self.revives_after: float | None = None
-        """After so many seconds the primary is started again, whoever has killed it."""
+        self.restart_after_seconds: float | None = None
+        """If set, a primary that somebody kills is started again after this time."""
 
-    # --- the play ---------------------------------------------------------------------------------
+    # --- from start to end ------------------------------------------------------------------------
 
-    def perform(self) -> Report:
+    def run(self) -> DemoResult:
         self._set_up()
-        self._began = time.monotonic()
-        self._script = Script(self._pace, now=self._began)
-        self._tell(
-            Cue(
-                scene=Scene.HEALTHY,
-                text=f"All is well: {self._rate:g} messages a second go to three queues and "
-                "a topic of the primary, and a receiver with the official SDK takes them out. "
-                "Meanwhile Spark starts, for the syphon.",
+        self._started_at = time.monotonic()
+        self._script = Script(self._timing, now=self._started_at)
+        self._show(
+            Step(
+                phase=Phase.HEALTHY,
+                text=f"All is well: {self._rate:g} messages per second go to three queues and "
+                "a topic of the primary, and a receiver with the official SDK receives them. "
+                "Meanwhile Spark starts for the syphon.",
             )
         )
-        while self._script.scene is not Scene.OVER:
+        return self._run_to_end()
+
+    def stop_and_count(self) -> DemoResult:
+        """Stops the senders and counts again."""
+        self._apply(self._script.stop_sending(now=time.monotonic()))
+        return self._run_to_end()
+
+    def _run_to_end(self) -> DemoResult:
+        while self._script.phase is not Phase.OVER:
             self.step()
-        return self.report()
+        return self.result()
 
     def step(self, seconds: float = 0.1) -> None:
-        """Looks around, does what the script says, and shows it."""
-        self._check()
-        self._check_cast()
+        """Collects the facts, does what the script says, and updates the view."""
+        self._check_interrupt()
+        self._check_processes()
         now = time.monotonic()
-        self._follow(self._script.advance(self._facts(), now=now))
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._show.look(self.moment())
+        self._apply(self._script.advance(self._facts(), now=now))
+        if now - self._updated_at >= UPDATE_SECONDS:
+            self._updated_at = now
+            self._view.update(self.snapshot())
         time.sleep(seconds)
 
-    def settle(self) -> Report:
-        """Sending ends, and the account is made again."""
-        self._follow(self._script.settle(now=time.monotonic()))
-        while self._script.scene is not Scene.OVER:
-            self.step()
-        return self.report()
-
     def close(self) -> None:
-        """As it should be: connections are closed while there is somebody to say so to."""
+        """Closes all connections, while the other side is still there."""
         workers = (self.senders, self.receivers, self.counter)
         for worker in workers:
             worker.stop()
@@ -120,85 +120,88 @@ class Play:
             worker.close()
 
     def kill(self) -> None:
-        """Whatever runs, at once. Who still works on a thread finds nobody, and ends with us."""
+        """Kills all processes at once. Threads that still work get errors and end with us."""
         for worker in (self.senders, self.receivers, self.counter):
             worker.stop()
-        for member in (self.syphon, self.primary, self.secondary):
-            member.kill()
+        for process in (self.syphon, self.primary, self.secondary):
+            process.kill()
 
-    # --- its steps --------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
-        self._show.note("Two namespaces start, each a broker in a process of its own.")
+        self._view.note("Two namespaces start, each a broker in its own process.")
         self.primary.start()
         self.secondary.start()
         self._wait_for(lambda: self.primary.is_ready and self.secondary.is_ready)
         east, west = self.primary.connection_string, self.secondary.connection_string
         ca_files = str(self.primary.ca_file), str(self.secondary.ca_file)
-        self._wait_for_work(lambda: self.senders.pair(east, west, ca_files[1]))
+        self._run_in_thread(lambda: self.senders.pair(east, west, ca_files[1]))
         self.syphon.start(east, west)
-        self.receivers.start(east, [place for where in PLACES.values() for place in where])
+        self.receivers.start(east, [place for places in PLACES.values() for place in places])
         self.counter.start(east, west, ca_files)
         self.senders.start()
 
     def _wait_for(self, is_done: Callable[[], object]) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not is_done():
-            self._check()
-            self._check_cast()
+            self._check_interrupt()
+            self._check_processes()
             if time.monotonic() >= deadline:
-                raise NamespaceError(f"the demo is not set up after {START_SECONDS_MAX:.0f} s")
+                raise NamespaceError(f"the demo did not start within {START_SECONDS_MAX:.0f} s")
             time.sleep(0.05)
 
-    def _wait_for_work(self, work: Callable[[], None]) -> None:
-        """On a thread, because the SDK may wait for long, and Ctrl-C must not."""
-        failed: list[BaseException] = []
+    def _run_in_thread(self, work: Callable[[], None]) -> None:
+        """The SDK may wait for long; on its own thread it does not delay Ctrl-C."""
+        errors: list[BaseException] = []
 
-        def working() -> None:
+        def run() -> None:
             try:
                 work()
             except BaseException as error:
-                failed.append(error)
+                errors.append(error)
 
-        thread = threading.Thread(target=working, name="demo-pair", daemon=True)
+        thread = threading.Thread(target=run, name="demo-pair", daemon=True)
         thread.start()
         self._wait_for(lambda: not thread.is_alive())
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
-    def _check_cast(self) -> None:
-        """All must run who should; who is to start again is started until it has its port."""
-        for member in (self.secondary, self.syphon):
-            if member.has_ended:
-                raise NamespaceError(f"the demo cannot go on: {member.complaint}")
+    def _check_processes(self) -> None:
+        """Raises if a process ended that should run. Restarts the primary when it is due, again
+        and again until it is ready."""
+        for process in (self.secondary, self.syphon):
+            if process.has_ended:
+                raise NamespaceError(f"the demo cannot continue: {process.exit_message}")
         now = time.monotonic()
         if self._killed_at is None and self.primary.has_ended:
-            if self.revives_after is None:
-                raise NamespaceError(f"the demo cannot go on: {self.primary.complaint}")
-            self.kill_primary()
-            self._restart_at = now + self.revives_after
-            self._show.note(f"The primary is gone. It is back in {self.revives_after:.0f} s.")
+            if self.restart_after_seconds is None:
+                raise NamespaceError(f"the demo cannot continue: {self.primary.exit_message}")
+            self._kill_primary()
+            self._restart_at = now + self.restart_after_seconds
+            self._view.note(
+                f"The primary is gone. It starts again in {self.restart_after_seconds:.0f} s."
+            )
         is_due = self._restart_at is not None and now >= self._restart_at
         if is_due and not self.primary.is_running:
             self._restart_at = now + RESTART_SECONDS
             self.primary.start()
 
-    def _follow(self, cues: list[Cue]) -> None:
-        for cue in cues:
-            self._tell(cue)
-            if cue.action is Action.KILL:
-                self.kill_primary()
-            elif cue.action is Action.RESTART:
+    def _apply(self, steps: list[Step]) -> None:
+        for step in steps:
+            self._show(step)
+            if step.action is Action.KILL:
+                self._kill_primary()
+            elif step.action is Action.RESTART:
                 self._restart_at = time.monotonic()
-            elif cue.action is Action.STOP_SENDING:
+            elif step.action is Action.STOP_SENDING:
                 self.senders.stop()
 
-    def _tell(self, cue: Cue) -> None:
-        at = time.monotonic() - self._began
-        self.told.append((at, cue))
-        self._show.tell(at, cue)
+    def _show(self, step: Step) -> None:
+        at = time.monotonic() - self._started_at
+        self.steps.append((at, step))
+        self._view.step(at, step)
 
-    def kill_primary(self) -> None:
+    def _kill_primary(self) -> None:
         self._killed_at = time.monotonic()
         self.primary.kill()
 
@@ -209,74 +212,74 @@ class Play:
             self._down_seconds += time.monotonic() - self._killed_at
             self._killed_at = self._restart_at = None
         status = self.senders.status
-        line = total(self.account.lines().values())
-        counted = self.counter.counted
+        verdict = total(self.check.verdicts().values())
+        counts = self.counter.counts
         return Facts(
             entities=len(PLACES),
             failed_over=0 if status is None else len(status.failed_over),
             primary_pid=self.primary.pid,
             is_primary_ready=self.primary.is_ready,
             is_syphon_ready=self.syphon.is_ready,
-            sent=line.sent,
+            sent=verdict.sent,
             diverted=0 if status is None else sum(each.diverted for each in status.entities),
-            raised=line.raised,
-            received=self.account.received,
-            moved=self.syphon.moved,
+            raised=verdict.raised,
+            received=self.check.received,
+            brought_home=self.syphon.brought_home,
             is_sending=self.senders.is_working,
-            backlog=counted.backlog,
-            left=counted.left,
-            counted_at=counted.at,
+            backlog=counts.backlog,
+            left=counts.left,
+            counted_at=counts.at,
         )
 
-    def _rows(self) -> tuple[Row, ...]:
+    def _rows(self) -> tuple[EntityRow, ...]:
         status = self.senders.status
-        known = {} if status is None else {each.path: each for each in status.entities}
+        by_path = {} if status is None else {each.path: each for each in status.entities}
         rows = []
-        for entity, line in self.account.lines().items():
-            one = known.get(entity)
+        for entity, verdict in self.check.verdicts().items():
+            known = by_path.get(entity)
             rows.append(
-                Row(
+                EntityRow(
                     entity=entity,
-                    state="starting" if one is None else one.state,
-                    on_primary=0 if one is None else one.sent,
-                    diverted=0 if one is None else one.diverted,
-                    delivered=line.delivered,
+                    state="starting" if known is None else known.state,
+                    on_primary=0 if known is None else known.sent,
+                    diverted=0 if known is None else known.diverted,
+                    delivered=verdict.delivered,
                 )
             )
         return tuple(rows)
 
-    def moment(self) -> Moment:
-        at = time.monotonic() - self._began
+    def snapshot(self) -> Snapshot:
+        at = time.monotonic() - self._started_at
         while len(self._history) <= at / HISTORY_SECONDS:
-            self._history.append(self.counter.counted.backlog)
+            self._history.append(self.counter.counts.backlog)
         if self.primary.is_ready:
             primary = f"up, process {self.primary.pid}"
         else:
             primary = "starting" if self.primary.is_running else "down"
-        return Moment(
+        return Snapshot(
             at=at,
-            scene=self._script.scene.value,
+            phase=self._script.phase.value,
             primary=primary,
             secondary="up" if self.secondary.is_running else "down",
             syphon="ready" if self.syphon.is_ready else "starting",
-            moved=self.syphon.moved,
+            brought_home=self.syphon.brought_home,
             rows=self._rows(),
-            backlog=self.counter.counted.backlog,
+            backlog=self.counter.counts.backlog,
             history=tuple(self._history),
         )
 
-    def report(self) -> Report:
+    def result(self) -> DemoResult:
         missing: dict[str, list[str]] = {}
         for entity in PLACES:
-            missing |= self.account.missing(entity)
+            missing |= self.check.missing(entity)
         status = self.senders.status
-        return Report(
-            lines=self.account.lines(),
+        return DemoResult(
+            verdicts=self.check.verdicts(),
             rows=self._rows(),
             down_seconds=self._down_seconds,
-            slowest_seconds=self.senders.slowest,
+            slowest_seconds=self.senders.slowest_seconds,
             pings=0 if status is None else status.pings_sent,
-            moved=self.syphon.moved,
+            brought_home=self.syphon.brought_home,
             missing=missing,
             failure=self._script.failure,
             error=self.senders.error,

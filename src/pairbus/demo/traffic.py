@@ -1,6 +1,6 @@
-"""The demo's traffic: paired senders, receivers of the official SDK, and who counts what waits.
+"""The demo's traffic: paired senders, receivers with the official SDK, and a message counter.
 
-All of them work on threads, write into the account, and end when they are told to.
+Each works on threads of its own until it is stopped. Sends and arrivals go into the delivery check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.client.status import PairingStatus
-from pairbus.demo.delivery_check import Account
+from pairbus.demo.delivery_check import DeliveryCheck
+from pairbus.errors import one_line
 
 PRIMARY: Final = "east"
 SECONDARY: Final = "west"
@@ -34,13 +35,13 @@ PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     **{queue: (queue,) for queue in QUEUES},
     TOPIC: tuple(f"{TOPIC}/{subscription}" for subscription in SUBSCRIPTIONS),
 }
-"""Of each entity, where its messages arrive."""
+"""For each entity, the queue or the subscriptions where its messages arrive."""
 
-# Seldom, the SDK loses a delivery that arrives between two receive calls. The message comes again
-# when its lock has run out, for which nobody wants to wait a minute.
+# On rare occasions the SDK loses a delivery that arrives between two receive calls. The message is
+# delivered again when its lock expires; with the default of one minute, the demo would wait for it.
 _LOCK: Final = {"LockDuration": "PT10S"}
-# A send that was under way at the kill is diverted under the same id, though the primary may have
-# stored it. These entities take an id once, so it arrives once.
+# A send that is in progress at the kill is diverted with the same id, although the primary may have
+# stored it. These entities accept an id once, so the message arrives once.
 _ONCE: Final = {
     "RequiresDuplicateDetection": True,
     "DuplicateDetectionHistoryTimeWindow": "PT1H",
@@ -57,7 +58,7 @@ ENTITIES: Final[Mapping[str, Any]] = {
         }
     ],
 }
-"""The primary's, as a Config.json has them."""
+"""The primary's entities, in the form of a Config.json."""
 
 RETRY_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 0.5
@@ -66,7 +67,7 @@ _BODY_BYTES_MAX: Final = 2_000
 
 
 class Worker:
-    """Threads that end when they are told to."""
+    """Threads that work until they are stopped."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -91,30 +92,30 @@ class Worker:
 
 
 class Senders(Worker):
-    """A paired client, and a thread for each entity that sends at a steady rate."""
+    """A paired client, and for each entity a thread that sends at a steady rate."""
 
-    def __init__(self, account: Account, *, rate: float, seed: int) -> None:
+    def __init__(self, check: DeliveryCheck, *, rate: float, seed: int) -> None:
         super().__init__()
-        self._account = account
+        self._check = check
         self._pause = len(PLACES) / rate
         self._seed = seed
-        self._open = ExitStack()
+        self._resources = ExitStack()
         self._client: ServiceBusClient | None = None
         self._generation = 0
-        self.slowest = 0.0
-        """The longest that a call has taken, in seconds."""
+        self.slowest_seconds = 0.0
+        """The duration of the slowest send that succeeded."""
         self.error = ""
-        """Of the last call that has raised."""
+        """The error of the last send that raised."""
 
     def pair(self, primary: str, secondary: str, ca_file: str) -> None:
-        # Without retries the first failure is known at once; with an interval of 0 it is diverted.
+        # Without retries, the first failure shows at once; with an interval of 0, it fails over.
         client = ServiceBusClient.from_connection_string(primary, retry_total=0)
         partner = PlainClient.from_connection_string(secondary)
         manager = ServiceBusAdministrationClient.from_connection_string(
             secondary, connection_verify=ca_file
         )
-        for each in (manager, partner, client):  # the primary's is closed first
-            self._open.callback(each.close)
+        for each in (manager, partner, client):  # closed in reverse order: the primary's first
+            self._resources.callback(each.close)
         client.pair_namespace(
             SendAvailabilityPairedNamespaceOptions(
                 manager,
@@ -141,60 +142,62 @@ class Senders(Worker):
     def close(self) -> None:
         self.stop()
         self.join()
-        with suppress(Exception):  # who is gone need not be told
-            self._open.close()
+        with suppress(Exception):  # the other side may be gone
+            self._resources.close()
 
     def _send(self, entity: str, number: int) -> None:
         assert self._client is not None
-        dice = Random(f"{self._seed} {self._generation} {entity}")
-        # The first ones are spread, so that they do not all send at the same moment.
+        random = Random(f"{self._seed} {self._generation} {entity}")
+        # Spread the first sends, so that the threads do not all send at the same moment.
         due = time.monotonic() + self._pause * number / len(PLACES)
-        made = 0
-        with self._opened(entity) as sender:
+        count = 0
+        with self._open_sender(entity) as sender:
             while not self.stopping.wait(max(0.0, due - time.monotonic())):
-                made += 1
-                text = bytes(dice.randrange(32, 127) for _ in range(dice.randint(1, 200)))
+                count += 1
+                text = bytes(random.randrange(32, 127) for _ in range(random.randint(1, 200)))
                 message = ServiceBusMessage(
-                    text * dice.randint(1, _BODY_BYTES_MAX // 200),
-                    message_id=f"{entity}-{self._generation}-{made:05d}",
-                    application_properties={"number": made},
+                    text * random.randint(1, _BODY_BYTES_MAX // 200),
+                    message_id=f"{entity}-{self._generation}-{count:05d}",
+                    application_properties={"number": count},
                 )
                 self._send_one(sender, entity, message)
-                # What an outage has held up is not made up for in a burst.
-                due = max(due + self._pause * dice.uniform(0.5, 1.5), time.monotonic())
+                # No burst after a delay: what an outage held up is not made up for.
+                due = max(due + self._pause * random.uniform(0.5, 1.5), time.monotonic())
 
-    def _opened(self, entity: str) -> Any:
+    def _open_sender(self, entity: str) -> Any:
         assert self._client is not None
         if entity == TOPIC:
             return self._client.get_topic_sender(entity)
         return self._client.get_queue_sender(entity)
 
     def _send_one(self, sender: Any, entity: str, message: ServiceBusMessage) -> None:
-        """Until it is sent: as an application does that must not lose one."""
+        """Repeats the send until it succeeds, like an application that must not lose a message."""
         message_id = str(message.message_id)
-        self._account.begins(entity, message_id)
-        while True:  # bounded by who stops us
-            began = time.monotonic()
+        self._check.sending(entity, message_id)
+        while True:  # until it succeeds or the senders are stopped
+            started_at = time.monotonic()
             try:
                 sender.send_messages(message)
-            except Exception as error:  # whatever it is, it is one that should not have been
-                self.error = f"{entity}: {type(error).__name__}: {error}"
-                self._account.raised(entity)
+            except Exception as error:  # of any kind: a paired send should not fail here
+                self.error = f"{entity}: {one_line(error)}"
+                self._check.raised(entity)
                 if self.stopping.wait(RETRY_SECONDS):
                     return
             else:
-                self._account.sent(entity, message_id)
-                self.slowest = max(self.slowest, time.monotonic() - began)
+                self._check.sent(entity, message_id)
+                self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - started_at)
                 return
 
 
 class Receivers(Worker):
-    """The official SDK alone, a thread for each queue and subscription of the primary. What every
-    application needs that receives: when the connection is lost, it makes a new one."""
+    """A thread with the official SDK for each queue and subscription of the primary.
 
-    def __init__(self, account: Account) -> None:
+    When the connection is lost, it makes a new one, as every receiving application must.
+    """
+
+    def __init__(self, check: DeliveryCheck) -> None:
         super().__init__()
-        self._account = account
+        self._check = check
 
     def start(self, primary: str, places: Sequence[str]) -> None:
         for place in places:
@@ -207,45 +210,46 @@ class Receivers(Worker):
     def _receive(self, primary: str, place: str) -> None:
         while not self.stopping.is_set():
             with (
-                # A connection that breaks has more kinds of errors than the SDK's own.
+                # A broken connection raises more kinds of errors than the SDK's own.
                 suppress(Exception),
                 PlainClient.from_connection_string(primary, retry_total=0) as client,
-                self._opened(client, place) as receiver,
+                self._open_receiver(client, place) as receiver,
             ):
-                self._take(receiver, place)
+                self._receive_all(receiver, place)
             self.stopping.wait(RETRY_SECONDS)
 
     @staticmethod
-    def _opened(client: PlainClient, place: str) -> Any:
+    def _open_receiver(client: PlainClient, place: str) -> Any:
         topic, _, subscription = place.partition("/")
         if subscription:
             return client.get_subscription_receiver(topic, subscription)
         return client.get_queue_receiver(place)
 
-    def _take(self, receiver: Any, place: str) -> None:
+    def _receive_all(self, receiver: Any, place: str) -> None:
         while not self.stopping.is_set():
             for message in receiver.receive_messages(max_message_count=50, max_wait_time=1):
                 number = message.sequence_number
                 is_late = bool(message.delivery_count)
-                self._account.arrived(place, str(message.message_id), number, is_late=is_late)
+                self._check.arrived(place, str(message.message_id), number, is_late=is_late)
                 receiver.complete_message(message)
-                self._account.settled(place, number)
+                self._check.settled(place, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counts:
     backlog: int = 0
     left: int | None = None
+    """Messages on the primary; None while it is down."""
     at: float = float("-inf")
-    """When the namespaces were asked."""
+    """When the counting started."""
 
 
-class Counter(Worker):
-    """Asks both namespaces again and again what lies in their queues."""
+class MessageCounter(Worker):
+    """Asks both namespaces again and again how many messages their queues hold."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.counted = Counted()
+        self.counts = Counts()
 
     def start(self, primary: str, secondary: str, ca_files: tuple[str, str]) -> None:
         self.work("count", self._count, (primary, secondary), ca_files)
@@ -267,9 +271,9 @@ class Counter(Worker):
             while not self.stopping.is_set():
                 at = time.monotonic()
                 with suppress(AzureError):
-                    # The backlog first: what has left it since is counted on the primary.
+                    # The backlog first: what leaves it meanwhile is then counted on the primary.
                     backlog = _waiting(west.list_queues_runtime_properties())
-                    self.counted = Counted(backlog=backlog, left=_left(east), at=at)
+                    self.counts = Counts(backlog=backlog, left=_left(east), at=at)
                 self.stopping.wait(COUNT_SECONDS)
 
 
@@ -282,6 +286,6 @@ def _left(primary: ServiceBusAdministrationClient) -> int | None:
         return None
 
 
-def _waiting(described: Any) -> int:
-    """Dead letters count: they are not where they should be."""
-    return sum(each.total_message_count or 0 for each in described)
+def _waiting(properties: Any) -> int:
+    """Counts dead letters as well: they are not where they should be."""
+    return sum(each.total_message_count or 0 for each in properties)

@@ -1,105 +1,120 @@
-"""`pairbus cost`: what a person types to learn what a pair of namespaces costs."""
+"""`pairbus cost`: estimates what a pair of namespaces costs, and shows it as tables or JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.options import AS_JSON
-from pairbus.cost.usage import RANGES
-from pairbus.errors import UsageError
-
-
-def _number(name: str, help: str, metavar: str = "N") -> typer.models.OptionInfo:
-    allowed = RANGES[name]
-    option: typer.models.OptionInfo = typer.Option(
-        min=allowed.least,
-        max=allowed.most,
-        metavar=metavar,
-        help=help,
-    )
-    return option
+from pairbus.cli.options import AS_JSON, option
+from pairbus.cli.output import camel_case, make_table, print_json, print_table
+from pairbus.cli.parse import parse_span
+from pairbus.cost.estimate import (
+    DIVERTED_SETTLEMENTS,
+    DIVERTED_STEPS,
+    Estimate,
+    Saving,
+    estimate_ledger,
+    estimate_usage,
+    find_savings,
+)
+from pairbus.cost.prices import load
+from pairbus.cost.usage import Usage
+from pairbus.errors import UsageError, requires_extra
 
 
 def cost(
     context: typer.Context,
-    backlog_queues: Annotated[int, _number("backlog_queues", "Backlog queues of the pair.")] = 10,
+    backlog_queues: Annotated[
+        int, option(metavar="N", help="Backlog queues of the pair (default: 10).")
+    ] = 10,
     syphons: Annotated[
-        int, _number("syphons", "Syphons that run all the time. With 0, nothing comes home.")
+        int,
+        option(
+            metavar="N",
+            help="Syphons that run all the time (default: 1). With 0, no message is brought home.",
+        ),
     ] = 1,
     messages_per_day: Annotated[
-        int, _number("messages_per_day", "Messages that the application sends in a day.")
+        int, option(metavar="N", help="Messages that the application sends per day (default: 0).")
     ] = 0,
     message_bytes: Annotated[
         int,
-        _number("message_bytes", "How large one is, encoded. Each begun 64 KB is one.", "BYTES"),
+        option(
+            metavar="BYTES",
+            help="Encoded size of a message (default: 1024). A message counts as one operation for "
+            "each started 64 KiB.",
+        ),
     ] = 1024,
-    outage_hours: Annotated[
-        float,
-        _number("outage_hours", "How long the primary is down in these days, in all.", "HOURS"),
-    ] = 0,
+    outage: Annotated[
+        str,
+        option(
+            metavar="DURATION",
+            help="How long the primary is down in the whole period, such as 4h (default: 0s).",
+        ),
+    ] = "0s",
     ping_interval: Annotated[
-        float, _number("ping_seconds", "Between two pings of an entity.", "SECONDS")
-    ] = 60,
+        str, option(metavar="DURATION", help="Time between two pings of an entity (default: 60s).")
+    ] = "60s",
     entities: Annotated[
-        int, _number("entities", "Queues and topics that fail over, each pinged by each client.")
+        int,
+        option(
+            metavar="N",
+            help="Queues and topics that fail over; each client pings each of them (default: 1).",
+        ),
     ] = 1,
-    clients: Annotated[int, _number("clients", "Paired clients.")] = 1,
-    days: Annotated[int, _number("days", "For how many days.")] = 30,
+    clients: Annotated[int, option(metavar="N", help="Paired clients (default: 1).")] = 1,
+    days: Annotated[int, option(metavar="N", help="Length of the period (default: 30).")] = 30,
     other_operations: Annotated[
         int,
-        _number(
-            "other_operations",
-            "What else the Azure subscription uses in that time: it has the cheaper tiers first.",
+        option(
+            metavar="N",
+            help="Other operations of the Azure subscription in the period (default: 0). They fill "
+            "the cheaper price tiers first.",
         ),
     ] = 0,
     ledger: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="DIR",
-            help="Not from these numbers, but from what a syphon has done: the folder of "
-            "`pairbus syphon --ledger`.",
-            show_default=False,
+            help="Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon "
+            "--ledger`.",
         ),
     ] = None,
     prices: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE.toml",
             envvar="PAIRBUS_PRICES",
-            help="Your price list. Default: an example.",
-            show_default=False,
+            help="Your price list (default: an example).",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE.svg|FILE.png",
-            help="Also draw the cost against hours of outage and number of backlog queues.",
-            show_default=False,
+            help="Also draw the cost by length of the outage and by number of backlog queues.",
         ),
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Estimate what a pair of namespaces costs: billed operations, and money by a price list.
 
-    It also says what would make it cheaper. It connects to nothing.
+    It also shows what would make it cheaper. It connects to nothing.
 
     \b
     Examples:
       pairbus cost --backlog-queues 10
-      pairbus cost --messages-per-day 1000000 --outage-hours 4 --entities 5 --clients 20
-      pairbus cost --messages-per-day 1000000 --outage-hours 4 --plot cost.svg
+      pairbus cost --messages-per-day 1000000 --outage 4h --entities 5 --clients 20
+      pairbus cost --messages-per-day 1000000 --outage 4h --plot cost.svg
       pairbus cost --ledger ./ledger --prices our-prices.toml --json
     """
-    from pairbus.cli.pair.cost_work import run, run_ledger
-    from pairbus.cost.usage import Usage
-
     if ledger is not None:
-        _refuse_beside_ledger(context)
-        run_ledger(
+        _refuse_with_ledger(context)
+        _run_ledger(
             ledger,
             prices=prices,
             syphons=syphons,
@@ -112,22 +127,165 @@ def cost(
         syphons=syphons,
         messages_per_day=messages_per_day,
         message_bytes=message_bytes,
-        outage_hours=outage_hours,
-        ping_seconds=ping_interval,
+        outage_hours=parse_span(outage, "--outage").total_seconds() / 3600,
+        ping_seconds=parse_span(ping_interval, "--ping-interval").total_seconds(),
         entities=entities,
         clients=clients,
         days=days,
         other_operations=other_operations,
     )
-    run(usage, prices=prices, plot=plot, as_json=as_json)
+    _run(usage, prices=prices, plot=plot, as_json=as_json)
 
 
-_BESIDE_LEDGER = ("ledger", "prices", "as_json", "other_operations", "syphons")
+_WITH_LEDGER: Final = ("ledger", "prices", "as_json", "other_operations", "syphons")
 
 
-def _refuse_beside_ledger(context: typer.Context) -> None:
+def _refuse_with_ledger(context: typer.Context) -> None:
     for name in context.params:
         source = context.get_parameter_source(name)
-        if name not in _BESIDE_LEDGER and source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} and --ledger exclude each other: the ledger tells")
+        if name not in _WITH_LEDGER and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(
+                f"--{name.replace('_', '-')} and --ledger exclude each other: the numbers come "
+                "from the ledger"
+            )
+
+
+def _run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool) -> None:
+    price_list = load(prices)
+    estimate = estimate_usage(usage, price_list)
+    savings = find_savings(usage, price_list)
+    if plot is not None:
+        from pairbus.cli.pair.cost_plot import draw
+
+        draw(usage, price_list, plot)
+    if as_json:
+        print_json(to_json(estimate, usage, savings))
+        return
+    per_hour = usage.polls_per_hour
+    print(
+        f"Idle: {per_hour:,.0f} receives per hour, {per_hour * 24:,.0f} per day, "
+        f"{per_hour * 24 * 30:,.0f} in 30 days"
+    )
+    _print_estimate(estimate, f"{usage.days} days")
+    _print_savings(savings, price_list.currency)
+    if plot is not None:
+        print(f"\nThe plot is in {plot}")
+
+
+def _run_ledger(
+    folder: Path, *, prices: Path | None, syphons: int, other_operations: int, as_json: bool
+) -> None:
+    price_list = load(prices)
+    with requires_extra("--ledger", "spark"):
+        from pairbus.cli.pair.cost_ledger import ledger_totals
+
+        totals = ledger_totals(folder)
+    estimate = estimate_ledger(
+        totals, price_list, syphons=syphons, other_operations=other_operations
+    )
+    if as_json:
+        print_json({"ledger": str(folder), **to_json(estimate, None)})
+    else:
+        _print_estimate(estimate, f"the {estimate.days:.1f} days in {folder}")
+
+
+# -- for people -------------------------------------------------------------------------------
+
+
+def _print_estimate(estimate: Estimate, period: str) -> None:
+    prices = estimate.prices
+    print(f"A diverted message: {len(DIVERTED_STEPS)} operations ({', '.join(DIVERTED_STEPS)})")
+    if "settle" not in prices.unbilled:
+        print(
+            f"Plus {DIVERTED_SETTLEMENTS} settlements, which this price list bills: in the backlog "
+            "and on the primary"
+        )
+    print(f"\nOperations of {period}; a message counts once for each started 64 KiB")
+    table = make_table("item", right=("operations", prices.currency))
+    for item in estimate.items:
+        if item.operations:
+            money = f"{item.money:,.2f}" if item.is_billed else "free"
+            table.add_row(item.description, f"{item.operations:,}", money)
+    table.add_row(
+        "total of operations", f"{estimate.operations:,}", f"{estimate.money_for_operations:,.2f}"
+    )
+    table.add_row(
+        "of which for pairing",
+        f"{estimate.pairing_operations:,}",
+        f"{estimate.money_for_pairing:,.2f}",
+    )
+    if estimate.connections:
+        name = f"{estimate.connections:,} connections"
+        table.add_row(name, "", f"{estimate.money_for_connections:,.2f}")
+    table.add_row("base charge of the subscription", "", f"{estimate.base:,.2f}")
+    table.add_row("total", "", f"{estimate.money:,.2f}")
+    print_table(table)
+    print(f"\nPrices: {prices.name}, {prices.currency}, as of {prices.as_of.isoformat()}")
+
+
+def _print_savings(savings: Sequence[Saving], currency: str) -> None:
+    if not savings:
+        return
+    print("\nPossible savings")
+    table = make_table("change", right=("fewer operations", f"{currency} less"))
+    for saving in savings:
+        text = f"{saving.change} ({saving.drawback})"
+        table.add_row(text, f"{saving.operations:,}", f"{saving.money:,.2f}")
+    print_table(table)
+
+
+# -- for programs ----------------------------------------------------------------------------
+
+
+def to_json(
+    estimate: Estimate, usage: Usage | None, savings: Sequence[Saving] = ()
+) -> dict[str, Any]:
+    prices = estimate.prices
+    result: dict[str, Any] = {
+        "prices": {
+            "name": prices.name,
+            "asOf": prices.as_of.isoformat(),
+            "currency": prices.currency,
+            "source": prices.source,
+        },
+        "days": estimate.days,
+    }
+    if usage is not None:
+        result["usage"] = camel_case(asdict(usage))
+        result["idleReceives"] = {
+            "perHour": round(usage.polls_per_hour),
+            "perDay": round(usage.polls_per_hour * 24),
+            "per30Days": round(usage.polls_per_hour * 24 * 30),
+        }
+    result["divertedMessage"] = {
+        "operations": len(DIVERTED_STEPS),
+        "steps": list(DIVERTED_STEPS),
+        "settlements": DIVERTED_SETTLEMENTS,
+    }
+    result["items"] = [
+        {
+            "name": item.name,
+            "description": item.description,
+            "kind": item.kind,
+            "operations": item.operations,
+            "billed": item.is_billed,
+            "money": _rounded(item.money),
+        }
+        for item in estimate.items
+    ]
+    result["operations"] = estimate.operations
+    result["pairingOperations"] = estimate.pairing_operations
+    result["money"] = {
+        "operations": _rounded(estimate.money_for_operations),
+        "pairing": _rounded(estimate.money_for_pairing),
+        "connections": _rounded(estimate.money_for_connections),
+        "base": _rounded(estimate.base),
+        "total": _rounded(estimate.money),
+    }
+    result["savings"] = [asdict(saving) for saving in savings]
+    return result
+
+
+def _rounded(money: float) -> float:
+    """An operation costs a millionth; digits far beyond that are floating-point noise."""
+    return round(money, 8)

@@ -1,4 +1,4 @@
-"""A picture of what a pair costs, by the hours of outage and by the number of backlog queues."""
+"""Plots what a pair costs, by the length of an outage and by the number of backlog queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.cost.estimate import estimate_usage
 from pairbus.cost.prices import PriceList
 from pairbus.cost.usage import Usage
-from pairbus.errors import UsageError
+from pairbus.errors import OutputError, UsageError, requires_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +23,15 @@ _CURVES: Final = (1, 10, 50)
 
 
 def draw(usage: Usage, prices: PriceList, path: Path) -> None:
-    """Raises UsageError."""
+    """Raises UsageError, MissingExtra or OutputError."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"--plot {path}: the file's name must end in {' or '.join(SUFFIXES)}")
-    # It tells at length about fonts that it looks for.
+        raise UsageError(f"--plot {path}: the file name must end in {' or '.join(SUFFIXES)}")
+    # It logs many lines about the fonts that it searches for.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    try:
+    with requires_extra("--plot", "plot"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(
-            "--plot needs the package matplotlib, which is not installed: pip install pairbus[plot]"
-        ) from error
-    # Text stays text; and the same numbers make the same file.
+    # Keep text as text, and make the file reproducible: equal numbers, equal bytes.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "pairbus", "font.size": 9}):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -50,7 +46,7 @@ def draw(usage: Usage, prices: PriceList, path: Path) -> None:
             is_vector = path.suffix.lower() == ".svg"
             figure.savefig(path, metadata={"Date": None} if is_vector else None)
         except OSError as error:
-            raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def hours_shown(usage: Usage) -> list[float]:
@@ -91,15 +87,15 @@ def _operations(points: Sequence[Usage], prices: PriceList) -> list[int]:
 
 
 def _finish(axes: Any, mark: float, prices: PriceList) -> None:
-    """Operations on the left, and on the right what they cost beyond the included ones."""
+    """Adds the axes: operations on the left, and on the right their price beyond the free ones."""
     if all(y > 0 for line in axes.get_lines() for y in line.get_ydata()):
-        axes.set_yscale("log")  # an outage is far above an idle month
+        axes.set_yscale("log")  # an outage has far more than an idle month
     else:
         axes.set_ylim(bottom=0)
-    axes.set_ylabel("operations for the pair")
+    axes.set_ylabel("operations for pairing")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.axvline(mark, color="grey", linewidth=0.8, linestyle=":")
     axes.grid(alpha=0.3)
     each = prices.first_price or 1.0
     money = axes.secondary_yaxis("right", functions=(lambda n: n * each, lambda m: m / each))
-    money.set_ylabel(f"{prices.currency} at {each * 1e6:.2f} a million, beyond the included ones")
+    money.set_ylabel(f"{prices.currency} at {each * 1e6:.2f} per million, beyond the free ones")
