@@ -177,9 +177,9 @@ def _run_ledger(
 ) -> None:
     price_list = load(prices)
     with requires_extra("--ledger", "spark"):
-        from pairbus.cli.pair.cost_ledger import ledger_totals
+        from pairbus.syphon.ledger import read_ledger, totals_of
 
-        totals = ledger_totals(folder)
+        totals = totals_of(read_ledger(folder))
     estimate = estimate_ledger(
         totals, price_list, syphons=syphons, other_operations=other_operations
     )
