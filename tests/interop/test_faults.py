@@ -683,7 +683,7 @@ def test_faults_over_http_need_the_manage_claim(broker, policy):
         ({"kind": "throttle", "rate": 7}, "rate is 7, but must be a number from 0 to 1"),
         ({"script": [{"kind": "hang"}]}, "entry 0 of the script needs 'at'"),
         ({"script": [], "seed": -1}, "seed is -1, but must be a whole number from 0"),
-        ({"script": [], "sed": 1}, "a script has no 'sed'"),
+        ({"script": [], "sed": 1}, "but no 'sed'"),
         ([], "the body must be a fault"),
         (b"{", "the body is not JSON"),
         (b"[" * 100_000, "the body is not JSON"),
@@ -697,7 +697,7 @@ def test_what_is_impossible_is_refused_over_http(broker, body, words):
 
 def test_a_body_without_end_is_refused_over_http(broker):
     status, answer = http(broker, "POST", "/$faults", b" " * (1024 * 1024 + 1))
-    assert (status, answer) == (413, {"error": "the body has more than 1048576 bytes"})
+    assert (status, answer) == (413, {"error": "The body has more than 1048576 bytes"})
 
 
 @pytest.mark.parametrize("fault", [{"kind": "unreachable"}, {"kind": "restart"}])

@@ -64,7 +64,7 @@ def test_an_update_cannot_turn_a_queue_into_a_topic(shop):
     answer = shop.put("orders", TOPIC, update=True)
 
     assert answer.status == 400
-    assert "queue 'orders' exists, and the body is a TopicDescription" in answer.detail
+    assert "queue 'orders' exists, but the body is a TopicDescription" in answer.detail
 
 
 BAD_NAMES = {

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.broker.admin import atom
-from pairbus.broker.admin.atom import ATOM, Entry, Page, Place
-from pairbus.broker.admin.errors import Refused
+from pairbus.broker.admin.access import HttpRefused
+from pairbus.broker.admin.atom import ATOM, Entry, Page, RequestAddress
 
-PLACE = Place(scheme="https", host="localhost:1", api_version="2021-05")
+PLACE = RequestAddress(scheme="https", host="localhost:1", api_version="2021-05")
 ENTRY = Entry(path="a/b", title="a/b", created_ms=1_800_000_000_123, updated_ms=0, content="<D/>")
 
 BOMB = (
@@ -41,7 +41,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("body", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_body_is_refused_that_is(body, reason):
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(HttpRefused, match=reason) as refused:
         atom.read_content(body)
 
     assert refused.value.status == 400

@@ -8,8 +8,8 @@ import pytest
 
 from pairbus.broker.admin import atom
 from pairbus.broker.admin import rule_xml as rules
+from pairbus.broker.admin.access import HttpRefused
 from pairbus.broker.admin.atom import INSTANCE, SERVICE_BUS
-from pairbus.broker.admin.errors import Refused
 from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.admin.site import wrapped
@@ -129,7 +129,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("inner", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refused_is(inner, reason):
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(HttpRefused, match=reason) as refused:
         read(inner)
 
     assert refused.value.status == 400

@@ -3,45 +3,53 @@
 import pytest
 
 from pairbus.broker.admin import targets
-from pairbus.broker.admin.errors import Refused
-from pairbus.broker.admin.targets import (
-    Entity,
-    NamespaceInfo,
-    Queues,
-    Rule,
-    Rules,
-    Subscription,
-    Subscriptions,
-    Topics,
-)
+from pairbus.broker.admin.access import HttpRefused
+from pairbus.broker.admin.targets import Target, TargetKind
+
+NAMESPACE = Target(TargetKind.NAMESPACE, "$namespaceinfo")
+QUEUES = Target(TargetKind.QUEUES, "$Resources/Queues")
+TOPICS = Target(TargetKind.TOPICS, "$Resources/Topics")
+
+
+def entity(name):
+    return Target(TargetKind.ENTITY, name)
+
+
+def subscription(topic, name):
+    return Target(TargetKind.SUBSCRIPTION, topic, name)
+
+
+def rule(topic, subscription, name):
+    return Target(TargetKind.RULE, topic, subscription, name)
+
 
 PATHS = {
-    "a queue or topic": ("/Orders", Entity("Orders")),
-    "a slash in a name, encoded": ("/a%2Fb", Entity("a/b")),
-    "a slash in a name as Node writes it": ("/a/b", Entity("a/b")),
-    "blanks are decoded": ("/a%20b", Entity("a b")),
-    "a slash at the end": ("/orders/", Entity("orders")),
-    "queues, in any case": ("/$resources/QUEUES", Queues()),
-    "topics": ("/$Resources/topics", Topics()),
-    "the namespace": ("/$namespaceinfo", NamespaceInfo()),
-    "subscriptions of a topic": ("/t/subscriptions", Subscriptions("t")),
-    "one of them": ("/t/Subscriptions/s", Subscription("t", "s")),
-    "its rules": ("/t/subscriptions/s/rules", Rules("t", "s")),
-    "one rule": ("/t/Subscriptions/s/Rules/$Default", Rule("t", "s", "$Default")),
-    "a topic with a slash": ("/a%2Ft/subscriptions/s", Subscription("a/t", "s")),
-    "a topic with a slash from Node": ("/a/t/Subscriptions/s/Rules/r", Rule("a/t", "s", "r")),
-    "a topic called subscriptions": ("/subscriptions", Entity("subscriptions")),
+    "a queue or topic": ("/Orders", entity("Orders")),
+    "a slash in a name, encoded": ("/a%2Fb", entity("a/b")),
+    "a slash in a name as Node writes it": ("/a/b", entity("a/b")),
+    "blanks are decoded": ("/a%20b", entity("a b")),
+    "a slash at the end": ("/orders/", entity("orders")),
+    "queues, in any case": ("/$resources/QUEUES", QUEUES),
+    "topics": ("/$Resources/topics", TOPICS),
+    "the namespace": ("/$namespaceinfo", NAMESPACE),
+    "subscriptions of a topic": ("/t/subscriptions", Target(TargetKind.SUBSCRIPTIONS, "t")),
+    "one of them": ("/t/Subscriptions/s", subscription("t", "s")),
+    "its rules": ("/t/subscriptions/s/rules", Target(TargetKind.RULES, "t", "s")),
+    "one rule": ("/t/Subscriptions/s/Rules/$Default", rule("t", "s", "$Default")),
+    "a topic with a slash": ("/a%2Ft/subscriptions/s", subscription("a/t", "s")),
+    "a topic with a slash from Node": ("/a/t/Subscriptions/s/Rules/r", rule("a/t", "s", "r")),
+    "a topic called subscriptions": ("/subscriptions", entity("subscriptions")),
     "a subscription called subscriptions": (
         "/t/subscriptions/subscriptions",
-        Subscription("t", "subscriptions"),
+        subscription("t", "subscriptions"),
     ),
-    "a subscription called rules": ("/t/subscriptions/rules", Subscription("t", "rules")),
-    "a rule called rules": ("/t/subscriptions/s/rules/rules", Rule("t", "s", "rules")),
+    "a subscription called rules": ("/t/subscriptions/rules", subscription("t", "rules")),
+    "a rule called rules": ("/t/subscriptions/s/rules/rules", rule("t", "s", "rules")),
     "a topic called subscriptions, and its": (
         "/subscriptions/subscriptions/s",
-        Subscription("subscriptions", "s"),
+        subscription("subscriptions", "s"),
     ),
-    "an encoded slash never separates": ("/t%2Fsubscriptions%2Fs", Entity("t/subscriptions/s")),
+    "an encoded slash never separates": ("/t%2Fsubscriptions%2Fs", entity("t/subscriptions/s")),
 }
 
 
@@ -56,7 +64,7 @@ def test_a_path_points_to(path, target):
     ids=["nothing", "less than nothing", "slashes", "longer than a name", "an unknown resource"],
 )
 def test_a_path_that_points_nowhere_is_refused(path, status):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefused) as refused:
         targets.parse(path.encode())
 
     assert refused.value.status == status

@@ -1,5 +1,5 @@
 """The administration API of a namespace: ATOM and XML over HTTP, as the service has it.
 
-`app` answers requests, `targets` reads their paths, `access` their tokens, `atom` and `describe`
-their XML, `rules` that of rules. What an entity is and does is the namespace's business.
+`api` answers requests, `targets` reads their paths, `access` their tokens, `atom` and `entity_xml`
+their XML, `rule_xml` that of rules and keys. `changes` changes entities and rules.
 """

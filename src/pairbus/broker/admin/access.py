@@ -1,7 +1,8 @@
 """May this request be made? A token with the Manage claim, for the entity or for the namespace.
 
 The token is in the Authorization header, as a shared access signature or as a Bearer that is one.
-Tokens are read by `broker.links.tokens`; which keys count for which path the namespace says.
+Also here: `HttpRefused`, which all of the administration raises, and the reading of a body up to a
+limit. `pairbus.broker.port.http` decides how a refusal looks on the wire.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import hmac
 import re
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from pairbus.broker.admin.errors import Refused
-from pairbus.broker.admin.targets import Target
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links import tokens
 from pairbus.broker.namespace import Namespace
+from pairbus.errors import BrokerError
 
 _CHALLENGE: Final = {"WWW-Authenticate": "SharedAccessSignature, Bearer"}
 _CLAIMS: Final = {
@@ -24,17 +24,55 @@ _CLAIMS: Final = {
     "PUT": "Authorization failed for specified action: Manage,EntityWrite",
     "DELETE": "Authorization failed for specified action: Manage,EntityDelete",
 }
-"""The service's words, by which people look for help."""
+"""The service's texts, which people search for."""
 _EXPIRY: Final = re.compile(r"&se=([0-9]{1,12})(?:&|$)")
 
 
-def unauthorized(detail: str) -> Refused:
-    return Refused(401, detail, headers=_CHALLENGE)
+class HttpRefused(BrokerError):
+    """The request cannot be done, or not by this client: a status, and a text for the client."""
+
+    def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
 
 
-def check_manage(request: Request, namespace: Namespace, target: Target) -> None:
-    """Raises Refused. To be asked first: what exists is not told to strangers."""
-    grant = _grant(_token(request), namespace, target.path, audience=target.address)
+def bad_request(detail: str) -> HttpRefused:
+    return HttpRefused(400, f"SubCode=40000. {detail}")
+
+
+def not_found(what: str) -> HttpRefused:
+    return HttpRefused(404, f"SubCode=40400. Not Found. There is no {what}")
+
+
+def conflict(detail: str) -> HttpRefused:
+    return HttpRefused(409, f"SubCode=40900. Conflict. {detail}")
+
+
+def unauthorized(detail: str) -> HttpRefused:
+    return HttpRefused(401, detail, headers=_CHALLENGE)
+
+
+async def read_body(request: Request, *, bytes_max: int) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > bytes_max:
+                raise HttpRefused(
+                    413,
+                    f"The body has more than {bytes_max} bytes",
+                    headers={"Connection": "close"},
+                )
+    except ClientDisconnect as error:
+        raise bad_request("The body ended early") from error
+    return bytes(body)
+
+
+def check_manage(request: Request, namespace: Namespace, path: str, *, audience: str) -> None:
+    """Raises HttpRefused. Call this first: strangers must not learn what exists."""
+    grant = _grant(_token(request), namespace, path, audience=audience)
     if not grant.allows(Right.MANAGE):
         claims = _CLAIMS.get(request.method, "Manage claim is required for this operation")
         raise unauthorized(f"{claims}: policy {grant.policy_name!r} has no right to Manage")
@@ -43,7 +81,7 @@ def check_manage(request: Request, namespace: Namespace, target: Target) -> None
 def check_target(request: Request, namespace: Namespace, target: str, *, header: str) -> None:
     """May this client have messages forwarded to the target?
 
-    By the token of the request, or by another that is in a header just for this.
+    By the token of the request, or by another one in a header for this purpose.
     """
     refusal = "there is none"
     for token in (_token(request), request.headers.get(header)):
@@ -55,7 +93,7 @@ def check_target(request: Request, namespace: Namespace, target: str, *, header:
             if _grant(token, namespace, target, audience=target).allows(Right.SEND):
                 return
             refusal = "its policy has no right to Send"
-        except Refused as refused:
+        except HttpRefused as refused:
             refusal = refused.detail
     raise unauthorized(f"Forwarding to {target!r} needs a token for it in {header}: {refusal}")
 
@@ -69,21 +107,16 @@ def _token(request: Request) -> str:
 
 def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tokens.Grant:
     """By a key of the namespace, else by one of the entity at the path; for this audience only."""
-    shared, own = namespace.options.policies, namespace.policies_of(path)
-    now = namespace.clock()
     try:
-        return tokens.verify(
+        return tokens.grant(
             token,
-            shared,
+            shared=namespace.options.policies,
+            own=namespace.policies_of(path),
+            entity=path,
             audience=audience,
-            now=now,
+            now=namespace.clock(),
             accepts_bearer=namespace.options.accepts_bearer,
         )
-    except tokens.TokenRefused as refused:
-        if not own:
-            raise unauthorized(f"InvalidToken: {refused.reason}") from refused
-    try:
-        return tokens.verify(token, [*own, *shared], audience=audience, now=now)
     except tokens.TokenRefused as refused:
         raise unauthorized(f"InvalidToken: {refused.reason}") from refused
 

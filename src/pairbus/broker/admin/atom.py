@@ -1,7 +1,7 @@
-"""ATOM in and out: the entry that a request holds, the entries and feeds that are answered.
+"""ATOM in and out: the entry in a request, the entries and feeds in responses.
 
-Requests are parsed without document types and entities, and bounded by whoever reads them.
-Answers are written as text: their shape is fixed, and the values that go into it are escaped here.
+Requests are parsed without document types and entities; the caller limits their size. Responses are
+written as text: their shape is fixed, and the values in them are escaped here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape as escape_markup
 
 from defusedxml import ElementTree, common
 
-from pairbus.broker.admin.errors import bad_request
+from pairbus.broker.admin.access import bad_request
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -57,7 +57,7 @@ def child(element: Element, name: str) -> Element | None:
 
 
 def child_text(element: Element, name: str) -> str | None:
-    """What the child holds; None if it is not there, or is empty."""
+    """The child's text; None if there is no such child, or it is empty."""
     found = child(element, name)
     return None if found is None else found.text or None
 
@@ -71,7 +71,7 @@ def type_of(element: Element) -> str:
 
 
 def escape(text: str) -> str:
-    """For elements and attributes. What XML cannot hold at all is replaced."""
+    """For elements and attributes. Replaces characters that XML cannot hold."""
     return escape_markup(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text), _QUOTED)
 
 
@@ -79,7 +79,7 @@ _QUOTED: Final = {'"': "&quot;", "\r": "&#13;"}
 
 
 def moment(milliseconds: int | None) -> str:
-    """UTC; None is a time that never came."""
+    """In UTC. None stands for never."""
     if milliseconds is None:
         return NEVER
     seconds, rest = divmod(milliseconds, 1000)
@@ -87,18 +87,18 @@ def moment(milliseconds: int | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the client sees us: answers hold absolute addresses, by the name that it knows."""
+class RequestAddress:
+    """The broker's address as the client wrote it, for the absolute addresses in responses."""
 
     scheme: str
     host: str
     api_version: str | None
 
     def url(self, path: str, **query: int) -> str:
-        words = [(f"${name}", str(value)) for name, value in query.items()]
+        parameters = [(f"${name}", str(value)) for name, value in query.items()]
         if self.api_version is not None:
-            words.append(("api-version", self.api_version))
-        tail = f"?{urlencode(words, safe='$')}" if words else ""
+            parameters.append(("api-version", self.api_version))
+        tail = f"?{urlencode(parameters, safe='$')}" if parameters else ""
         return f"{self.scheme}://{self.host}/{path}{tail}"
 
 
@@ -113,8 +113,8 @@ class Entry:
     """XML, a single element."""
 
 
-def entry(one: Entry, place: Place, *, author: str, is_root: bool = True) -> str:
-    url = escape(place.url(one.path))
+def entry(one: Entry, address: RequestAddress, *, author: str, is_root: bool = True) -> str:
+    url = escape(address.url(one.path))
     return (
         (f'<entry xmlns="{ATOM}">' if is_root else "<entry>") + f"<id>{url}</id>"
         f'<title type="text">{escape(one.title)}</title>'
@@ -136,25 +136,25 @@ class Page:
 def feed(
     entries: Iterable[Entry],
     page: Page,
-    place: Place,
+    address: RequestAddress,
     *,
     path: str,
     title: str,
     author: str,
     now_ms: int,
 ) -> str:
-    """One page. Clients go on if there are exactly two links, by the numbers in the second."""
-    url = escape(place.url(path, skip=page.skip, top=page.top))
+    """One page. With exactly two links, clients ask for the next page by the second."""
+    url = escape(address.url(path, skip=page.skip, top=page.top))
     links = [f'<link rel="self" href="{url}"/>']
     if page.has_next:
-        following = place.url(path, skip=page.skip + page.top, top=page.top)
+        following = address.url(path, skip=page.skip + page.top, top=page.top)
         links.append(f'<link rel="next" href="{escape(following)}"/>')
     return "".join(
         (
             f'<feed xmlns="{ATOM}"><title type="text">{escape(title)}</title><id>{url}</id>',
             f"<updated>{moment(now_ms)}</updated>",
             *links,
-            *(entry(one, place, author=author, is_root=False) for one in entries),
+            *(entry(one, address, author=author, is_root=False) for one in entries),
             "</feed>",
         )
     )

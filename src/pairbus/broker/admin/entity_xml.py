@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from pairbus.broker.admin import atom, keys
-from pairbus.broker.admin.atom import Place, child, escape, moment, own_name
-from pairbus.broker.admin.errors import bad_request
+from pairbus.broker.admin import atom, rule_xml
+from pairbus.broker.admin.access import bad_request
+from pairbus.broker.admin.atom import RequestAddress, child, escape, moment, own_name
 from pairbus.broker.admin.rule_xml import boolean
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -39,9 +39,9 @@ MESSAGE_SIZE: Final = "MaxMessageSizeInKilobytes"
 class Form:
     """How a value is written and read."""
 
-    read: Callable[[str, Place], Any]
+    read: Callable[[str, RequestAddress], Any]
     """Raises ValueError."""
-    write: Callable[[Any, Place], str | None]
+    write: Callable[[Any, RequestAddress], str | None]
     """As XML; None leaves the element out."""
     wanted: str
 
@@ -79,43 +79,45 @@ Row = Setting | Keys | Shown | Fixed
 # -- forms ------------------------------------------------------------------------------------
 
 
-def _read_whole(text: str, place: Place) -> int:
+def _read_whole(text: str, address: RequestAddress) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
 
-def _read_target(text: str, place: Place) -> str | None:
+def _read_target(text: str, address: RequestAddress) -> str | None:
     """The path of an entity of this namespace; clients write it as an absolute address."""
     _, found, rest = text.partition("://")
     if not found:
         return text.strip("/") or None
     host, _, path = rest.partition("/")
-    ours = place.host.lower()
+    ours = address.host.lower()
     if host.lower() not in (ours, ours.rpartition(":")[0] or ours) or not path.strip("/"):
         raise ValueError(text)
     return path.strip("/")
 
 
-def _write_target(path: str | None, place: Place) -> str | None:
-    return None if path is None else escape(f"sb://{place.host}/{path}")
+def _write_target(path: str | None, address: RequestAddress) -> str | None:
+    return None if path is None else escape(f"sb://{address.host}/{path}")
 
 
 _DURATION: Final = Form(
-    lambda text, place: parse_duration(text),
-    lambda value, place: format_duration(value),
+    lambda text, address: parse_duration(text),
+    lambda value, address: format_duration(value),
     "an ISO 8601 duration such as PT1M or P14D",
 )
-_INTEGER: Final = Form(_read_whole, lambda value, place: str(value), "a whole number")
+_INTEGER: Final = Form(_read_whole, lambda value, address: str(value), "a whole number")
 _BOOLEAN: Final = Form(
-    lambda text, place: boolean(text), lambda value, place: str(value).lower(), "true or false"
+    lambda text, address: boolean(text), lambda value, address: str(value).lower(), "true or false"
 )
 _STATUS: Final = Form(
-    lambda text, place: Status(text), lambda value, place: str(value), f"one of {', '.join(Status)}"
+    lambda text, address: Status(text),
+    lambda value, address: str(value),
+    f"one of {', '.join(Status)}",
 )
 _TEXT: Final = Form(
-    lambda text, place: text or None,
-    lambda value, place: None if value is None else escape(value),
+    lambda text, address: text or None,
+    lambda value, address: None if value is None else escape(value),
     "a text",
 )
 _TARGET: Final = Form(
@@ -246,7 +248,7 @@ def kind_of(content: Element) -> type[EntityDescription]:
     return kind
 
 
-def read_settings(content: Element, place: Place) -> dict[str, Any]:
+def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
     """What the body says, by the names of the description's fields."""
     rows = {row.element: row for row in TABLES[kind_of(content)]}
     settings: dict[str, Any] = {}
@@ -260,24 +262,24 @@ def read_settings(content: Element, place: Place) -> dict[str, Any]:
         text = element.text or ""
         match row:
             case Setting():
-                settings[row.attribute] = _read(row.element, row.form, text, place)
+                settings[row.attribute] = _read(row.element, row.form, text, address)
             case Keys():
-                settings["authorization_rules"] = keys.read_keys(element)
-            case Fixed() if _read(row.element, _BOOLEAN, text, place) is not row.value:
+                settings["authorization_rules"] = rule_xml.read_keys(element)
+            case Fixed() if _read(row.element, _BOOLEAN, text, address) is not row.value:
                 raise bad_request(f"{name} can only be {str(row.value).lower()} in this broker")
             case None if name not in _PASSED_OVER:
                 raise bad_request(f"{name[:100]!r} is not a property of a {own_name(content)}")
     return settings
 
 
-def _read(name: str, form: Form, text: str, place: Place) -> Any:
+def _read(name: str, form: Form, text: str, address: RequestAddress) -> Any:
     try:
-        return form.read(text if form is _TEXT else text.strip(), place)
+        return form.read(text if form is _TEXT else text.strip(), address)
     except ValueError as error:
         raise bad_request(f"{name} is {text[:100]!r}, but must be {form.wanted}") from error
 
 
-def write_entity(entity: Queue, place: Place, *, has_message_size: bool) -> str:
+def write_entity(entity: Queue, address: RequestAddress, *, has_message_size: bool) -> str:
     kind = type(entity.description)
     pieces = []
     for row in TABLES[kind]:
@@ -285,9 +287,9 @@ def write_entity(entity: Queue, place: Place, *, has_message_size: bool) -> str:
         inner: str | None
         match row:
             case Setting():
-                inner = row.form.write(getattr(entity.description, row.attribute), place)
+                inner = row.form.write(getattr(entity.description, row.attribute), address)
             case Keys():
-                inner = keys.write_keys(
+                inner = rule_xml.write_keys(
                     entity.description.authorization_rules,
                     created_ms=entity.created_ms,
                     updated_ms=entity.updated_ms,
@@ -306,6 +308,6 @@ def default_rule(content: Element) -> Element | None:
     return child(content, DEFAULT_RULE)
 
 
-def in_words_of_the_service(text: str) -> str:
-    """Whoever set a property over this API knows it by its name there."""
+def in_service_names(text: str) -> str:
+    """With the names that the properties have in this API."""
     return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: ATTRIBUTES.get(found[0], found[0]), text)

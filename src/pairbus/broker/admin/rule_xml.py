@@ -1,23 +1,26 @@
-"""Rules as XML, both ways: filters, actions, and the typed values that they compare with.
+"""Rules and authorization rules as XML, both ways: filters, actions, typed values, and keys.
 
-Whether an expression makes sense is checked by `RuleDescription`, which compiles it. Types that
-Service Bus does not know in rules are refused here.
+`RuleDescription` compiles an expression and so checks it. Types that Service Bus does not know in
+rules are refused here.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 from xml.etree.ElementTree import Element
 
 from pairbus.broker.admin import atom
-from pairbus.broker.admin.atom import child, child_text, escape, own_name, type_of
-from pairbus.broker.admin.errors import bad_request
+from pairbus.broker.admin.access import bad_request
+from pairbus.broker.admin.atom import child, child_text, escape, moment, own_name, type_of
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.entities.durations import format_duration, parse_duration
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 
 ELEMENT: Final = "RuleDescription"
@@ -26,6 +29,10 @@ _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _VALUES_MAX: Final = 256
+_KEYS_MAX: Final = 12
+_KEY_LENGTH_MAX: Final = 256
+_KEY_TYPE: Final = "SharedAccessAuthorizationRule"
+_KEY_BYTES: Final = 32
 
 _CORRELATION: Final = (
     ("CorrelationId", "correlation_id"),
@@ -157,14 +164,11 @@ _READERS: Final[dict[str, Callable[[str], object]]] = {
 
 
 def write_rule(rule: RuleDescription) -> str:
-    return atom.description(ELEMENT, rule_elements(rule))
-
-
-def rule_elements(rule: RuleDescription) -> str:
-    """Filter and action are always there: clients look into them without asking."""
-    return (
+    """Always with filter and action: clients read them without a check."""
+    return atom.description(
+        ELEMENT,
         f"{_write_filter(rule.filter)}{_write_action(rule.action)}"
-        f"<CreatedAt>{atom.moment(rule.created_ms)}</CreatedAt><Name>{escape(rule.name)}</Name>"
+        f"<CreatedAt>{moment(rule.created_ms)}</CreatedAt><Name>{escape(rule.name)}</Name>",
     )
 
 
@@ -236,3 +240,81 @@ def _double_text(value: float) -> str:
     if math.isinf(value):
         return "INF" if value > 0 else "-INF"
     return "NaN" if math.isnan(value) else repr(value)
+
+
+# -- authorization rules: keys that open one entity alone ------------------------------------
+
+
+def read_keys(element: Element) -> tuple[Policy, ...]:
+    policies = tuple(_read_key(one) for one in element)
+    names = [policy.name.lower() for policy in policies]
+    for name in names:
+        if names.count(name) > 1:
+            raise bad_request(f"There are two authorization rules with the KeyName {name!r}")
+    if len(policies) > _KEYS_MAX:
+        raise bad_request(f"{len(policies)} authorization rules are more than {_KEYS_MAX}")
+    return policies
+
+
+def _read_key(element: Element) -> Policy:
+    if own_name(element) != "AuthorizationRule" or type_of(element) not in ("", _KEY_TYPE):
+        raise bad_request(f"An authorization rule is an AuthorizationRule of the type {_KEY_TYPE}")
+    name = child_text(element, "KeyName")
+    if name is None or len(name) > _KEY_LENGTH_MAX:
+        raise bad_request(
+            f"An authorization rule needs a KeyName of 1 to {_KEY_LENGTH_MAX} characters"
+        )
+    rights = child(element, "Rights")
+    held = frozenset(_right(one.text or "", name) for one in (() if rights is None else rights))
+    if not held:
+        raise bad_request(f"The authorization rule {name!r} has no AccessRights")
+    if Right.MANAGE in held and held != frozenset(Right):
+        raise bad_request(f"The authorization rule {name!r}: Manage needs Send and Listen as well")
+    return Policy(
+        name=name,
+        key=_key(element, "PrimaryKey", name),
+        secondary_key=_key(element, "SecondaryKey", name),
+        rights=held,
+    )
+
+
+def _right(text: str, name: str) -> Right:
+    try:
+        return Right(text)
+    except ValueError as error:
+        known = ", ".join(Right)
+        raise bad_request(
+            f"The authorization rule {name!r} has the right {text[:100]!r}, which is not of {known}"
+        ) from error
+
+
+def _key(element: Element, which: str, name: str) -> str:
+    """As given, or made now, as the service does."""
+    key = child_text(element, which)
+    if key is None:
+        return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+    if len(key) > _KEY_LENGTH_MAX or ";" in key:
+        raise bad_request(
+            f"The {which} of authorization rule {name!r} has at most {_KEY_LENGTH_MAX} characters "
+            "and no ';'"
+        )
+    return key
+
+
+def write_keys(policies: tuple[Policy, ...], *, created_ms: int, updated_ms: int) -> str:
+    return "".join(
+        f'<AuthorizationRule i:type="{_KEY_TYPE}">'
+        "<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
+        f"<Rights>{''.join(_write_rights(policy))}</Rights>"
+        f"<CreatedTime>{moment(created_ms)}</CreatedTime>"
+        f"<ModifiedTime>{moment(updated_ms)}</ModifiedTime>"
+        f"<KeyName>{escape(policy.name)}</KeyName>"
+        f"<PrimaryKey>{escape(policy.key)}</PrimaryKey>"
+        f"<SecondaryKey>{escape(policy.secondary_key or policy.key)}</SecondaryKey>"
+        "</AuthorizationRule>"
+        for policy in policies
+    )
+
+
+def _write_rights(policy: Policy) -> list[str]:
+    return [f"<AccessRights>{right}</AccessRights>" for right in Right if right in policy.rights]

@@ -1,53 +1,256 @@
 """What a namespace answers over HTTP: health, faults, meter, metrics, else its administration.
 
-A plain ASGI application. Which port it is on, and that AMQP shares that port, it does not know.
-Errors have the form of the service, so that the official clients can read them.
+A plain ASGI application that does not know its port, or that AMQP shares it. Errors of the
+administration have the form of the service, so that the official clients can read them; `/$faults`
+and `/$meter` speak JSON and need the Manage claim. Faults on demand hit the administration alone,
+so that a fault can always be cleared while the port is open.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import ipaddress
+import json
 import uuid
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pairbus.broker.admin.api import Administration
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.admin import access, targets
+from pairbus.broker.admin.access import HttpRefused, read_body
+from pairbus.broker.admin.api import administration
 from pairbus.broker.admin.atom import escape
-from pairbus.broker.admin.errors import Refused
+from pairbus.broker.entities.policies import Right
+from pairbus.broker.faults.active_faults import ActiveFaults, Silence
+from pairbus.broker.faults.fault_json import from_json, running_to_json, script_from_json
+from pairbus.broker.faults.kinds import SEED_MAX, Operation
+from pairbus.broker.faults.schedule import RunningFault
+from pairbus.broker.links import tokens
+from pairbus.broker.links.request_codec import refusal
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.port.fault_routes import FaultGate, faults_routes
-from pairbus.broker.port.meter_routes import MetricsGate, meter_routes
-
-logger = logging.getLogger(__name__)
+from pairbus.errors import ConfigError
 
 HEALTH_PATH: Final = "/$health"
+FAULTS_PATH: Final = "/$faults"
+METER_PATH: Final = "/$meter"
+METRICS_PATH: Final = "/$metrics"
+_USUAL_METRICS_PATH: Final = "/metrics"
+_BODY_BYTES_MAX: Final = 1024 * 1024
+
+HttpEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(namespace: Namespace) -> Starlette:
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "namespace": namespace.name})
 
-    routes: list[BaseRoute] = [Route(HEALTH_PATH, health, methods=["GET"])]
-    routes += faults_routes(namespace)
-    routes += meter_routes(namespace)
-    # The service's paths are entity names: they never end in a slash that could be redirected.
+    async def meter(request: Request) -> Response:
+        check_manage(request, namespace)
+        return JSONResponse(namespace.meter.read().as_dict())
+
+    async def metrics(request: Request) -> Response:
+        return await _metrics(request, namespace)
+
+    async def faults(request: Request) -> Response:
+        check_manage(request, namespace)
+        return await _faults(request, namespace)
+
+    async def fault(request: Request) -> Response:
+        check_manage(request, namespace)
+        return _fault(request, namespace)
+
     app = Starlette(
-        routes=routes,
+        routes=[
+            Route(HEALTH_PATH, health, methods=["GET"]),
+            Route(FAULTS_PATH, _with_json_errors(faults), methods=["GET", "POST", "DELETE"]),
+            Route(
+                FAULTS_PATH + "/{number:int}", _with_json_errors(fault), methods=["GET", "DELETE"]
+            ),
+            Route(METER_PATH, _with_json_errors(meter), methods=["GET"]),
+            Route(METRICS_PATH, metrics, methods=["GET"]),
+        ],
         exception_handlers={
             HTTPException: _http_error,
-            Refused: _refused,
+            HttpRefused: _refused,
             Exception: _unexpected_error,
         },
     )
+    # The service's paths are entity names: they never end in a slash that could be redirected.
     app.router.redirect_slashes = False
-    # Names of entities are paths, with slashes that may be encoded: it reads them by itself.
-    app.router.default = MetricsGate(namespace, FaultGate(namespace, Administration(namespace)))
+    # Entity names may hold slashes, encoded or not, so the administration reads paths by itself.
+    app.router.default = AdministrationGate(namespace, administration(namespace))
     return app
+
+
+class AdministrationGate:
+    """In front of the administration: metrics first, then what faults on demand do to it."""
+
+    def __init__(self, namespace: Namespace, app: ASGIApp) -> None:
+        self._namespace = namespace
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _is_scrape(scope):
+            response = await _metrics(Request(scope, receive), self._namespace)
+            await response(scope, receive, send)
+            return
+        if self._namespace.active_faults is not None:
+            await self._apply_faults(targets.parse(scope["raw_path"]).path)
+        await self._app(scope, receive, send)
+
+    async def _apply_faults(self, entity: str) -> None:
+        """Raises HttpRefused, or returns when the request may go on."""
+        was_dropped = False
+        while (faults := self._namespace.active_faults) is not None:
+            silences = (faults.silence(None), faults.silence(entity))
+            if not any(silences):
+                break
+            was_dropped = was_dropped or Silence.DROP in silences
+            await self._namespace.faults.changed()
+        if was_dropped:
+            raise HttpRefused(503, "the namespace could not be reached for a while")
+        if faults is not None:
+            await asyncio.sleep(faults.latency_seconds(None) + faults.latency_seconds(entity))
+            _refuse(faults, entity)
+
+
+def _is_scrape(scope: Scope) -> bool:
+    """Scrapers ask at `/metrics`, which may be the path of a queue as well.
+
+    A client that means the queue sends an `api-version`, as all clients of the administration do.
+    """
+    return (
+        scope["path"] == _USUAL_METRICS_PATH
+        and scope["method"] == "GET"
+        and b"api-version" not in scope["query_string"]
+    )
+
+
+def _refuse(faults: ActiveFaults, entity: str) -> None:
+    if faults.is_cut_off:
+        raise HttpRefused(503, "the namespace cannot be contacted")
+    error = faults.refusal_of_link(entity, receives=False) or faults.refusal(
+        entity, Operation.MANAGE
+    )
+    if error is not None:
+        raise HttpRefused(_status(error), error.description)
+
+
+def _status(error: AmqpError) -> int:
+    """A client's mistake has a status of its own; everything else is the server's fault."""
+    status = refusal(error).status
+    return status if status not in (400, 410) else 500
+
+
+# -- faults and meter -------------------------------------------------------------------------
+
+
+def check_manage(request: Request, namespace: Namespace) -> None:
+    """By the broker's clock: a token must stay valid while the namespace's clock is wrong."""
+    try:
+        grant = tokens.verify(
+            request.headers.get("authorization", ""),
+            namespace.options.policies,
+            audience="",
+            now=namespace.faults.now(),
+        )
+    except tokens.TokenRefused as refused:
+        raise access.unauthorized(refused.reason) from refused
+    if not grant.allows(Right.MANAGE):
+        raise access.unauthorized(f"policy {grant.policy_name!r} has no Manage claim")
+
+
+async def _faults(request: Request, namespace: Namespace) -> Response:
+    controller = namespace.faults
+    if request.method == "GET":
+        return _listing(controller.faults)
+    if request.method == "DELETE":
+        controller.clear(controller.faults)
+        return _listing([])
+    body = _read_json(await read_body(request, bytes_max=_BODY_BYTES_MAX))
+    if "script" not in body:
+        return JSONResponse(running_to_json(controller.start(from_json(body))), 201)
+    script = script_from_json(body["script"])
+    return _listing(controller.script(script, seed=_seed(body)), 201)
+
+
+def _fault(request: Request, namespace: Namespace) -> Response:
+    number = request.path_params["number"]
+    found = namespace.faults.find(number)
+    if found is None:
+        raise HttpRefused(404, f"there is no fault {number}; GET {FAULTS_PATH} lists them")
+    if request.method == "DELETE":
+        namespace.faults.clear([found])
+    return JSONResponse(running_to_json(found))
+
+
+def _listing(faults: list[RunningFault], status: int = 200) -> Response:
+    return JSONResponse({"faults": [running_to_json(fault) for fault in faults]}, status)
+
+
+def _read_json(data: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise HttpRefused(400, f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise HttpRefused(400, "the body must be a fault, or an object with a script")
+    return body
+
+
+def _seed(body: dict[str, Any]) -> int | None:
+    if unknown := [name for name in body if name not in ("script", "seed")]:
+        raise ConfigError(f"a script may have a seed beside it, but no {unknown[0]!r}")
+    seed = body.get("seed")
+    if seed is None:
+        return None
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_MAX:
+        raise ConfigError(f"seed is {seed!r}, but must be a whole number from 0 to {SEED_MAX}")
+    return seed
+
+
+async def _metrics(request: Request, namespace: Namespace) -> Response:
+    """From this machine without a token, because a scraper has no key; else with Manage."""
+    try:
+        if not _is_from_loopback(request):
+            check_manage(request, namespace)
+        # Imported late: it is an extra, and loading it takes a while.
+        from pairbus.broker.port.metrics import CONTENT_TYPE, metrics_of
+    except HttpRefused as refused:
+        return Response(refused.detail, refused.status, refused.headers, media_type="text/plain")
+    except ImportError:
+        text = "metrics need the package prometheus-client: pip install pairbus[prometheus]\n"
+        return Response(text, 501, media_type="text/plain")
+    return Response(await metrics_of(namespace), headers={"content-type": CONTENT_TYPE})
+
+
+def _is_from_loopback(request: Request) -> bool:
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def _with_json_errors(endpoint: HttpEndpoint) -> HttpEndpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except HttpRefused as refused:
+            return JSONResponse({"error": refused.detail}, refused.status, refused.headers)
+        except ConfigError as error:
+            return JSONResponse({"error": str(error)}, 400)
+
+    return answer
 
 
 def error_response(status: int, detail: str, *, headers: dict[str, str] | None = None) -> Response:
@@ -68,7 +271,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, HttpRefused)
     return error_response(error.status, error.detail, headers=error.headers)
 
 
