@@ -255,12 +255,12 @@ def test_what_cannot_be_dealt_with_now_does_not_spin_the_loop(world):
 
 def test_a_look_at_the_clock_replaces_the_one_that_was_to_come(world):
     world.tick()
-    before = world.namespace._timer
+    before = world.loop.timers[-1]
 
     world.tick()
 
     assert before.cancelled()
-    assert not world.namespace._timer.cancelled()
+    assert not world.loop.timers[-1].cancelled()
 
 
 def test_a_moved_clock_is_noticed_at_once(tmp_path):
@@ -322,7 +322,7 @@ def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
         world.pass_time(6)
 
     assert world.namespace.find("q") is None
-    assert "queue 'q' was idle for 300 s" in caplog.text
+    assert "queue 'q' was idle for" in caplog.text
     world.queues = ()
     world.crash()
     assert [q.name for q in world.namespace.queues] == ["other"]
@@ -401,7 +401,7 @@ def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
     world.pass_time(601)
 
     assert connection.checked[-1] == world.now_ms
-    assert world.namespace.store._reader.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+    assert world.look("SELECT count(*) FROM seen") == [(0,)]
 
 
 @pytest.mark.req("B-12")
@@ -450,4 +450,4 @@ def test_trouble_with_one_message_does_not_stop_time(world, monkeypatch, caplog)
     assert "message 2" in caplog.text
     assert world.settle(lock, Settlement.COMPLETE) == "lock lost"  # what else was due has been done
     assert world.loop.delays[-1] == pytest.approx(0.02)
-    assert not world.namespace._timer.cancelled()
+    assert not world.loop.timers[-1].cancelled()

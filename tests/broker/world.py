@@ -81,15 +81,17 @@ def application_properties(message):
 
 
 class StillLoop(asyncio.SelectorEventLoop):
-    """Timers are taken down and never fire: the tests decide when time has passed."""
+    """Timers are recorded and never fire: the tests decide when time has passed."""
 
     def __init__(self):
         super().__init__()
         self.delays = []
+        self.timers = []
 
     def call_later(self, delay, callback, *args, context=None):
         self.delays.append(delay)
-        return asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+        self.timers.append(asyncio.TimerHandle(self.time() + delay, callback, args, self, context))
+        return self.timers[-1]
 
 
 class Receiver:
@@ -132,14 +134,14 @@ class Receiver:
         """More credit, as a client grants it."""
         self.credit += credit
         self.mailbox.has_credit(self)
-        self.queue.pump(self.mailbox, now_ms=self.queue.namespace.now_ms())
+        self.queue.pump(self.mailbox, now_ms=self.queue.runtime.now_ms())
 
     def close(self):
         session, self.session = self.session, None
         self.credit = 0
         self.mailbox.detach(self)
         if session is not None:
-            now_ms = self.queue.namespace.now_ms()
+            now_ms = self.queue.runtime.now_ms()
             self.queue.release_session(session, has_expired=False, now_ms=now_ms)
 
 
@@ -196,11 +198,10 @@ class World:
     def _vanish(self):
         """Free what the process held; its callbacks are never called."""
         namespace = self.namespace
-        namespace.committer._orders.put(False)
-        namespace.committer._thread.join()
+        namespace.committer.abort()
         namespace.store.rollback()
-        for thing in (namespace.store._reader, namespace.store._db, namespace.store._lock):
-            thing.close()
+        namespace.store.discard()
+        namespace.store.close()
         self.loop.close()
         self.loop = StillLoop()
 
@@ -310,6 +311,7 @@ class World:
         """The answer of `$management`, asked by the connection that has `holder`'s link."""
         queue, answers = self.queue(of), []
         context = management.Context(
+            self.namespace,
             queue,
             queue.mailboxes[kind],
             holder_of=lambda session: session.holder is holder and holder is not None,

@@ -1,7 +1,8 @@
-"""A namespace: its queues, its clock, its data file, and what time does to them.
+"""A namespace: its entities, its data file, its clock, and what happens as time passes.
 
-Lives on one event loop. Connections come to it with requests and are told when what they prepared
-may leave; a single timer looks at locks, schedules and expiries when the first of them is due.
+It lives on one event loop. A single timer calls `tick` when the next lock, schedule or expiry is
+due, and at least every five seconds for housekeeping: expired tokens, auto-delete on idle, and
+cleaning the data file.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pairbus.broker.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.entities.durations import milliseconds
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.controller import FaultController
 from pairbus.broker.faults.kinds import Operation
+from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
@@ -44,13 +45,13 @@ logger = logging.getLogger(__name__)
 _SWEEP_COUNT: Final = 500
 _SWEEP_PAGES_MAX: Final = 20
 _TICK_GAP_MS: Final = 20
-"""Between two looks: what cannot be dealt with now (busy, locked) must not spin the loop."""
+"""The least time between two ticks: messages that are busy or locked must not spin the loop."""
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 
 
-class Flushable(Protocol):
-    """A connection, as far as the namespace is concerned."""
+class Connection(Protocol):
+    """What a namespace needs of a connection."""
 
     def flush(self) -> None: ...
     def entity_gone(self, queue: Queue) -> None: ...
@@ -75,13 +76,13 @@ class Namespace:
         self.clock = clock
         self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
-        self.connections: set[Flushable] = set()
+        self.connections: set[Connection] = set()
         self.store: Store
         self.committer: Committer
         self._temporary: str | None = None
         self.directory = Directory(self)
-        self._woken: dict[Mailbox, Queue] = {}
-        self._unsent: dict[Flushable, None] = {}
+        self._woken: dict[Mailbox, Entity] = {}
+        self._unsent: dict[Connection, None] = {}
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping_ms = 0
@@ -89,7 +90,7 @@ class Namespace:
         self._is_cleaning = False
         self._unsubscribe: Callable[[], None] | None = None
         self.active_faults: ActiveFaults | None = None
-        """What faults on demand do at the moment; nearly always nothing."""
+        """The faults on demand that are active now; nearly always None."""
         self.faults = FaultController(self)
 
     def now_ms(self) -> int:
@@ -103,7 +104,7 @@ class Namespace:
     # life
 
     def open(self) -> None:
-        """Open the data file and load what it says; the queues of the options are made."""
+        """Open the data file, load its entities, and create those of the options."""
         self.store = Store(self._data_file(), durable=self.options.data is not None)
         try:
             with readable(self.store.path):
@@ -112,19 +113,19 @@ class Namespace:
                 self.directory.ensure(description, now_ms=self.now_ms())
             self.store.save()
         except BaseException:
-            self.store.discard()  # a refused start changes nothing
+            self.store.discard()  # a start that fails changes nothing
             self.store.close()
             self._remove_temporary()
             raise
-        self.committer = Committer(self.store, self.loop, settled=self.run)
+        self.committer = Committer(self.store, self.loop, after_commit=self.run)
         self.expect(self.now_ms())
-        # A clock that can jump tells when it did (`pairbus.testing.ManualClock`).
+        # A clock that can be moved calls its subscribers (`pairbus.testing.ManualClock`).
         subscribe = getattr(self.clock, "subscribe", None)
         if subscribe is not None:
             self._unsubscribe = subscribe(self._clock_moved)
 
     async def close(self) -> None:
-        """All that was promised is on the disk when this returns."""
+        """Everything acknowledged is on the disk when this returns."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         self.faults.close()
@@ -137,7 +138,7 @@ class Namespace:
         try:
             self.store.close()
         except sqlite3.Error as error:
-            # What was promised is on the disk; only when each entity was last used is lost.
+            # Only the times when entities were last used are lost.
             logger.error("the data file %s cannot be written: %s", self.store.path, error)
         self._remove_temporary()
 
@@ -205,17 +206,13 @@ class Namespace:
         self.run()
 
     def _undo_if_refused(self, undo: Callable[[], None]) -> None:
-        """Take back in memory what the disk refuses."""
+        """Undo in memory what the disk refuses to store."""
 
         def done(error: Exception | None) -> None:
             if error is not None:
                 undo()
 
         self.committer.when_durable(done)
-
-    @property
-    def created_ms(self) -> int:
-        return self.store.created_ms
 
     async def durable(self) -> None:
         """Wait until all changes so far are on the disk."""
@@ -233,7 +230,7 @@ class Namespace:
         await outcome
 
     def policies_of(self, path: str) -> list[Policy]:
-        """The keys of the entity at the path, and of the topic that it belongs to."""
+        """The policies of the entity at the path, and of its topic if it is a subscription."""
         found: list[Policy] = []
         entity = self.find(path)
         if entity is not None:
@@ -242,40 +239,33 @@ class Namespace:
                 found += self.policies_of(entity.description.topic_name)
         return found
 
-    # work that is put off to the end of a turn
+    # work that is done once, at the end of a turn of the loop
 
-    def wake(self, queue: Queue, mailbox: Mailbox) -> None:
-        """There may be something to give out."""
-        self._woken[mailbox] = queue
+    def wake(self, entity: Entity, mailbox: Mailbox) -> None:
+        """The mailbox may have messages to give out."""
+        self._woken[mailbox] = entity
 
-    def unsent(self, connection: Flushable) -> None:
-        """It has something to send."""
+    def unsent(self, connection: Connection) -> None:
+        """The connection has output to flush."""
         self._unsent[connection] = None
 
     def run(self) -> None:
-        """Give out what there is, then let every connection send once."""
+        """Serve the mailboxes that were woken, then flush each connection once."""
         while self._woken:
-            now_ms = self.now_ms()
-            mailbox, queue = self._woken.popitem()
-            if queue.waiting:
-                queue.serve_waiting(now_ms=now_ms)
+            mailbox, entity = self._woken.popitem()
             try:
-                queue.pump(mailbox, now_ms=now_ms)
+                entity.serve(mailbox, now_ms=self.now_ms())
             except Exception:
-                # Whoever's turn it is has no part in another one's trouble.
-                logger.exception("%s", queue.description)
+                # One entity's failure must not affect the others.
+                logger.exception("%s", entity.description)
         while self._unsent:
             connection, _ = self._unsent.popitem()
             connection.flush()
 
-    def session_freed(self, queue: Queue) -> None:
-        if queue.waiting:
-            self.wake(queue, queue.main)
-
     # time
 
     def expect(self, at_ms: int) -> None:
-        """Look at the clock no later than then."""
+        """Call `tick` at that time at the latest."""
         if at_ms < self._next_ms and not self._is_closing:
             self._next_ms = at_ms
             if self._timer is not None:
@@ -284,12 +274,12 @@ class Namespace:
             self._timer = self.loop.call_later(delay, self.tick)
 
     def set_clock(self, clock: Callable[[], float]) -> None:
-        """A fault on demand; the namespace catches up in the next turn."""
+        """A fault on demand moves the clock. The next turn of the loop catches up with it."""
         self.clock, self._housekeeping_ms = clock, 0
         self.loop.call_soon(self.tick)
 
     def _clock_moved(self) -> None:
-        """From any thread; returns when the namespace has caught up with its clock."""
+        """Called from any thread. Returns when the namespace has caught up with its clock."""
         caught_up = threading.Event()
 
         def catch_up() -> None:
@@ -314,7 +304,7 @@ class Namespace:
         try:
             self.faults.update()
             self._pass_time(now_ms)
-        finally:  # whatever went wrong, time goes on
+        finally:  # whatever fails, the next tick must come
             self.expect(self._next_deadline(now_ms))
 
     def _pass_time(self, now_ms: int) -> None:
@@ -327,7 +317,7 @@ class Namespace:
                 queue.expire_locks(now_ms=now_ms)
                 queue.give_up_waiting(now_ms=now_ms)
             except Exception:
-                logger.exception("%s", queue.description)  # time goes on for the others
+                logger.exception("%s", queue.description)  # the other entities still get their turn
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._housekeeping(now_ms)
@@ -359,31 +349,35 @@ class Namespace:
                     queue, mailbox = found
                     expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
             if expired or len(keys) < _SWEEP_COUNT:
-                return  # else all of them are locked: look behind them
+                return  # otherwise all of them are locked: look at the next page
 
     def _housekeeping(self, now_ms: int) -> None:
         self._clean(now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
+        self._delete_idle_entities(now_ms)
+        if self.store.has_changes:
+            self.committer.request()
+
+    def _delete_idle_entities(self, now_ms: int) -> None:
+        """Auto-delete on idle, which needs to know when each entity was last used."""
         for entity in self.directory:
             if self.find(entity.name) is not entity:
-                continue  # it went with its topic a moment ago
-            idle_ms = milliseconds(entity.description.auto_delete_on_idle)
+                continue  # it was deleted with its topic a moment ago
             if entity.is_in_use:
                 entity.available_ms = now_ms
-            elif idle_ms is not None and entity.idle_since_ms + idle_ms <= now_ms:
-                logger.info("%s was idle for %d s: deleted", entity.description, idle_ms // 1000)
+            elif entity.is_idle_for_too_long(now_ms=now_ms):
+                idle_seconds = (now_ms - entity.idle_since_ms) // 1000
+                logger.info("%s was idle for %d s: deleted", entity.description, idle_seconds)
                 self.delete(entity)
             elif entity.accessed_ms > entity.saved_access_ms:
                 entity.saved_access_ms = entity.accessed_ms
                 self.store.touch_entity(entity.entity_id, entity.accessed_ms)
-        if self.store.has_changes:
-            self.committer.request()
 
     def _cleaned(self, error: Exception | None) -> None:
         self._is_cleaning = False
         if error is None and not self._is_closing and self.store.has_garbage:
-            self._clean(self.now_ms())  # another bite
+            self._clean(self.now_ms())  # the next portion
 
     def _clean(self, now_ms: int) -> None:
         if not self._is_cleaning:

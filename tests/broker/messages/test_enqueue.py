@@ -327,7 +327,7 @@ def test_a_circle_ends_in_the_transfer_dead_letter_queue(make_world):
 DEAD_ENDS = {
     "does not exist": (None, encoded()),
     "is SendDisabled": (queue("t", status=Status.SEND_DISABLED), encoded()),
-    "takes at most": (queue("t", max_message_size_in_kilobytes=1), encoded(b"x" * 2000)),
+    "accepts at most": (queue("t", max_message_size_in_kilobytes=1), encoded(b"x" * 2000)),
     "requires sessions": (queue("t", requires_session=True), encoded()),
     "is full": (queue("t", max_size_in_megabytes=1), encoded(b"x" * 250_000)),
 }

@@ -180,7 +180,7 @@ def test_a_queue_is_full_when_a_message_more_would_not_fit():
 
     assert refusal == AmqpError(
         "amqp:resource-limit-exceeded",
-        "queue 'q' is full: 1048566 of 1048576 bytes are taken, 11 more do not fit",
+        "queue 'q' is full: 1048566 of 1048576 bytes are used, and 11 more do not fit",
     )
 
 

@@ -570,5 +570,5 @@ def test_properties_may_not_make_a_message_larger_than_the_queue_takes(make_worl
 
     said = world.settle(lock, Settlement.ABANDON, properties={"note": "x" * 2000})
 
-    assert "takes at most 1024" in str(said)
+    assert "accepts at most 1024" in str(said)
     assert world.settle(lock, Settlement.COMPLETE) is None

@@ -240,7 +240,7 @@ def test_a_dead_letter_that_is_forwarded_takes_its_bytes_along(make_world):
 
 
 def test_a_deleted_topic_leaves_nothing_behind(make_world, monkeypatch):
-    monkeypatch.setattr(store_module, "_GARBAGE_BITE", 3)
+    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 3)
     world = make_world(topic(), *(sub(f"s{n}") for n in range(3)))
     for n in range(4):
         world.send(encoded(BIG + b"%d" % n), to="t")
@@ -256,8 +256,8 @@ def test_a_deleted_topic_leaves_nothing_behind(make_world, monkeypatch):
         assert (table, world.look(f"SELECT * FROM {table}")) == (table, [])
 
 
-def test_bites_of_a_deleted_subscription_leave_the_others_their_bodies(make_world, monkeypatch):
-    monkeypatch.setattr(store_module, "_GARBAGE_BITE", 2)
+def test_portions_of_a_deleted_subscription_leave_the_others_their_bodies(make_world, monkeypatch):
+    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 2)
     world = make_world(topic(), sub("a"), sub("b"))
     for _ in range(7):
         world.send(encoded(BIG), to="t")

@@ -180,7 +180,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(window_module, "COUNT_MAX", 3)
         self.patch.setattr(window_module, "READ_COUNT", 2)
-        self.patch.setattr(store_module, "_GARBAGE_BITE", 2)
+        self.patch.setattr(store_module, "GARBAGE_ROWS", 2)
         self.folder = scratch_folder()
         self.world = World(self.folder / "data", topic(), QueueDescription(name="q"))
         self.world.queues = ()  # from now on the file alone knows

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -15,12 +16,14 @@ from tests.broker.world import StillLoop
 class Bench:
     """A committer on a real store, whose disk can be held up and made to fail."""
 
-    def __init__(self, path):
+    def __init__(self, path, after_commit=None):
         self.loop = StillLoop()
         self.store = Store(path, durable=False)
-        self.settled = []
+        self.after_commit = []
         self.committer = Committer(
-            self.store, self.loop, settled=lambda: self.settled.append(list(self.told))
+            self.store,
+            self.loop,
+            after_commit=after_commit or (lambda: self.after_commit.append(list(self.told))),
         )
         self.told = []
         self.commits = []
@@ -63,8 +66,9 @@ class Bench:
         self.loop.run_until_complete(self.committer.flushed())
 
     def names(self):
-        rows = self.store._reader.execute("SELECT name FROM entity ORDER BY id")
-        return [name for (name,) in rows]
+        """What another process sees in the file."""
+        with closing(sqlite3.connect(self.store.path)) as db:
+            return [name for (name,) in db.execute("SELECT name FROM entity ORDER BY id")]
 
     def end(self):
         self.gate.set()
@@ -72,6 +76,10 @@ class Bench:
         self.store.close()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
+
+
+def committing_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("commit:")]
 
 
 @pytest.fixture
@@ -102,7 +110,7 @@ def test_those_who_wait_are_told_in_their_order_and_then_all_may_leave_at_once(b
     bench.flush()
 
     assert bench.told == [("a", None), ("b", None), ("c", None)]
-    assert bench.settled[-1] == bench.told
+    assert bench.after_commit[-1] == bench.told
     assert len(bench.commits) == 1
 
 
@@ -116,7 +124,7 @@ def test_what_gathers_while_the_disk_is_busy_shares_the_next_commit(bench):
 
     assert len(bench.commits) == 2
     assert len(bench.told) == 51
-    assert len(bench.settled) == 2
+    assert len(bench.after_commit) == 2
 
 
 def test_the_disk_is_waited_for_on_a_thread_of_its_own(bench):
@@ -232,13 +240,11 @@ def test_changes_made_when_the_news_arrives_go_with_the_next_commit(bench):
     assert len(bench.commits) == 2
 
 
-def test_trouble_at_the_end_of_a_turn_does_not_stop_the_committer(tmp_path, caplog):
-    bench = Bench(tmp_path / "local.db")
-
-    def trouble():
+def test_a_failure_after_the_commit_does_not_stop_the_committer(tmp_path, caplog):
+    def fail():
         raise RuntimeError("cannot send")
 
-    bench.committer._settled = trouble
+    bench = Bench(tmp_path / "local.db", after_commit=fail)
     bench.change("a")
     bench.committer.when_durable(lambda error: bench.write("b"))
     with caplog.at_level(logging.ERROR):
@@ -268,7 +274,7 @@ def test_stopping_flushes_and_ends_the_thread(tmp_path):
 
     assert bench.told == [("a", None)]
     assert bench.names() == ["a", "b"]
-    assert not bench.committer._thread.is_alive()
+    assert committing_threads() == []
     bench.store.close()
     bench.loop.run_until_complete(bench.loop.shutdown_default_executor())
     bench.loop.close()
@@ -279,9 +285,11 @@ def test_a_loop_that_is_gone_ends_the_thread(tmp_path):
     bench.write("a")
     bench.begin_commit()
 
+    [thread] = committing_threads()
+
     bench.loop.close()
     bench.gate.set()
-    bench.committer._thread.join(timeout=10)
+    thread.join(timeout=10)
 
-    assert not bench.committer._thread.is_alive()
+    assert not thread.is_alive()
     bench.store.close()

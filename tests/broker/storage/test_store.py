@@ -389,8 +389,8 @@ def test_names_differ_by_more_than_case(store):
         store.save()
 
 
-def test_a_dropped_entity_is_gone_at_once_and_its_messages_bite_by_bite(store, path, monkeypatch):
-    monkeypatch.setattr(store_module, "_GARBAGE_BITE", 2)
+def test_a_dropped_entity_is_gone_at_once_and_its_messages_in_portions(store, path, monkeypatch):
+    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 2)
     entity, counters = store.create_entity("q", "queue", {}, 3, now_ms=NOW)
     put(store, counters[0], *(message(n) for n in range(1, 6)))
     other = boxes(store, "other")[0]

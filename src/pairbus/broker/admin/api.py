@@ -185,7 +185,7 @@ def _rule_entry(subscription: Subscription, rule: RuleDescription) -> Entry:
 
 def _namespace_entry(request: AdminRequest) -> Entry:
     namespace = request.namespace
-    created = atom.moment(namespace.created_ms)
+    created = atom.moment(namespace.store.created_ms)
     units = "<MessagingUnits>1</MessagingUnits>" if namespace.options.sku == "Premium" else ""
     inner = (
         f"<CreatedTime>{created}</CreatedTime>"
@@ -196,8 +196,8 @@ def _namespace_entry(request: AdminRequest) -> Entry:
     return Entry(
         path="$namespaceinfo",
         title=namespace.name,
-        created_ms=namespace.created_ms,
-        updated_ms=namespace.created_ms,
+        created_ms=namespace.store.created_ms,
+        updated_ms=namespace.store.created_ms,
         content=atom.description("NamespaceInfo", inner),
     )
 

@@ -76,7 +76,7 @@ class SenderLink:
         if self._used_credit >= _CREDIT // 2:
             self.link.grant(self._used_credit)
             self._used_credit = 0
-        refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.SEND)
+        refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.SEND)
         if refused is not None:
             delivery.reject(refused)
             return
@@ -97,7 +97,7 @@ class SenderLink:
 
     def _enqueued(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
         """The batch is durable, or the disk refused it."""
-        faults = self.queue.namespace.active_faults
+        faults = self.connection.namespace.active_faults
         if faults is not None and error is None and faults.cuts_after_accept(self.path.entity):
             self.connection.cut()
         elif error is None:
@@ -151,7 +151,7 @@ class ReceiverLink:
         assert sessions is not None
         if session_id is None:
             self.queue.waiting[self] = now_ms + self._wait_ms()
-            self.queue.namespace.expect(self.queue.waiting[self])
+            self.queue.runtime.expect(self.queue.waiting[self])
             self.queue.serve_waiting(now_ms=now_ms)
         elif sessions.is_held(session_id):
             self.link.refuse(
@@ -172,7 +172,7 @@ class ReceiverLink:
         assert self.mailbox.sessions is not None
         until_ms = now_ms + self.queue.lock_ms
         self.session = self.mailbox.sessions.hold(session_id, self, until_ms=until_ms)
-        self.queue.namespace.expect(until_ms)
+        self.queue.runtime.expect(until_ms)
         self.mailbox.attach()
         self.link.accept(
             filter={SESSION_FILTER: session_id}, properties={_LOCKED_UNTIL: ticks(until_ms)}
@@ -208,7 +208,7 @@ class ReceiverLink:
             session, self.session = self.session, None
             self.mailbox.detach(self)
             self.queue.release_session(
-                session, has_expired=False, now_ms=self.queue.namespace.now_ms()
+                session, has_expired=False, now_ms=self.queue.runtime.now_ms()
             )
         elif self.mailbox.sessions is None:
             self.mailbox.detach(self)
@@ -218,7 +218,7 @@ class ReceiverLink:
     def flowed(self, *, now_ms: int) -> None:
         credit = self.link.credit
         if credit > 0:
-            refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.RECEIVE)
+            refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.RECEIVE)
             if refused is not None:
                 self.connection.end(self.link, refused)
                 return
@@ -286,7 +286,7 @@ class ReceiverLink:
             settlement = _SETTLEMENTS[kind]
         else:
             return
-        refused = self.queue.namespace.fault_refusal(self.path.entity, Operation.SETTLE)
+        refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.SETTLE)
         if refused is not None:
             delivery.settle(rejected(refused))
             self.connection.has_output()
@@ -345,7 +345,7 @@ class ReceiverLink:
         if self.link.credit > 0:
             # The limit of unsettled deliveries may have been what kept the next message back.
             self.mailbox.has_credit(self)
-            self.queue.namespace.wake(self.queue, self.mailbox)
+            self.queue.runtime.wake(self.queue, self.mailbox)
 
     def _lost(self, lock: Lock) -> AmqpError:
         if lock.session is not None:

@@ -25,6 +25,7 @@ from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import Session
+from pairbus.broker.namespace import Namespace
 from pairbus.cost.meter import units_of
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Refused(Exception):
 class Context:
     """The entity of a request, and what is known of the client."""
 
+    namespace: Namespace
     queue: Queue
     mailbox: Mailbox
     holder_of: Callable[[Session], bool]
@@ -101,7 +103,7 @@ def reply_when_durable(context: Context, reply: SendReply, what: str) -> None:
         failed = AmqpError("amqp:internal-error", f"{what} cannot be stored: {error}")
         reply(Reply(200) if error is None else refusal(failed))
 
-    context.queue.namespace.committer.when_durable(done)
+    context.queue.runtime.committer.when_durable(done)
 
 
 class ReplyWhenAllDurable:
@@ -211,7 +213,7 @@ def renew_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None
     until_ms = context.now_ms + context.queue.lock_ms
     for lock in locks:
         context.mailbox.renew(lock, until_ms=until_ms)
-    context.queue.namespace.expect(until_ms)
+    context.queue.runtime.expect(until_ms)
     context.queue.tally.renew += len(locks)
     expirations = Array([Timestamp(until_ms)] * len(body["lock-tokens"]))
     reply(Reply(200, body={"expirations": expirations}))
@@ -223,7 +225,7 @@ def peek_message(context: Context, body: dict[str, Any], reply: SendReply) -> No
     session_id = text(body, "session-id") if body.get("session-id") is not None else None
     found: list[dict[str, Any]] = []
     size = given = 0
-    store, mailbox = context.queue.namespace.store, context.mailbox
+    store, mailbox = context.queue.runtime.store, context.mailbox
     for message in store.read_from(
         mailbox.counters.mailbox_id,
         first=first,
@@ -351,7 +353,7 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendRep
     before_ms = integer(body, "enqueued-time-utc")
     session_id = text(body, "session-id") if body.get("session-id") is not None else None
     queue, mailbox = context.queue, context.mailbox
-    numbers = queue.namespace.store.read_enqueued_before(
+    numbers = queue.runtime.store.read_enqueued_before(
         mailbox.counters.mailbox_id, before_ms=before_ms, count=count, session_id=session_id
     )
     messages = []
@@ -375,13 +377,13 @@ def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply)
     session = held_session(context, body)
     until_ms = context.now_ms + context.queue.lock_ms
     session.until_ms = until_ms
-    context.queue.namespace.expect(until_ms)
+    context.queue.runtime.expect(until_ms)
     reply(Reply(200, body={"expiration": Timestamp(until_ms)}))
 
 
 def get_session_state(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     session = held_session(context, body)
-    state = context.queue.namespace.store.session_state(
+    state = context.queue.runtime.store.session_state(
         context.queue.main.counters.mailbox_id, session.session_id
     )
     reply(Reply(200, body={"session-state": state}))
@@ -393,8 +395,7 @@ def set_session_state(context: Context, body: dict[str, Any], reply: SendReply) 
     limit = context.queue.description.max_message_size_in_kilobytes * 1024
     if state is not None and (not isinstance(state, bytes) or len(state) > limit):
         raise wrong("session-state", type(state).__name__, f"binary of at most {limit} bytes")
-    namespace = context.queue.namespace
-    namespace.store.set_session_state(
+    context.queue.runtime.store.set_session_state(
         context.queue.main.counters.mailbox_id, session.session_id, state, context.now_ms
     )
     reply_when_durable(context, reply, f"the state of session {session.session_id!r}")
@@ -407,7 +408,7 @@ def get_message_sessions(context: Context, body: dict[str, Any], reply: SendRepl
     if queue.main.sessions is None:
         raise Refused(AmqpError("amqp:not-allowed", f"{queue.description} has no sessions"))
     any_session = after_ms >= _ANY_SESSION_MS
-    names = queue.namespace.store.sessions_with_state(
+    names = queue.runtime.store.sessions_with_state(
         queue.main.counters.mailbox_id, after_ms=None if any_session else after_ms
     )
     if any_session:

@@ -168,7 +168,13 @@ class ManagementLink(RequestLink):
         elif (error := self._refusal(request.operation, operation, now_ms)) is not None:
             reply(refusal(error))
         else:
-            context = Context(self.queue, self.mailbox, holder_of=self._holds, now_ms=now_ms)
+            context = Context(
+                self.connection.namespace,
+                self.queue,
+                self.mailbox,
+                holder_of=self._holds,
+                now_ms=now_ms,
+            )
             management.handle(operation, context, request, reply)
 
     def _refusal(self, name: str, operation: ManagementOperation, now_ms: int) -> AmqpError | None:
@@ -178,7 +184,7 @@ class ManagementLink(RequestLink):
                 "amqp:unauthorized-access",
                 f"{name!r} on {self.queue.name!r} needs the {right.value} claim",
             )
-        refused = self.queue.namespace.fault_refusal(
+        refused = self.connection.namespace.fault_refusal(
             self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
         )
         if refused is None and operation.receives:

@@ -88,7 +88,7 @@ def remove_rule(context: Context, body: dict[str, Any], reply: SendReply) -> Non
     name = text(body, "rule-name")
     rule = _find(subscription, name)
     if rule is None:
-        raise Refused(no_entity(subscription.namespace.name, f"{subscription.name}/Rules/{name}"))
+        raise Refused(no_entity(context.namespace.name, f"{subscription.name}/Rules/{name}"))
     rules = tuple(other for other in subscription.description.rules if other is not rule)
     _store(context, subscription, rules, reply)
 
@@ -119,7 +119,7 @@ def _store(
     reply: SendReply,
 ) -> None:
     try:
-        subscription.namespace.update(subscription, replace(subscription.description, rules=rules))
+        context.namespace.update(subscription, replace(subscription.description, rules=rules))
     except ConfigError as error:
         raise Refused(AmqpError("amqp:not-allowed", str(error))) from error
     reply_when_durable(context, reply, "the rule")

@@ -1,49 +1,34 @@
-"""How messages get into a queue: checks, duplicates, pings.
+"""How messages get into an entity: checks, the quota, pings, duplicate detection.
 
-A batch is checked whole before anything of it is stored, and stored in one transaction. Where a
-queue forwards, `forwarding.py` takes over. Times are epoch milliseconds.
+A batch is checked as a whole before any of it is stored, and stored in one transaction. Where an
+entity forwards, `forwarding.py` takes over. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.durations import milliseconds
 from pairbus.broker.message import State
 from pairbus.broker.messages import forwarding, lifecycle
+from pairbus.broker.messages.duplicates import DuplicateDetection, FirstSend
+from pairbus.broker.messages.entity import Done, Entity, Placements
 from pairbus.broker.messages.incoming import IncomingMessage, check, to_message
 from pairbus.cost.meter import UNIT_BYTES, units_of
-
-if TYPE_CHECKING:
-    from pairbus.broker.messages.forwarding import Placed
-    from pairbus.broker.messages.queue import Done, Queue
 
 PARTITIONS: Final = 16
 
 
-class _FirstSend:
-    """A message id on its way to the disk, for the duplicates that come meanwhile."""
-
-    __slots__ = ("enqueuer", "error", "message_id")
-
-    def __init__(self, message_id: str, enqueuer: Enqueuer) -> None:
-        self.message_id = message_id
-        self.enqueuer: Enqueuer | None = enqueuer
-        self.error: Exception | None = None
-
-
 class Enqueuer:
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        # Message ids of sends that are not durable yet; `store.was_seen` knows the others.
-        self._pending_ids: dict[str, _FirstSend] = {}
+    def __init__(self, entity: Entity) -> None:
+        self._entity = entity
+        self._duplicates = DuplicateDetection(entity)
         self._last_times = (
             0,
-            queue.description,
-            lifecycle.times_at_enqueue(queue.description, ttl_ms=None, due_ms=None, now_ms=0),
+            entity.description,
+            lifecycle.times_at_enqueue(entity.description, ttl_ms=None, due_ms=None, now_ms=0),
         )
 
     def enqueue(
@@ -54,108 +39,89 @@ class Enqueuer:
         *,
         now_ms: int,
     ) -> AmqpError | list[int]:
-        queue = self._queue
+        """All of the batch or nothing; see `Queue.enqueue`."""
+        entity = self._entity
         added = 0
         for one in batch:
-            error = check(one, queue.description, queue.namespace.lock_tokens)
+            error = check(one, entity.description, entity.runtime.lock_tokens)
             if error is not None:
                 return error
             added += one.size
-        if (faults := queue.namespace.active_faults) is not None:
+        if (faults := entity.runtime.active_faults) is not None:
             for one in batch:
-                later_ms = faults.visible_at_ms(queue.name, now_ms=now_ms)
+                later_ms = faults.visible_at_ms(entity.name, now_ms=now_ms)
                 one.due_ms = max(one.due_ms or 0, later_ms or 0) or None
-        error = lifecycle.refusal_to_send(queue.description) or lifecycle.refusal_of_size(
-            queue.description, used=queue.size_bytes, added=added
+        error = lifecycle.refusal_to_send(entity.description) or lifecycle.refusal_of_size(
+            entity.description, used=entity.size_bytes, added=added
         )
         if error is not None:
             return error
-        queue.tally.send += (
-            # If all together are no larger than that, each of them is one.
+        entity.tally.send += (
+            # If all of them together fit into one unit, each of them is one.
             len(batch) if added <= UNIT_BYTES else sum(units_of(one.size) for one in batch)
         )
-        placed: Placed = []
+        placements = Placements()
         numbers = []
-        firsts: list[_FirstSend] = []
+        relies_on: list[FirstSend] = []
         plain_times = self.plain_times(now_ms)
         for one in batch:
-            number, where = self._pass_on(one, firsts, plain_times, now_ms=now_ms)
+            number, placed = self._store_or_forward(one, relies_on, plain_times, now_ms=now_ms)
             numbers.append(number)
-            placed += where
-        queue.namespace.committer.when_durable(self._taken_in, placed, firsts, done, arguments)
+            placements += placed
+        entity.runtime.committer.when_durable(
+            self._enqueued, placements, relies_on, done, arguments
+        )
         return numbers
 
-    def _taken_in(
+    def _enqueued(
         self,
         error: Exception | None,
-        placed: Placed,
-        firsts: list[_FirstSend],
+        placements: Placements,
+        relies_on: list[FirstSend],
         done: Done,
         arguments: tuple[Any, ...],
     ) -> None:
-        if firsts:
-            error = self._ids_durable(error, firsts)
-        if error is not None:
-            for queue, mailbox, message in placed:
-                queue.unplace(mailbox, message)
-            done(forwarding.cannot_store(error), *arguments)
-            return
-        for queue, mailbox, message in placed:
-            queue.arrived(mailbox, message)
-        done(None, *arguments)
-
-    def _ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> Exception | None:
-        """The error of the first send is also its duplicates': they rely on its being stored."""
-        for first in firsts:
-            if first.enqueuer is self:
-                self._pending_ids.pop(first.message_id, None)
-                first.enqueuer = None
-                first.error = error
-            error = error or first.error
-        return error
-
-    def _forwarded_ids_durable(self, error: Exception | None, firsts: list[_FirstSend]) -> None:
-        self._ids_durable(error, firsts)
+        if relies_on:
+            error = self._duplicates.written(error, relies_on)
+        done(placements.finish(error), *arguments)
 
     def plain_times(self, now_ms: int) -> lifecycle.Times:
-        """Of messages without a time of their own: the same for all that come at one moment."""
-        description = self._queue.description
+        """For messages without a time of their own: the same for all that come at one moment."""
+        description = self._entity.description
         if self._last_times[0] != now_ms or self._last_times[1] is not description:
             times = lifecycle.times_at_enqueue(description, ttl_ms=None, due_ms=None, now_ms=now_ms)
             self._last_times = (now_ms, description, times)
         return self._last_times[2]
 
-    # ways in
-
-    def _pass_on(
+    def _store_or_forward(
         self,
         one: IncomingMessage,
-        firsts: list[_FirstSend],
+        relies_on: list[FirstSend],
         plain_times: lifecycle.Times,
         *,
         now_ms: int,
-    ) -> tuple[int, Placed]:
-        """Number it here, drop a duplicate or a ping, and store it here or where this forwards."""
-        queue = self._queue
-        number = queue.main.next_sequence()
-        if one.is_ping or self._is_duplicate(one, firsts, now_ms=now_ms):
+    ) -> tuple[int, Placements]:
+        """Every message gets a number here, also a duplicate, a ping, and one that is forwarded."""
+        entity = self._entity
+        number = entity.main.next_sequence()
+        if one.is_ping or self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms):
             if one.is_ping:
                 units = units_of(one.size)
-                queue.tally.send -= units
-                queue.tally.ping += units
-            queue.namespace.store.keep_count(queue.main.counters)
-            return number, []
+                entity.tally.send -= units
+                entity.tally.ping += units
+            entity.runtime.store.keep_count(entity.main.counters)
+            return number, Placements()
         times = plain_times
         if one.parts.ttl_ms is not None or one.due_ms is not None:
             times = lifecycle.times_at_enqueue(
-                queue.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
+                entity.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
             )
-        if queue.description.forward_to is not None and times.state == State.ACTIVE:
-            queue.namespace.store.keep_count(queue.main.counters)
-            return number, forwarding.forward(queue, one, number, now_ms=now_ms)
-        return self.deposit(one, number, times, enqueued_sequence=number, now_ms=now_ms)
+        if entity.description.forward_to is not None and times.state == State.ACTIVE:
+            entity.runtime.store.keep_count(entity.main.counters)
+            return number, forwarding.forward(entity, one, number, now_ms=now_ms)
+        return self.store(one, number, times, enqueued_sequence=number, now_ms=now_ms)
 
-    def deposit(
+    def store(
         self,
         one: IncomingMessage,
         number: int,
@@ -164,9 +130,9 @@ class Enqueuer:
         enqueued_sequence: int,
         now_ms: int,
         source: str | None = None,
-    ) -> tuple[int, Placed]:
-        """This is where the message stays."""
-        queue = self._queue
+    ) -> tuple[int, Placements]:
+        """The message stays here."""
+        entity = self._entity
         message = to_message(
             one,
             number,
@@ -175,37 +141,19 @@ class Enqueuer:
             enqueued_sequence=enqueued_sequence,
             dead_letter_source=source,
         )
-        queue.place(queue.main, message)
-        return message.wire_sequence, [(queue, queue.main, message)]
+        entity.place(entity.main, message)
+        return message.wire_sequence, Placements([(entity, entity.main, message)])
 
     def is_new(self, one: IncomingMessage, *, now_ms: int) -> bool:
-        """Of a message that another queue forwards to this one."""
-        firsts: list[_FirstSend] = []
-        is_duplicate = self._is_duplicate(one, firsts, now_ms=now_ms)
-        if firsts:
-            self._queue.namespace.committer.when_durable(self._forwarded_ids_durable, firsts)
+        """Asked for a message that another entity forwards to this one."""
+        relies_on: list[FirstSend] = []
+        is_duplicate = self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms)
+        if relies_on:
+            self._entity.runtime.committer.when_durable(self._duplicates.written, relies_on)
         return not is_duplicate
 
-    def _is_duplicate(self, one: IncomingMessage, firsts: list[_FirstSend], *, now_ms: int) -> bool:
-        queue = self._queue
-        if not queue.description.requires_duplicate_detection or one.message_id is None:
-            return False
-        store, mailbox_id = queue.namespace.store, queue.main.counters.mailbox_id
-        first = self._pending_ids.get(one.message_id)
-        if first is not None:
-            firsts.append(first)
-            return True
-        if store.was_seen(mailbox_id, one.message_id, now_ms=now_ms):
-            return True
-        window = milliseconds(queue.description.duplicate_detection_history_time_window) or 0
-        store.remember(mailbox_id, one.message_id, now_ms + window)
-        first = _FirstSend(one.message_id, self)
-        self._pending_ids[one.message_id] = first
-        firsts.append(first)
-        return False
-
     def _partition(self, one: IncomingMessage, number: int) -> int | None:
-        if not self._queue.description.enable_partitioning:
+        if not self._entity.description.enable_partitioning:
             return None
         if one.partition_id is not None:
             return one.partition_id

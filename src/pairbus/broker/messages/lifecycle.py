@@ -1,6 +1,6 @@
-"""What becomes of a message: pure decisions, handed the time and the queue's description.
+"""What happens to a message: pure decisions, from the time and the entity's description.
 
-Nothing here reads a clock, a file or a socket, and nothing changes: each function answers a
+Nothing here reads a clock, a file or a socket, and nothing is changed: each function answers a
 question about one message, and `queue.py` acts on the answer. Times are epoch milliseconds.
 """
 
@@ -42,26 +42,26 @@ class Settlement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """It is gone for good."""
+    """It is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakeAvailable:
-    """It is available again, in its old place."""
+    """It is available again, in its old place in the order."""
 
     delivery_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Only its sequence number reaches it from now on."""
+    """From now on it can only be received by its sequence number."""
 
     delivery_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """It goes to the dead-letter queue, or where that is forwarded."""
+    """It goes to the dead-letter queue, or to where dead letters are forwarded."""
 
     reason: str | None
     description: str | None
@@ -69,20 +69,21 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The request cannot be granted, and changes nothing."""
+    """The request is refused, and changes nothing."""
 
     error: AmqpError
 
 
-Decision = Remove | MakeAvailable | Defer | DeadLetter | Refuse
+Change = Remove | MakeAvailable | Defer | DeadLetter
+Decision = Change | Refuse
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When a message counts as enqueued, and what follows from that."""
+    """When a message counts as enqueued, and its state, expiry and schedule."""
 
     state: int
-    """A plain number: SQLite's binding takes half a microsecond longer for a member of an enum."""
+    """A plain number: SQLite takes half a microsecond longer to bind a member of an enum."""
     enqueued_ms: int
     ttl_ms: int | None
     expires_ms: int | None
@@ -90,7 +91,7 @@ class Times:
 
 
 def effective_ttl_ms(queue: EntityDescription, message_ttl_ms: int | None) -> int | None:
-    """The smaller of the message's and the queue's (B-05)."""
+    """The smaller of the message's and the entity's (B-05)."""
     default = milliseconds(queue.default_message_time_to_live)
     if message_ttl_ms is None:
         return default
@@ -111,7 +112,7 @@ def refusal_to_send(queue: EntityDescription) -> AmqpError | None:
     if queue.status is not Status.ACTIVE and queue.status is not Status.RECEIVE_DISABLED:
         return AmqpError(
             "com.microsoft:entity-disabled",
-            f"{queue} is {queue.status.value}: it takes no messages",
+            f"{queue} is {queue.status.value}: it does not accept messages",
         )
     return None
 
@@ -120,7 +121,7 @@ def refusal_to_receive(queue: EntityDescription, kind: MailboxKind) -> AmqpError
     if queue.status in (Status.DISABLED, Status.RECEIVE_DISABLED):
         return AmqpError(
             "com.microsoft:entity-disabled",
-            f"{queue} is {queue.status.value}: it gives out no messages",
+            f"{queue} is {queue.status.value}: it does not deliver messages",
         )
     if queue.forward_to is not None and kind is MailboxKind.MAIN:
         return AmqpError(
@@ -133,12 +134,12 @@ def refusal_to_receive(queue: EntityDescription, kind: MailboxKind) -> AmqpError
 def refusal_of_message(
     queue: EntityDescription, *, size: int, session_id: str | None
 ) -> AmqpError | None:
-    """The message's own fault. (That the queue is full is asked of `refusal_of_size`.)"""
+    """For reasons of the message itself. Whether the entity is full is up to `refusal_of_size`."""
     limit = queue.max_message_size_in_kilobytes * 1024
     if size > limit:
         return AmqpError(
             "amqp:link:message-size-exceeded",
-            f"the message has {size} bytes; {queue} takes at most {limit}",
+            f"the message has {size} bytes; {queue} accepts at most {limit}",
         )
     if queue.requires_session and session_id is None:
         return AmqpError(
@@ -153,7 +154,7 @@ def refusal_of_size(queue: EntityDescription, *, used: int, added: int) -> AmqpE
     if used + added > limit:
         return AmqpError(
             "amqp:resource-limit-exceeded",
-            f"{queue} is full: {used} of {limit} bytes are taken, {added} more do not fit",
+            f"{queue} is full: {used} of {limit} bytes are used, and {added} more do not fit",
         )
     return None
 
@@ -167,7 +168,7 @@ def settled(
     reason: str | None = None,
     description: str | None = None,
 ) -> Decision:
-    """What a receiver's word about a message it holds the lock of leads to."""
+    """A receiver settles a message whose lock it holds."""
     match settlement:
         case Settlement.COMPLETE:
             return Remove()
@@ -188,14 +189,14 @@ def settled(
             return DeadLetter(reason, description)
 
 
-def lock_expired(message: Message, queue: EntityDescription, kind: MailboxKind) -> Decision:
+def lock_expired(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
     return _delivery_failed(message, queue, kind)
 
 
-def _delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Decision:
+def _delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
     count = message.delivery_count + 1
     if message.state == State.DEFERRED:
-        # A deferred message was asked for by number; it goes back to where it was found.
+        # A deferred message was received by its number. It stays deferred.
         return Defer(count)
     if kind is MailboxKind.MAIN and count >= queue.max_delivery_count:
         return DeadLetter(
@@ -209,8 +210,8 @@ def is_expired(message: Message, *, now_ms: int) -> bool:
     return message.expires_ms is not None and message.expires_ms <= now_ms
 
 
-def expired(queue: EntityDescription) -> Decision:
-    """Only messages in the main mailbox have an expiry: burying one takes it off."""
+def expired(queue: EntityDescription) -> Change:
+    """Only messages in the main mailbox have an expiry: dead-lettering removes it."""
     if queue.dead_lettering_on_message_expiration:
         return DeadLetter(REASON_EXPIRED, "The message expired and was dead lettered.")
     return Remove()

@@ -1,8 +1,8 @@
 """Topics and subscriptions: one message in, a copy for each subscription whose rules match.
 
-A topic takes messages like a queue and keeps only scheduled ones; a subscription gives them out
-like a queue and takes none from senders. All copies of a message, and of a batch, are stored in
-one transaction. Copies that are alike share one body on the disk.
+A topic accepts messages like a queue and keeps only scheduled ones. A subscription gives them out
+like a queue and accepts none from senders. All copies of a message, and of a batch, are stored in
+one transaction. Copies with the same bytes share one body on the disk.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pairbus.amqp.codec.sections import group_id, read_annotations
 from pairbus.broker.entities.descriptions import (
@@ -23,6 +23,7 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.message import PARTITION_SHIFT, Message, State
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
+from pairbus.broker.messages.entity import Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import (
@@ -36,15 +37,11 @@ from pairbus.broker.rules import (
 )
 from pairbus.broker.storage.store import Counters, StoredEntity
 
-if TYPE_CHECKING:
-    from pairbus.broker.messages.forwarding import Placed
-    from pairbus.broker.namespace import Namespace
-
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
 _SCHEDULE: Final = "ScheduledEnqueueTimeUtc"
 _RULE_NAME: Final = "RuleName"
-"""The property by which a copy that an action made tells which rule made it."""
+"""The property of a copy that an action has changed: the name of its rule."""
 _REASON_EVALUATION: Final = "FilterEvaluationException"
 _REASON_SESSION: Final = "Session ID is null."
 
@@ -53,7 +50,7 @@ _REASON_SESSION: Final = "Session ID is null."
 class _Rule:
     description: RuleDescription
     matches: Callable[[Facts], bool] | None
-    """None: always."""
+    """None matches everything."""
     action: Callable[[Facts], Changes] | None
 
 
@@ -85,7 +82,7 @@ class Subscription(Queue):
     def set_description(self, description: EntityDescription) -> None:
         super().set_description(description)
         assert isinstance(description, SubscriptionDescription)
-        # A subscription may have thousands of rules: only what is new is compiled.
+        # A subscription may have thousands of rules: only new ones are compiled.
         known = {id(rule.description): rule for rule in self._rules}
         self._rules = [known.get(id(rule)) or _compiled(rule) for rule in description.rules]
 
@@ -96,7 +93,7 @@ class Subscription(Queue):
     def copies(self, one: IncomingMessage, facts: Facts) -> list[IncomingMessage]:
         """One for all rules without an action together, and one for each with an action.
 
-        The first is the message itself, so whoever changes it copies it. Raises EvaluationError.
+        The first is the message itself, not a copy: do not change it. Raises EvaluationError.
         """
         found: list[IncomingMessage] = []
         is_plain = False
@@ -117,18 +114,18 @@ class Topic(Queue):
 
     def __init__(
         self,
-        namespace: Namespace,
+        runtime: Runtime,
         stored: StoredEntity,
         description: EntityDescription,
         counters: Sequence[Counters],
     ) -> None:
-        super().__init__(namespace, stored, description, counters)
+        super().__init__(runtime, stored, description, counters)
         self.subscriptions: dict[str, Subscription] = {}
         self.enqueuer = TopicEnqueuer(self)
 
     @property
     def size_bytes(self) -> int:
-        """What waits in its subscriptions counts towards the topic's quota."""
+        """The messages in its subscriptions count towards the topic's quota."""
         own = self.main.counters.bytes
         return own + sum(other.size_bytes for other in self.subscriptions.values())
 
@@ -138,7 +135,7 @@ class Topic(Queue):
 
     @property
     def idle_since_ms(self) -> int:
-        """What is done with its subscriptions is use of the topic."""
+        """Using one of its subscriptions is using the topic."""
         own = super().idle_since_ms
         return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
 
@@ -157,7 +154,7 @@ class TopicEnqueuer(Enqueuer):
         super().__init__(topic)
         self._topic = topic
 
-    def deposit(
+    def store(
         self,
         one: IncomingMessage,
         number: int,
@@ -166,9 +163,9 @@ class TopicEnqueuer(Enqueuer):
         enqueued_sequence: int,
         now_ms: int,
         source: str | None = None,
-    ) -> tuple[int, Placed]:
+    ) -> tuple[int, Placements]:
         if times.state == State.SCHEDULED:
-            return super().deposit(
+            return super().store(
                 one,
                 number,
                 times,
@@ -177,9 +174,9 @@ class TopicEnqueuer(Enqueuer):
                 source=source,
             )
         topic = self._topic
-        topic.namespace.store.keep_count(topic.main.counters)
+        topic.runtime.store.keep_count(topic.main.counters)
         one.parts.ttl_ms = times.ttl_ms
-        one.due_ms = None  # its time has come
+        one.due_ms = None  # it is due now
         facts = Facts.from_parts(
             one.parts,
             sequence=number,
@@ -191,18 +188,18 @@ class TopicEnqueuer(Enqueuer):
         )
         one.partition_id = self._partition(one, number)
         origin = _Origin(enqueued_sequence, source, now_ms)
-        placed: Placed = []
-        copies: Placed = []
+        placements = Placements()
+        copies = Placements()
         for subscription in topic.subscriptions.values():
             if subscription.takes_copies:
-                self._copy(subscription, one, facts, origin, copies, placed)
+                self._copy(subscription, one, facts, origin, copies, placements)
         self._share(copies)
         for owner, mailbox, message in copies:
             owner.place(mailbox, message)
-        placed += copies
+        placements += copies
         if one.partition_id is not None:
             number |= one.partition_id << PARTITION_SHIFT
-        return number, placed
+        return number, placements
 
     def _copy(
         self,
@@ -210,16 +207,16 @@ class TopicEnqueuer(Enqueuer):
         one: IncomingMessage,
         facts: Facts,
         origin: _Origin,
-        copies: Placed,
-        placed: Placed,
+        copies: Placements,
+        placements: Placements,
     ) -> None:
-        """Add what the subscription takes to `copies`, or to `placed` what goes another way."""
+        """Add copies that stay in the subscription to `copies`, and others to `placements`."""
         description = subscription.description
         try:
             matching = subscription.copies(one, facts)
         except EvaluationError as error:
             if description.dead_lettering_on_filter_evaluation_exceptions:
-                placed += self._dead_letter(
+                placements += self._dead_letter(
                     subscription, one, origin, _REASON_EVALUATION, str(error)
                 )
             return
@@ -229,13 +226,13 @@ class TopicEnqueuer(Enqueuer):
             each.session_id = session_id
             if description.forward_to is not None:
                 own = subscription.main.next_sequence()
-                subscription.namespace.store.keep_count(subscription.main.counters)
-                placed += forwarding.forward(
+                subscription.runtime.store.keep_count(subscription.main.counters)
+                placements += forwarding.forward(
                     subscription, replace(each), own, now_ms=origin.now_ms, source=origin.source
                 )
             elif description.requires_session and session_id is None:
                 text = f"{description} requires sessions, and the message has no session id"
-                placed += self._dead_letter(subscription, each, origin, _REASON_SESSION, text)
+                placements += self._dead_letter(subscription, each, origin, _REASON_SESSION, text)
             else:
                 message = self._message(subscription, each, origin)
                 copies.append((subscription, subscription.main, message))
@@ -267,19 +264,19 @@ class TopicEnqueuer(Enqueuer):
         origin: _Origin,
         reason: str,
         text: str,
-    ) -> Placed:
+    ) -> Placements:
         message = self._message(subscription, one, origin)
-        subscription.namespace.store.keep_count(subscription.main.counters)
+        subscription.runtime.store.keep_count(subscription.main.counters)
         return forwarding.dead_letter(subscription, message, reason, text, now_ms=origin.now_ms)
 
-    def _share(self, copies: Placed) -> None:
-        """The same bytes are stored once."""
+    def _share(self, copies: Placements) -> None:
+        """Copies with the same bytes share one body."""
         alike: dict[bytes, list[Message]] = defaultdict(list)
         for _, _, message in copies:
             if len(message.bare) >= _SHARED_FROM_BYTES:
                 alike[message.bare].append(message)
         for bare, messages in alike.items():
             if len(messages) > 1:
-                body_id = self._topic.namespace.store.share(bare, len(messages))
+                body_id = self._topic.runtime.store.share(bare, len(messages))
                 for message in messages:
                     message.body_id, message.bare = body_id, bare

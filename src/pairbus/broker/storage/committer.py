@@ -1,8 +1,8 @@
 """Group commit: what gathers while the disk is busy becomes the next transaction.
 
-One transaction is under way at a time. Its statements run on the loop's thread, its COMMIT on a
-thread of its own, and only then are those told who wait for it. A failed commit tells the error to
-all of them and to those behind them; what they had changed in memory is theirs to put back.
+One transaction is in progress at a time. Its statements run on the loop's thread and its COMMIT on
+another thread; only then are the callbacks called that wait for it. If a commit fails, all of them
+get the error, and so do those that came later. Each undoes what it has changed in memory.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from pairbus.broker.storage.store import Group, Store
 
 logger = logging.getLogger(__name__)
 
-Waiter = tuple[Callable[..., None], tuple[Any, ...]]
+Waiter = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Committer:
     """`when_durable` is called with the error first, or None: `callback(error, *arguments)`."""
 
     def __init__(
-        self, store: Store, loop: asyncio.AbstractEventLoop, *, settled: Callable[[], None]
+        self, store: Store, loop: asyncio.AbstractEventLoop, *, after_commit: Callable[[], None]
     ) -> None:
         self._store = store
         self._loop = loop
-        # Called once after the waiters of a commit were told, to send what they prepared.
-        self._settled = settled
+        # Called once after the callbacks of a commit, to send what they have prepared.
+        self._after_commit = after_commit
         self._waiters: list[Waiter] = []
-        # Groups that are complete and wait for their turn; what gathers now comes after them.
+        # Complete groups that wait to be committed. Changes that are made now come after them.
         self._closed: deque[tuple[Group, list[Waiter]]] = deque()
         self.before_commit: Callable[[], None] | None = None
-        """A fault on demand: called on the committing thread, it may take its time or raise."""
+        """A fault on demand. It is called on the committing thread, and may sleep or raise."""
         self._scheduled = False
         self._in_flight: list[Waiter] | None = None
-        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._commit_requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(
@@ -47,13 +47,13 @@ class Committer:
         )
         self._thread.start()
 
-    def when_durable(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call back once all changes made to the store so far are on the disk."""
+    def when_durable(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call `callback` when all changes made to the store so far are on the disk."""
         self._waiters.append((callback, arguments))
         self.request()
 
     def separate(self) -> None:
-        """What has gathered so far shares its transaction with nothing that comes later."""
+        """Later changes get a transaction of their own."""
         if self._waiters or self._store.has_changes:
             self._closed.append((self._store.take(), self._waiters))
             self._waiters = []
@@ -66,7 +66,7 @@ class Committer:
         if not self._scheduled and self._in_flight is None:
             self._scheduled = True
             self._idle.clear()
-            # Not at once: what else arrives in this turn of the loop shares the commit.
+            # Not at once: what else is changed in this turn of the loop shares the commit.
             self._loop.call_soon(self._begin)
 
     async def flushed(self) -> None:
@@ -77,8 +77,12 @@ class Committer:
 
     async def stop(self) -> None:
         await self.flushed()
-        self._orders.put(False)
-        self._thread.join()  # it has nothing left to do but to end
+        self.abort()
+
+    def abort(self) -> None:
+        """End the thread. What is still pending is never committed, and nobody is called back."""
+        self._commit_requests.put(False)
+        self._thread.join()
 
     def _begin(self) -> None:
         self._scheduled = False
@@ -94,24 +98,24 @@ class Committer:
         try:
             self._store.apply(group)
         except Exception as error:
-            # Whatever it is: those who wait must be told, and the next commit must come.
+            # Whatever it is: the callbacks must run, and the next commit must start.
             logger.error("the data file %s cannot be written: %r", self._store.path, error)
             self._finish(error)
         else:
-            self._orders.put(True)
+            self._commit_requests.put(True)
 
     def _commit_forever(self) -> None:
-        while self._orders.get():  # until stop() orders the end
+        while self._commit_requests.get():  # False comes from stop()
             error: Exception | None = None
             try:
                 if (fault := self.before_commit) is not None:
                     fault()
                 self._store.commit()
-            except Exception as trouble:
-                error = trouble
+            except Exception as failure:
+                error = failure
             try:
                 self._loop.call_soon_threadsafe(self._committed, error)
-            except RuntimeError:  # the loop was closed under us: the process is going away
+            except RuntimeError:  # the loop is closed: the process is exiting
                 return
 
     def _committed(self, error: Exception | None) -> None:
@@ -123,8 +127,8 @@ class Committer:
     def _finish(self, error: Exception | None) -> None:
         waiters, self._in_flight = self._in_flight or [], None
         if error is not None:
-            # What has gathered since builds on what was refused: it is refused as well, and taken
-            # back first.
+            # Later changes build on the refused ones, so they fail as well. The newest are undone
+            # first.
             self.separate()
             while self._closed:
                 waiters += self._closed.popleft()[1]
@@ -133,10 +137,10 @@ class Committer:
             try:
                 callback(error, *arguments)
             except Exception:
-                # One peer's trouble must not cost the others their answer.
+                # One callback's failure must not keep the others from running.
                 logger.exception("after a commit")
         try:
-            self._settled()
+            self._after_commit()
         except Exception:
             logger.exception("after a commit")
         if self._has_work:

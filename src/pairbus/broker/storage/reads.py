@@ -1,7 +1,7 @@
-"""Reads of the data file: what is committed, nothing else.
+"""Reads of the data file. They see what is committed, and nothing else.
 
-On a connection of its own, and each question one statement, so that every answer is of one moment,
-whatever the committing thread does meanwhile.
+They have a connection of their own, and each method is one statement: so every answer is
+consistent, whatever the committing thread does meanwhile.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reads:
         session_id: str | None = None,
         alive_ms: int = 0,
     ) -> list[Message]:
-        """Of any state, for peek; without those that have expired at `alive_ms`."""
+        """For peek: messages of any state, without those that have expired at `alive_ms`."""
         alive = "(expires_ms IS NULL OR expires_ms > ?)"
         low, high = mailbox_id << MAILBOX_SHIFT | first, (mailbox_id + 1) << MAILBOX_SHIFT
         if session_id is None:
@@ -103,7 +103,7 @@ class Reads:
         return [row[0] & ROW_SEQUENCE_MASK for row in rows]
 
     def read_due(self, *, now_ms: int, count: int) -> list[tuple[int, int]]:
-        """(mailbox, sequence) of scheduled messages whose time has come, earliest first."""
+        """(mailbox, sequence) of scheduled messages that are due, earliest first."""
         return self._read_keys("due_ms", now_ms, count, 0)
 
     def read_expired(self, *, now_ms: int, count: int, skip: int = 0) -> list[tuple[int, int]]:
@@ -123,7 +123,7 @@ class Reads:
         return row is not None
 
     def session_counts(self, mailbox_id: int) -> Iterable[tuple[str, int]]:
-        """How many active messages each session has, sessions in the order of their oldest."""
+        """The number of active messages of each session; sessions in the order of their oldest."""
         low, high = mailbox_id << MAILBOX_SHIFT, (mailbox_id + 1) << MAILBOX_SHIFT
         return self._reader.execute(
             "SELECT session_id, count(*) FROM message WHERE session_id IS NOT NULL AND state = 0 "
@@ -151,16 +151,16 @@ class Reads:
         return self._reader.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
 
     def garbage(self, count: int) -> tuple[int, list[tuple[int, int | None]]] | None:
-        """A dropped mailbox, and some rows that it left, with the shared body of each."""
+        """A deleted mailbox, and some of the rows that it left, with the shared body of each."""
         row = self._reader.execute("SELECT mailbox FROM garbage LIMIT 1").fetchone()
         if row is None:
             return None
-        bite = self._reader.execute(
+        rows = self._reader.execute(
             "SELECT id, CASE typeof(bare) WHEN 'integer' THEN bare END FROM message "
             "WHERE id >= ? AND id < ? LIMIT ?",
             (row[0] << MAILBOX_SHIFT, (row[0] + 1) << MAILBOX_SHIFT, count),
         ).fetchall()
-        return row[0], bite
+        return row[0], rows
 
     def _first(self, query: str) -> int | None:
         (value,) = self._reader.execute(query).fetchone()
@@ -176,7 +176,7 @@ class Reads:
         return [(row[0] >> MAILBOX_SHIFT, row[0] & ROW_SEQUENCE_MASK) for row in rows]
 
     def _read(self, query: str, parameters: Sequence[Any]) -> list[Message]:
-        """Stops early at some megabytes: a window of the largest messages must fit in memory."""
+        """Stops early after some megabytes: a window of the largest messages must fit in memory."""
         cursor = self._reader.execute(query, parameters)
         messages: list[Message] = []
         size = 0

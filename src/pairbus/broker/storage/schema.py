@@ -1,4 +1,4 @@
-"""The data file: its tables, and what is checked before one is used.
+"""The data file: its tables, its lock, and the checks before it is used.
 
 One SQLite file per namespace. A message's row id is its mailbox and its sequence number in one
 integer (see `message.py`), so the messages of a mailbox lie together and in order. Indexes are
@@ -30,7 +30,7 @@ CREATE TABLE entity (
     description TEXT    NOT NULL,      -- JSON
     created_ms  INTEGER NOT NULL,
     updated_ms  INTEGER NOT NULL,
-    accessed_ms INTEGER NOT NULL       -- written at leisure: AutoDeleteOnIdle needs no more
+    accessed_ms INTEGER NOT NULL       -- written from time to time: enough for AutoDeleteOnIdle
 );
 CREATE TABLE mailbox (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: rows may linger
@@ -52,7 +52,7 @@ CREATE TABLE message (
     session_id     TEXT,               -- only where the queue requires sessions
     size           INTEGER NOT NULL,
     extra          BLOB,               -- what a plain message does not have; see message.py
-    bare           BLOB    NOT NULL    -- the bytes; or a number: the row of body that has them
+    bare           BLOB    NOT NULL    -- the bytes, or the id of the row of body that has them
 );
 CREATE TABLE body (                    -- what several subscriptions of a topic share
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -76,12 +76,12 @@ CREATE TABLE session_state (
     updated_ms INTEGER NOT NULL,
     PRIMARY KEY (mailbox, session_id)
 ) WITHOUT ROWID;
-CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- dropped; its rows go away in small bites
+CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- deleted; its rows go in small portions
 """
 
 
 def lock_file(path: Path) -> IO[str]:
-    """Keep a second broker away from the data file for as long as the result stays open."""
+    """Keep other brokers away from the data file for as long as the result stays open."""
     try:
         handle = open(path.with_suffix(".lock"), "a+", encoding="ascii")  # noqa: SIM115
     except OSError as error:
@@ -107,7 +107,7 @@ def lock_file(path: Path) -> IO[str]:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Around the first reading of a file: damage is told with the file's name."""
+    """Around the first read of a file: errors name the file."""
     try:
         yield
     except (sqlite3.DatabaseError, ValueError) as error:
@@ -120,7 +120,7 @@ def open_writer(path: Path, *, durable: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     _check(db, path)
     db.execute("PRAGMA journal_mode = WAL")
-    # FULL: a commit is on the disk when it returns. A throw-away file need not be.
+    # FULL: a commit is on the disk when it returns. A temporary file does not need that.
     db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
     db.execute("PRAGMA wal_autocheckpoint = 4000")
     db.execute("PRAGMA journal_size_limit = 67108864")

@@ -1,7 +1,7 @@
-"""The namespace's memory: SQLite, written in groups.
+"""The data file of a namespace: SQLite, written in groups of changes.
 
-Changes gather; `apply` puts a group into a transaction, `commit` makes it last. Nothing may be
-acknowledged before its commit has returned. The two steps are apart because of Python's global
+Changes gather; `apply` puts a group into a transaction, `commit` makes it durable. Nothing may be
+acknowledged before its commit has returned. The two steps are separate because of Python's global
 lock: the statements run on the event loop's thread, where they cost a few microseconds each, and
 only the commit, which waits for the disk, runs on another (`committer.py`). Statements on a second
 thread would wait up to the interpreter's switch interval for each row.
@@ -15,15 +15,15 @@ from typing import Final
 
 from pairbus.broker.storage.reads import Reads
 from pairbus.broker.storage.schema import lock_file, open_reader, open_writer, readable
-from pairbus.broker.storage.writes import Changes, Counters, Group, StoredEntity
+from pairbus.broker.storage.writes import Counters, Group, StoredEntity, Writes
 
 __all__ = ["Counters", "Group", "Store", "StoredEntity"]
 
-_GARBAGE_BITE: Final = 2000
+GARBAGE_ROWS: Final = 2000
 
 
-class Store(Changes, Reads):
-    """Both halves, on one file. Two connections: one writes, one reads."""
+class Store(Writes, Reads):
+    """Reads and writes on one file, each with a connection of its own."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Store(Changes, Reads):
             with readable(path):
                 self._db = open_writer(path, durable=durable)
                 Reads.__init__(self, open_reader(path))
-                Changes.__init__(
+                Writes.__init__(
                     self,
                     last_entity_id=_last_id(self._db, "entity"),
                     last_mailbox_id=_last_id(self._db, "mailbox"),
@@ -44,22 +44,22 @@ class Store(Changes, Reads):
             raise
 
     def clean(self, *, now_ms: int) -> None:
-        """Forget message ids past their window, and a bite of what dropped entities left.
+        """Forget message ids past their window, and some of the rows that deleted entities left.
 
-        Not again before that is committed: it reads what is to go, and would release it twice.
+        Do not call it again before that is committed: it would read, and release, the same rows.
         """
         first = self._first("SELECT min(until_ms) FROM seen")
         if first is not None and first <= now_ms:
             self._group.others.append(("DELETE FROM seen WHERE until_ms <= ?", (now_ms,)))
-        found = self.garbage(_GARBAGE_BITE)
+        found = self.garbage(GARBAGE_ROWS)
         if found is None:
             return
-        mailbox_id, bite = found
-        for row_id, body_id in bite:
+        mailbox_id, rows = found
+        for row_id, body_id in rows:
             self._group.deletes.append((row_id,))
             if body_id is not None:
                 self._group.released.append((body_id,))
-        if not bite:
+        if not rows:
             self._group.others.append(("DELETE FROM garbage WHERE mailbox = ?", (mailbox_id,)))
 
     def apply(self, group: Group | None = None) -> None:
@@ -81,7 +81,7 @@ class Store(Changes, Reads):
             self._db.execute("ROLLBACK")
 
     def save(self) -> None:
-        """Apply and commit at once, for start-up, shutdown and tests."""
+        """Apply and commit at once, on start and stop."""
         if self.has_changes:
             self.apply()
             try:
@@ -100,7 +100,7 @@ class Store(Changes, Reads):
 
 
 def _last_id(db: sqlite3.Connection, table: str) -> int:
-    """The highest ever given, also to rows that are gone."""
+    """The highest id ever given, also to rows that are gone."""
     row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
     return 0 if row is None else int(row[0])
 

@@ -1,8 +1,8 @@
 """Changes to the data file, gathered into groups that become one transaction each.
 
-A group keeps its statements by kind, because many of a kind at once are much cheaper than a mixed
-row; they run in an order in which a row's insert comes before its update before its deletion.
-Nothing is written here: `apply` puts a group into a transaction that somebody else commits.
+A group keeps its statements by kind, because many statements of one kind are much cheaper than a
+mix. They run in an order in which a row's insert comes before its update, and its update before its
+deletion. Nothing is written here: `Group.apply` runs the statements, and the committer commits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
 
 _INSERT: Final = f"INSERT INTO message VALUES ({', '.join('?' * len(COLUMNS))})"
-# A null costs as much to bind as a value, so what has none of some columns names the others.
+# Binding a null costs as much as binding a value, so plain messages leave those columns out.
 _INSERT_PLAIN: Final = (
     "INSERT INTO message (id, state, enqueued_ms, delivery_count, size, bare) "
     "VALUES (?, ?, ?, ?, ?, ?)"
@@ -49,7 +49,7 @@ class StoredEntity:
 
 @dataclass(slots=True)
 class Counters:
-    """What a mailbox holds. Kept in memory, written with the changes that moved it."""
+    """What a mailbox holds. Kept in memory, and written with the changes that it counts."""
 
     mailbox_id: int
     last_sequence: int = 0
@@ -70,7 +70,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Group:
-    """What one transaction is to change."""
+    """The changes of one transaction."""
 
     plain: list[Row] = field(default_factory=list)
     """New messages without expiry, schedule and session, and without `extra`."""
@@ -82,7 +82,7 @@ class Group:
     others: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     counters: dict[int, Counters] = field(default_factory=dict)
     released: list[tuple[int]] = field(default_factory=list)
-    """Shared bodies that have one user less."""
+    """Shared bodies that one message less refers to."""
     totals: list[Row] = field(default_factory=list)
     """The counters as they were when the group was closed."""
 
@@ -114,8 +114,8 @@ class Group:
         db.executemany(_COUNTERS, self.totals)
 
 
-class Changes:
-    """Gathers. The ids of new rows are given here, so that a group may refer to its own."""
+class Writes:
+    """Gathers changes. It gives new rows their ids, so that a group may refer to its own rows."""
 
     def __init__(self, *, last_entity_id: int, last_mailbox_id: int, last_body_id: int) -> None:
         self._group = Group()
@@ -128,13 +128,13 @@ class Changes:
         return bool(self._group)
 
     def take(self) -> Group:
-        """What has gathered; from here on, a new group gathers."""
+        """The changes gathered so far. Later ones go into a new group."""
         group, self._group = self._group, Group()
         group.close()
         return group
 
     def discard(self) -> None:
-        """Forget what has gathered, as if it had never been asked for."""
+        """Forget the changes gathered so far."""
         self._group = Group()
 
     def insert(self, counters: Counters, message: Message) -> None:
@@ -162,7 +162,7 @@ class Changes:
             group.timeless.append((*row, extra))
 
     def keep_count(self, counters: Counters) -> None:
-        """A number was given to a message that is stored elsewhere, or nowhere."""
+        """Write the counters alone: a number was given to a message that is not stored here."""
         self._group.counters[counters.mailbox_id] = counters
 
     def update(self, counters: Counters, message: Message) -> None:
@@ -179,7 +179,7 @@ class Changes:
         self._group.counters[counters.mailbox_id] = counters
 
     def rewrite(self, counters: Counters, message: Message) -> None:
-        """Its bytes have changed (a receiver modified properties), not only its state."""
+        """Write its bytes, too: a receiver has modified its properties."""
         row_id = counters.mailbox_id << MAILBOX_SHIFT | message.sequence
         statement = "UPDATE message SET bare = ? WHERE id = ?"
         self._group.others.append((statement, (message.bare, row_id)))
@@ -194,7 +194,7 @@ class Changes:
             self._group.released.append((message.body_id,))
 
     def share(self, bare: bytes, refs: int) -> int:
-        """Keep the bytes once for so many messages, which are inserted with the id."""
+        """Store bytes that `refs` messages share, and return the id that they are inserted with."""
         body_id = self._next_body_id
         self._next_body_id += 1
         self._group.others.append(("INSERT INTO body VALUES (?, ?, ?)", (body_id, refs, bare)))
@@ -229,7 +229,7 @@ class Changes:
         )
 
     def drop_entity(self, entity_id: int) -> None:
-        """The entity is gone at once; its messages' rows follow in small bites."""
+        """The entity is gone at once. `Store.clean` deletes its messages in small portions."""
         self._group.others += [
             ("INSERT INTO garbage SELECT id FROM mailbox WHERE entity = ?", (entity_id,)),
             (
@@ -248,7 +248,7 @@ class Changes:
     def create_entity(
         self, name: str, kind: str, description: dict[str, Any], mailboxes: int, *, now_ms: int
     ) -> tuple[StoredEntity, list[Counters]]:
-        """The ids are given here, so that messages for it may join the same transaction."""
+        """Its ids are given now, so that messages for it can be in the same transaction."""
         entity_id = self._next_entity_id
         self._next_entity_id += 1
         self._group.others.append(
