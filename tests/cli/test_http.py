@@ -1,13 +1,13 @@
-"""Prometheus' text, read; and what clients and syphons tell, added up."""
+"""Prometheus metrics: read, and what clients and syphons report, added up."""
 
 from __future__ import annotations
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pairbus.cli.http import Sample, check_url, parse_metrics
+from pairbus.cli.http import metrics_url, parse_metrics
 from pairbus.cli.pair.status_metrics import Told, together, told_by
-from pairbus.errors import UsageError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.events import Diverted, FailedOver, Paired
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.telemetry.prometheus import PrometheusObserver
@@ -18,18 +18,22 @@ TEXT = r"""
 a_total 5.0
 b{x="1",y="a \"b\" \\ c\nd, e}"} 1e3 1700000000000
 c{} +Inf
-no value
-d{x="1" 7
-e NaN extra words
 """
 
 
-def test_samples_are_read_and_the_rest_is_passed_over() -> None:
-    first, second, third, *_ = list(parse_metrics(TEXT))
+def test_samples_are_read() -> None:
+    first, second, third = parse_metrics(TEXT)
 
-    assert first == Sample("a_total", {}, 5.0)
-    assert second == Sample("b", {"x": "1", "y": 'a "b" \\ c\nd, e}'}, 1000.0)
+    assert (first.name, first.labels, first.value) == ("a_total", {}, 5.0)
+    assert (second.name, second.value) == ("b", 1000.0)
+    assert second.labels == {"x": "1", "y": 'a "b" \\ c\nd, e}'}
     assert (third.name, third.value) == ("c", float("inf"))
+
+
+@pytest.mark.parametrize("text", ["<html>no metrics</html>", 'a{x="1" 7', "a five"])
+def test_what_is_not_prometheus_text_is_refused(text: str) -> None:
+    with pytest.raises(NamespaceError, match="it does not answer with Prometheus metrics: "):
+        list(parse_metrics(text))
 
 
 def test_what_a_client_publishes_is_understood() -> None:
@@ -94,10 +98,10 @@ def test_several_processes_are_added_up() -> None:
     ],
 )
 def test_an_address_means_its_metrics(text: str, url: str) -> None:
-    assert check_url(text) == url
+    assert metrics_url(text) == url
 
 
 @pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://h:x", "http://[h"])
-def test_what_is_no_url_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match="is no URL: http://HOST:PORT/metrics is expected"):
-        check_url(text)
+def test_what_is_not_a_url_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a URL: use http://HOST:PORT/metrics"):
+        metrics_url(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.connection import why_unreachable
 from pairbus.cli.target import parse_target, split_targets
 from pairbus.errors import UsageError
 
@@ -103,7 +103,7 @@ def layered(below: BaseException) -> BaseException:
     [
         (layered(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
         (layered(ssl.SSLCertVerificationError(1, "unknown CA")), "its certificate is not trusted"),
-        (layered(socket.gaierror(-2, "unknown")), "there is no host of that name"),
+        (layered(socket.gaierror(-2, "unknown")), "no host has that name"),
         (layered(TimeoutError("timed out")), "it does not answer"),
         (RuntimeError("two\nlines"), "two lines"),
         (RuntimeError(), "RuntimeError"),

@@ -1,7 +1,8 @@
-"""The official administration client, as the commands use it: by kind of entity, with clear errors.
+"""The SDK's administration client as the commands use it: by kind of entity, with clear errors.
 
-Works alike on Azure and on a local broker. What the service says in exceptions of its SDK leaves
-here as NamespaceError, with the entity and the namespace in the text.
+It works the same on Azure and on a local broker. The SDK's exceptions leave here as NamespaceError,
+with the entity and the namespace in the text. The SDK takes half a second to load, so it is
+imported when a command connects, not for `--help`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from azure.core import exceptions as core
-from azure.servicebus.management import ServiceBusAdministrationClient
-
-from pairbus.cli.kinds import Kind, spoken
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.connection import why_unreachable
 from pairbus.cli.target import Target
-from pairbus.errors import NamespaceError
+from pairbus.errors import NamespaceError, UsageError
+
+if TYPE_CHECKING:
+    from azure.core.exceptions import HttpResponseError
+    from azure.servicebus.management import ServiceBusAdministrationClient
 
 _CONNECT_SECONDS_MAX: Final = 15
 _ANSWER_SECONDS_MAX: Final = 60
@@ -25,23 +27,53 @@ _ANSWER_SECONDS_MAX: Final = 60
 _Answer = TypeVar("_Answer")
 
 
+class EntityKind(StrEnum):
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    RULE = "rule"
+
+    @property
+    def parents(self) -> tuple[EntityKind, ...]:
+        """The kinds whose names come before the name of an entity of this kind."""
+        return {
+            EntityKind.SUBSCRIPTION: (EntityKind.TOPIC,),
+            EntityKind.RULE: (EntityKind.TOPIC, EntityKind.SUBSCRIPTION),
+        }.get(self, ())
+
+
+def describe(kind: EntityKind, path: Sequence[str]) -> str:
+    """`rule 'only-eu' of subscription 'events/audit'`"""
+    *parents, own = path
+    return f"{kind} {own!r}" + (f" of {kind.parents[-1]} {'/'.join(parents)!r}" if parents else "")
+
+
+class EntityNotFound(NamespaceError):
+    """The namespace has no entity of this kind and name."""
+
+
+class AccessDenied(NamespaceError):
+    """The key is wrong, or its policy lacks the Manage right."""
+
+
 @contextmanager
 def administration(target: Target) -> Iterator[Administration]:
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
     settings: dict[str, Any] = {
         "connection_verify": target.verify,
         "connection_timeout": _CONNECT_SECONDS_MAX,
         "read_timeout": _ANSWER_SECONDS_MAX,
     }
     if target.is_local:
-        # Proxies and CA bundles of the environment are for others than this machine; and whoever
-        # makes their own broker fail wants to see it, and not five retries later.
+        # The environment's proxies and CA bundles are not meant for this machine. A local broker
+        # that fails on purpose is to be seen failing, not five retries later.
         settings |= {"use_env_settings": False, "retry_total": 0}
+    text = target.text.reveal()
     try:
-        client = ServiceBusAdministrationClient.from_connection_string(
-            target.text.reveal(), **settings
-        )
+        client = ServiceBusAdministrationClient.from_connection_string(text, **settings)
     except ValueError as error:
-        raise NamespaceError(f"the connection string is not understood: {error}") from error
+        raise UsageError(f"the SDK does not understand the connection string: {error}") from error
     with warnings.catch_warnings(), client:
         if target.verify is False:
             warnings.filterwarnings("ignore", "Unverified HTTPS request")
@@ -49,7 +81,7 @@ def administration(target: Target) -> Iterator[Administration]:
 
 
 class Administration:
-    """Entities by kind and path: `(Kind.RULE, ("events", "audit", "only-eu"))`."""
+    """Entities by kind and path: `(EntityKind.RULE, ("events", "audit", "only-eu"))`."""
 
     def __init__(self, client: ServiceBusAdministrationClient, target: Target) -> None:
         self._client = client
@@ -59,64 +91,67 @@ class Administration:
         properties = self._ask("the namespace", self._client.get_namespace_properties)
         return str(properties.name)
 
-    def all(self, kind: Kind, parents: Sequence[str] = ()) -> list[Any]:
-        """The SDK's properties of all of them, by name."""
+    def all(self, kind: EntityKind, parents: Sequence[str] = ()) -> list[Any]:
+        """The SDK's properties of all entities of a kind, by name."""
         return self._list(f"list_{kind}s", kind, parents)
 
-    def all_counts(self, kind: Kind, parents: Sequence[str] = ()) -> list[Any]:
+    def all_counts(self, kind: EntityKind, parents: Sequence[str] = ()) -> list[Any]:
         return self._list(f"list_{kind}s_runtime_properties", kind, parents)
 
-    def get(self, kind: Kind, path: Sequence[str]) -> Any:
+    def names(self, kind: EntityKind, *parents: str) -> list[str]:
+        return [properties.name for properties in self.all(kind, parents)]
+
+    def get(self, kind: EntityKind, path: Sequence[str]) -> Any:
         try:
             return self._call(f"get_{kind}", kind, path)
         except AttributeError as error:
-            # The service answers with whatever has the name, and the SDK trips over a topic where
-            # it expects a queue.
-            raise NamespaceError(
-                f"{spoken(kind, path)} is not there, at {self._target.address}: "
-                "something else has that name"
-            ) from core.ResourceNotFoundError(error=error)
+            # The service answers with whatever has the name, and the SDK fails on a topic where it
+            # expects a queue.
+            raise EntityNotFound(
+                f"{describe(kind, path)} does not exist in {self._target.address}: another kind of "
+                "entity has that name"
+            ) from error
 
-    def get_counts(self, kind: Kind, path: Sequence[str]) -> Any:
+    def get_counts(self, kind: EntityKind, path: Sequence[str]) -> Any:
         return self._call(f"get_{kind}_runtime_properties", kind, path)
 
-    def create(self, kind: Kind, path: Sequence[str], **settings: Any) -> None:
+    def create(self, kind: EntityKind, path: Sequence[str], **settings: Any) -> None:
         given = {name: value for name, value in settings.items() if value is not None}
         self._call(f"create_{kind}", kind, path, **given)
 
-    def delete(self, kind: Kind, path: Sequence[str]) -> None:
+    def delete(self, kind: EntityKind, path: Sequence[str]) -> None:
         self._call(f"delete_{kind}", kind, path)
 
-    def _list(self, method: str, kind: Kind, parents: Sequence[str]) -> list[Any]:
-        whose = spoken(kind.parents[-1], parents) if parents else "the namespace"
+    def _list(self, method: str, kind: EntityKind, parents: Sequence[str]) -> list[Any]:
+        whose = describe(kind.parents[-1], parents) if parents else "the namespace"
         pages = getattr(self._client, method)
-        # Read to the end here: its pages are fetched, and may fail, while it is walked.
+        # Read all pages here: each one is a request of its own, which may fail.
         return self._ask(whose, lambda: list(pages(*parents)))
 
-    def _call(self, method: str, kind: Kind, path: Sequence[str], **settings: Any) -> Any:
+    def _call(self, method: str, kind: EntityKind, path: Sequence[str], **settings: Any) -> Any:
         call = getattr(self._client, method)
-        return self._ask(spoken(kind, path), lambda: call(*path, **settings))
+        return self._ask(describe(kind, path), lambda: call(*path, **settings))
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
+        from azure.core import exceptions as core
+
         address = self._target.address
         try:
             return call()
         except core.ResourceNotFoundError as error:
-            raise NamespaceError(f"{what} is not there, at {address}") from error
+            raise EntityNotFound(f"{what} does not exist in {address}") from error
         except core.ResourceExistsError as error:
-            raise NamespaceError(f"{what} exists already, at {address}") from error
+            raise NamespaceError(f"{what} already exists in {address}") from error
         except core.ClientAuthenticationError as error:
-            raise NamespaceError(
-                f"{address} does not let policy {self._target.policy_name!r} in, which needs the "
-                f"right key and Manage: {_detail(error)}"
+            raise AccessDenied(
+                f"{address} rejected policy {self._target.policy_name!r}: check the key, and that "
+                f"the policy has the Manage right: {_detail(error)}"
             ) from error
         except core.HttpResponseError as error:
-            raise NamespaceError(f"{what}: {address} says: {_detail(error)}") from error
+            raise NamespaceError(f"{what}: {address} answered: {_detail(error)}") from error
         except core.AzureError as error:
-            raise NamespaceError(
-                f"{address} cannot be reached: {why_unreachable(error)}"
-            ) from error
+            raise NamespaceError(f"cannot reach {address}: {why_unreachable(error)}") from error
 
 
-def _detail(error: core.HttpResponseError) -> str:
+def _detail(error: HttpResponseError) -> str:
     return " ".join((error.message or str(error)).split())

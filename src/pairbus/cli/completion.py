@@ -1,6 +1,6 @@
-"""Names for the shell to complete: asked of the namespace, if it answers soon.
+"""Names of entities for shell completion, if the namespace answers in time.
 
-Whatever goes wrong completes to nothing: a shell's line is no place for complaints.
+A failure completes to nothing: a shell's prompt is no place for error messages.
 """
 
 from __future__ import annotations
@@ -9,62 +9,60 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-from pairbus.cli.target import ENVIRONMENT
+from pairbus.cli.administration import Administration, EntityKind, administration
+from pairbus.cli.target import ENVIRONMENT, Target, parse_target
 
 _SECONDS_MAX: Final = 3.0
 
 
 def complete_queue_or_topic(context: typer.Context, incomplete: str) -> list[str]:
-    return _soon(lambda admin: [*_queues(admin), *_topics(admin)], context, incomplete)
+    return _complete(context, incomplete, queues_and_topics)
 
 
 def complete_subscription(context: typer.Context, incomplete: str) -> list[str]:
     topic = context.params.get("entity")
     if not isinstance(topic, str) or not topic:
         return []
-    return _soon(lambda admin: _subscriptions(admin, topic), context, incomplete)
+    return _complete(context, incomplete, lambda admin: admin.names(EntityKind.SUBSCRIPTION, topic))
 
 
-def _queues(admin: Any) -> list[str]:
-    from pairbus.cli.kinds import Kind
-
-    return [one.name for one in admin.all(Kind.QUEUE)]
+def queues_and_topics(admin: Administration) -> list[str]:
+    return [*admin.names(EntityKind.QUEUE), *admin.names(EntityKind.TOPIC)]
 
 
-def _topics(admin: Any) -> list[str]:
-    from pairbus.cli.kinds import Kind
+def names_within_timeout(
+    target: Target, list_names: Callable[[Administration], list[str]]
+) -> list[str]:
+    """The names, or none if the namespace refuses or does not answer within some seconds."""
+    import azure.servicebus.management  # noqa: F401  # takes a while: load it before the clock runs
 
-    return [one.name for one in admin.all(Kind.TOPIC)]
-
-
-def _subscriptions(admin: Any, topic: str) -> list[str]:
-    from pairbus.cli.kinds import Kind
-
-    return [one.name for one in admin.all(Kind.SUBSCRIPTION, (topic,))]
-
-
-def _soon(ask: Callable[[Any], list[str]], context: typer.Context, incomplete: str) -> list[str]:
-    text = context.params.get("connection_string") or os.environ.get(ENVIRONMENT)
-    ca_file = context.params.get("ca_file")
     found: list[str] = []
-
-    # Before the clock runs: loading the SDK takes its time, but never for ever.
-    from pairbus.cli.administration import administration
-    from pairbus.cli.target import parse_target
 
     def work() -> None:
         try:
-            with administration(parse_target(text, ca_file)) as admin:
-                found.extend(name for name in ask(admin) if name.startswith(incomplete))
+            with administration(target) as admin:
+                found.extend(list_names(admin))
         except Exception:
-            logging.getLogger(__name__).debug("no completion", exc_info=True)
+            logging.getLogger(__name__).debug("cannot list names", exc_info=True)
 
-    # A daemon, which may be left behind: a namespace that hangs must not hang the shell.
+    # A daemon thread may be left behind: a namespace that hangs must not hang the shell.
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(_SECONDS_MAX)
-    return sorted(found)
+    return list(found)
+
+
+def _complete(
+    context: typer.Context, incomplete: str, list_names: Callable[[Administration], list[str]]
+) -> list[str]:
+    text = context.params.get("connection_string") or os.environ.get(ENVIRONMENT)
+    try:
+        target = parse_target(text, context.params.get("ca_file"))
+    except Exception:
+        return []
+    found = names_within_timeout(target, list_names)
+    return sorted(name for name in found if name.startswith(incomplete))

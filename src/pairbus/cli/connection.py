@@ -1,40 +1,45 @@
-"""Messages of a namespace: a client for a command, and what goes wrong with it, in one line.
+"""The message client of a command, and its errors in one line.
 
-Whatever is sent, looked at or copied goes as bytes, by the client that the syphon has: the official
-SDK has no word for a property's AMQP type, so a copy that it makes is not what was sent. Sessions,
-and taking without a lock, are the SDK's. Both raise the SDK's errors, which leave here as
-NamespaceError or UsageError, with entity and namespace in the text.
+Messages are sent, peeked at and copied as bytes, by the client that the syphon uses: the SDK has no
+way to say a property's AMQP type, so a copy that it makes is not what was sent. Sessions and
+receive-and-delete use the SDK. Both raise the SDK's errors, which leave here as NamespaceError or
+UsageError, with the entity and the namespace in the text.
+
+The SDK takes half a second to load, so it is imported when a command connects, not for `--help`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from azure.core.exceptions import AzureError
-from azure.servicebus import exceptions as sdk
-
-from pairbus.cli.messages.entity_path import Place
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.messages.entity_path import EntityPath
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
-from pairbus.fast.client import FastClient
-from pairbus.fast.rows import UnreadableMessage
+from pairbus.fast.rows import Read, UnreadableMessage, read
+
+if TYPE_CHECKING:
+    from azure.core.exceptions import AzureError
+
+    from pairbus.fast.client import FastClient
+    from pairbus.fast.sender import Sender
 
 ANSWER_SECONDS_MAX: Final = 30.0
+_PEEK_COUNT: Final = 250
 _NOT_FOUND: Final = 404
 
 
 @contextmanager
-def quick_client(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[FastClient]:
-    """One that is not connected yet: the first call connects."""
+def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[FastClient]:
+    """A client for one command. Its first call opens the connection."""
+    ca_file = None if target.ca_file is None else str(target.ca_file)
     try:
-        address = Address(
-            target, None if target.ca_file is None else str(target.ca_file), target.port
-        )
-        client = address.client(timeout_seconds=seconds)
+        client = Address(target, ca_file, target.port).client(timeout_seconds=seconds)
     except ValueError as error:
         raise UsageError(str(error)) from error
     try:
@@ -44,10 +49,10 @@ def quick_client(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iter
 
 
 def sdk_settings(target: Target) -> dict[str, Any]:
-    """For the official client. Without the emulator's word it looks at no port in the string."""
+    """Settings for the SDK's client, which ignores a port unless the string is an emulator's."""
     settings: dict[str, Any] = {}
     if target.is_local:
-        settings["retry_total"] = 0  # who makes their own broker fail wants to see it
+        settings["retry_total"] = 0  # a local broker that fails on purpose is to be seen failing
     if not target.is_emulator:
         if target.port is not None:
             settings["custom_endpoint_address"] = f"sb://{target.address}"
@@ -56,49 +61,149 @@ def sdk_settings(target: Target) -> dict[str, Any]:
     return settings
 
 
+def peek_messages(
+    client: FastClient,
+    target: Target,
+    entity: EntityPath,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+) -> Iterator[Read]:
+    """Messages in order, from a sequence number on, without locking them.
+
+    Raises the SDK's errors, and UnreadableMessage.
+    """
+    from pairbus.fast.peek import patiently
+
+    management = client.management(entity.path)
+    at, left = start, limit
+    while left is None or left > 0:
+        count = _PEEK_COUNT if left is None else min(_PEEK_COUNT, left)
+        ask = partial(management.peek, at, count)
+        # A local broker that fails on purpose is to be seen failing, not four attempts later.
+        found = ask() if target.is_local else patiently(ask)
+        for data in found:
+            message = read(data, entity=entity.path)
+            yield message
+            number = message.note("x-opt-sequence-number")
+            at = max(at, int(number) if isinstance(number, int) else at) + 1
+        if not found:
+            return
+        left = None if left is None else left - len(found)
+
+
+class BatchFailed(Exception):
+    """The namespace did not accept all messages of a batch. Its text says why."""
+
+    def __init__(self, reason: str, *, accepted: set[int], unanswered: int) -> None:
+        super().__init__(reason)
+        self.accepted = accepted
+        """Which ones are accepted, by their index in the batch."""
+        self.unanswered = unanswered
+        """How many were sent without an answer: they may have arrived."""
+
+    def text(self, before: str) -> str:
+        """The error for the user, after what was done before it."""
+        parts = [before, str(self)]
+        if self.unanswered:
+            parts.append(f"({self.unanswered} more may have arrived: no answer came)")
+        return " ".join(filter(None, parts))
+
+
+def send_batch(
+    sender: Sender, batch: Sequence[bytes], *, target: Target, entity: EntityPath
+) -> None:
+    """One batch at a time, so that a failure leaves no doubt about earlier batches.
+
+    Raises BatchFailed.
+    """
+    from pairbus.fast.errors import SendFailed
+
+    try:
+        sender.send(batch, window=1)
+    except SendFailed as failed:
+        raise BatchFailed(
+            error_text(failed, target, entity, right="Send"),
+            accepted={index for some in failed.accepted_ranges for index in some},
+            unanswered=sum(map(len, failed.doubtful_ranges)),
+        ) from failed
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
 @contextmanager
-def told(target: Target, place: Place, *, needs: str) -> Iterator[None]:
+def explain_errors(target: Target, entity: EntityPath, *, right: str) -> Iterator[None]:
+    """The SDK's errors as NamespaceError. `right` is what the policy needs for this."""
+    from azure.core.exceptions import AzureError
+
     try:
         yield
     except AzureError as error:
-        raise NamespaceError(complaint(error, target, place, needs=needs)) from error
+        raise NamespaceError(error_text(error, target, entity, right=right)) from error
     except UnreadableMessage as error:
         raise NamespaceError(str(error)) from error
-    except ValueError as error:  # the SDK's word for an EntityPath that is another's
+    except ValueError as error:  # what the SDK raises for an EntityPath of another entity
         if "EntityPath" not in str(error):
             raise
         raise UsageError(" ".join(str(error).split())) from error
 
 
-def complaint(error: AzureError, target: Target, place: Place, *, needs: str) -> str:
+def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: str) -> str:
+    from azure.servicebus import exceptions as sdk
+
     address = target.address
-    error = getattr(error, "error", None) or error  # the first of several, of our own client
+    error = getattr(error, "error", None) or error  # our client wraps the first of several
     if getattr(getattr(error, "inner_exception", None), "status_code", None) == _NOT_FOUND:
-        return _absent(target, place)  # asked for its token already
+        return _not_found(target, entity)  # the namespace refused a token for it
     match error:
         case sdk.MessagingEntityNotFoundError():
-            return _absent(target, place)
+            return _not_found(target, entity)
         case sdk.ServiceBusAuthorizationError() | sdk.ServiceBusAuthenticationError():
             return (
-                f"{address} does not let policy {target.policy_name!r} in, which needs the right "
-                f"key and {needs} for {place.spoken}"
+                f"{address} rejected policy {target.policy_name!r}: check the key, and that the "
+                f"policy has the {right} right for {entity.description}"
             )
         case sdk.SessionCannotBeLockedError():
-            return f"the session of {place.spoken} is another receiver's, at {address}"
+            return f"another receiver holds the session of {entity.description} in {address}"
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
-            return f"{address} cannot be reached: {why_unreachable(error)}"
-    words = _words(error)
-    hint = " (--session or --next-session says which)" if "requires session" in words else ""
-    return f"{place.spoken}: {address} says: {words}{hint}"
+            return f"cannot reach {address}: {why_unreachable(error)}"
+    answer = _answer(error)
+    hint = "; use --session or --next-session" if "requires session" in answer else ""
+    return f"{entity.description}: {address} answered: {answer}{hint}"
 
 
-def _absent(target: Target, place: Place) -> str:
-    return f"{place.spoken} is not there, at {target.address}{place.hint}"
+def _not_found(target: Target, entity: EntityPath) -> str:
+    return f"{entity.description} does not exist in {target.address}{entity.hint}"
 
 
-def _words(error: BaseException) -> str:
+def _answer(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", None)
-    said = getattr(inner, "description", None)
-    if isinstance(said, bytes):
-        said = said.decode("utf-8", "replace")
-    return " ".join(str(said or getattr(error, "message", None) or error).split())
+    description = getattr(inner, "description", None)
+    if isinstance(description, bytes):
+        description = description.decode("utf-8", "replace")
+    return " ".join(str(description or getattr(error, "message", None) or error).split())
+
+
+def why_unreachable(error: BaseException) -> str:
+    """The reason of the lowest layer: libraries wrap it in errors of their own."""
+    lowest: str | None = None
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:  # ends: each exception is visited once
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted; give its certificate authority with --ca-file"
+        if isinstance(one, socket.gaierror):
+            return "no host has that name"
+        if isinstance(one, OSError) and one.strerror:
+            lowest = lowest or one.strerror
+        elif isinstance(one, TimeoutError):
+            lowest = lowest or "it does not answer"
+        wrapped = (getattr(one, name, None) for name in ("reason", "inner_exception"))
+        related = (one.__cause__, one.__context__, *wrapped, *one.args)
+        waiting += [each for each in related if isinstance(each, BaseException)]
+    return lowest or " ".join(str(error).split()) or type(error).__name__

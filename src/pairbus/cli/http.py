@@ -1,51 +1,93 @@
-"""Prometheus' text format, as far as it is needed to read a few numbers: fetched, and parsed."""
+"""The HTTP client of our own commands, for what the SDK does not do; and Prometheus metrics.
+
+The standard library's client: no proxies between a machine and itself, bounded answers, and a
+request on an open connection can be timed.
+"""
 
 from __future__ import annotations
 
 import http.client
-import re
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.connection import why_unreachable
+from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
+
 _BYTES_MAX: Final = 16 * 1024 * 1024
-_LINE: Final = re.compile(
-    r"(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?"
-)
-_LABEL: Final = re.compile(r'([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
-_ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    name: str
-    labels: Mapping[str, str]
-    value: float
+class Response:
+    status: int
+    reason: str
+    body: bytes
 
 
-def parse_metrics(text: str) -> Iterator[Sample]:
-    """What cannot be read is passed over: other programs' metrics may be among them."""
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line.strip())
-        if match is None:
-            continue
+class HttpClient:
+    """One connection, opened by the first request."""
+
+    def __init__(
+        self, host: str, port: int | None, *, tls: ssl.SSLContext | None, seconds: float
+    ) -> None:
+        self._connection = (
+            http.client.HTTPConnection(host, port, timeout=seconds)
+            if tls is None
+            else http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
+        )
+
+    @classmethod
+    def for_target(cls, target: Target, *, seconds: float) -> Self:
+        # Where the SDK talks to an emulator without TLS, so do we.
+        is_plain = target.is_emulator and target.is_local
+        tls = None if is_plain else ssl.create_default_context(cafile=target.ca_file)
+        return cls(target.host, target.port, tls=tls, seconds=seconds)
+
+    @classmethod
+    def for_url(cls, url: str, *, seconds: float) -> Self:
+        parts = urlsplit(url)
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        return cls(parts.hostname or "", parts.port, tls=tls, seconds=seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Raises NamespaceError, with the reason alone: the caller knows who was asked."""
         try:
-            value = float(match["value"])
-        except ValueError:
-            continue
-        yield Sample(match["name"], dict(_labels(match["labels"] or "")), value)
+            self._connection.request(method, path, body, dict(headers or {}))
+            response = self._connection.getresponse()
+            return Response(response.status, response.reason, response.read(_BYTES_MAX))
+        except (OSError, http.client.HTTPException) as error:
+            raise NamespaceError(why_unreachable(error)) from error
 
 
-def _labels(text: str) -> Iterator[tuple[str, str]]:
-    for match in _LABEL.finditer(text):
-        yield match[1], re.sub(r"\\[\\\"n]", lambda found: _ESCAPES[found[0]], match[2])
+# -- Prometheus ----------------------------------------------------------------------------------
 
 
-def check_url(text: str) -> str:
+def metrics_url(text: str) -> str:
     """`host:9090` and `http://host:9090` mean its /metrics. Raises UsageError."""
     url = text.strip() if "//" in text else f"http://{text.strip()}"
     try:
@@ -54,25 +96,28 @@ def check_url(text: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--metrics {text!r} is no URL: http://HOST:PORT/metrics is expected")
+        raise UsageError(f"--metrics {text!r} is not a URL: use http://HOST:PORT/metrics")
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 
 
-def fetch(url: str, *, seconds: float) -> str:
-    """Raises NamespaceError."""
+def scrape(url: str, *, seconds: float) -> list[Sample]:
+    """The metrics that a process publishes. Raises NamespaceError."""
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    assert parts.hostname is not None
-    connection = kind(parts.hostname, parts.port, timeout=seconds)
-    try:
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "text/plain"})
-        response = connection.getresponse()
-        data = response.read(_BYTES_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        raise NamespaceError(why_unreachable(error)) from error
-    finally:
-        connection.close()
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    with HttpClient.for_url(url, seconds=seconds) as client:
+        response = client.request("GET", path, headers={"Accept": "text/plain"})
     if response.status != http.HTTPStatus.OK:
         raise NamespaceError(f"it answers with {response.status} {response.reason}")
-    return data.decode("utf-8", "replace")
+    return list(parse_metrics(response.body.decode("utf-8", "replace")))
+
+
+def parse_metrics(text: str) -> Iterator[Sample]:
+    """Fails on a line that it cannot read, as Prometheus does. Raises NamespaceError."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families: Any = text_string_to_metric_families(text)
+    try:
+        for family in families:
+            yield from family.samples
+    except ValueError as error:
+        raise NamespaceError(f"it does not answer with Prometheus metrics: {error}") from error

@@ -1,20 +1,24 @@
-"""Tables and JSON on stdout, progress on stderr: how commands show what they found."""
+"""Tables and JSON on stdout, progress on stderr; durations and sizes as text.
+
+rich is imported by the first function that needs it, so that `--help` does not wait for it.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 _WIDTH_MAX: Final = 10_000
-_One = TypeVar("_One")
+_KIB: Final = 1024
 
 
 def print_json(value: object) -> None:
@@ -31,8 +35,15 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
+def print_json_line(value: object) -> None:
+    """One line of a stream. It is flushed, so that a reader has it at once."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Without any, there is no header, but two columns."""
+    """Without column names the table has two columns and no header."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
     for index, column in enumerate(columns or ("", "")):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
@@ -42,33 +53,61 @@ def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(table: RenderableType) -> None:
+    from rich.console import Console
+
     console = Console(markup=False, highlight=False)
     if console.is_terminal:
         console.print(table)
         return
-    # A program reads it: nothing is to be wrapped, and nothing padded.
+    # A program reads it, so lines are neither wrapped nor padded.
     page = io.StringIO()
     Console(file=page, width=_WIDTH_MAX, markup=False, highlight=False).print(table)
     for line in page.getvalue().splitlines():
         print(line.rstrip())
 
 
-def watched(things: Sequence[_One], what: str) -> Iterable[_One]:
-    """With a progress bar, where somebody watches and there is something to wait for."""
-    console = Console(file=sys.stderr)
-    if len(things) < 2 or not console.is_terminal:
-        return things
-    return track(things, what, console=console, transient=True)
-
-
 @contextmanager
-def counted(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """The same where the work says how much of it is done; without a total it only counts."""
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal and there is more than one thing to do.
+
+    Yields a function that takes how many more are done. Without a total it only counts.
+    """
+    if total is not None and total < 2:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     console = Console(file=sys.stderr)
-    if not console.is_terminal or (total is not None and total < 2):
+    if not console.is_terminal:
         yield lambda count: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def format_duration(seconds: float) -> str:
+    """`12s`, `5m 3s`, `2h 7m`, `3d 4h`: the two largest parts; below a second, `250ms`."""
+    if not math.isfinite(seconds):
+        return "-"
+    if 0 < seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    left = int(max(seconds, 0))
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def format_size(count: float) -> str:
+    """`512 B`, `1.5 KiB`, `20.0 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < _KIB:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= _KIB
+    return f"{size:.1f} TiB"

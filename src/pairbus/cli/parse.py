@@ -1,8 +1,7 @@
-"""Durations, ages, moments and numbers as people type them. Pure: the time is handed in."""
+"""Durations, times and numbers as people type them. Pure: the time is handed in."""
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -10,63 +9,55 @@ from typing import Final
 from pairbus.errors import UsageError
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SECONDS_MAX: Final = 86400.0 * 365 * 100
 Numbers = tuple[range, ...]
 
 
-def parse_span(text: str, option: str) -> timedelta:
-    """`90`, `90s`, `5m`, `2h`, `7d`, or ISO 8601's `PT90S`. Raises UsageError."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is not None:
-        seconds = float(match[1]) * _UNITS[(match[2] or "s").lower()]
+def parse_duration(text: str, option: str) -> timedelta:
+    """`90s`, `5m`, `2h`, `7d`, `250ms`, or ISO 8601's `PT90S`. Raises UsageError."""
+    text = text.strip()
+    if match := _DURATION.fullmatch(text):
+        number, unit = match.groups()
+        if unit is None:
+            raise UsageError(
+                f"{option} {text!r} has no unit: use {number}s, {number}m or {number}h"
+            )
+        seconds = float(number) * _UNITS[unit.lower()]
         if seconds <= _SECONDS_MAX:
             return timedelta(seconds=seconds)
-    elif text.strip()[:1] in ("P", "p"):
-        from pairbus.broker.entities.durations import parse_duration
+    elif text[:1] in ("P", "p"):
+        from pairbus.broker.entities.durations import parse_duration as parse_iso_duration
 
         try:
-            return parse_duration(text.strip().upper())
+            return parse_iso_duration(text.upper())
         except ValueError:
             pass
-    raise UsageError(f"{option} {text!r} is no duration: 90s, 5m, 2h, 7d or PT90S is expected")
+    raise UsageError(f"{option} {text!r} is not a duration: use 90s, 5m, 2h, 7d or PT90S")
 
 
-def parse_moment(text: str, option: str, *, now: datetime) -> datetime:
-    """A time, which is UTC unless it says otherwise, or a duration from now. Raises UsageError."""
+def parse_time(text: str, option: str, *, now: datetime) -> datetime:
+    """A time, in UTC unless it says otherwise, or a duration from now. Raises UsageError."""
     try:
-        moment = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         try:
-            return now + parse_span(text, option)
+            return now + parse_duration(text, option)
         except (UsageError, OverflowError):
             raise UsageError(
-                f"{option} {text!r} is no time: 2030-12-31T23:59:59Z, or a duration from now such "
-                "as 10m, is expected"
+                f"{option} {text!r} is not a time: use 2030-12-31T23:59:59Z, or a duration from "
+                "now such as 10m"
             ) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
 def parse_numbers(text: str, option: str) -> Numbers:
     """`5`, `5,7` and `10-20`, in any mixture. Raises UsageError."""
     found = []
-    for word in text.split(","):
-        first, dash, last = word.strip().partition("-")
+    for item in text.split(","):
+        first, dash, last = item.strip().partition("-")
         bounds = [first, last if dash else first]
         if not all(one.isascii() and one.isdecimal() and len(one) < 20 for one in bounds):
-            raise UsageError(f"{option} {text!r} is no list of numbers: 5,7,10-20 is expected")
+            raise UsageError(f"{option} {text!r} is not a list of numbers: use 5,7,10-20")
         found.append(range(int(bounds[0]), int(bounds[1]) + 1))
     return tuple(found)
-
-
-def age_text(seconds: float) -> str:
-    """`12s`, `5m 3s`, `2h 7m`, `3d 4h`: the two largest parts."""
-    if not math.isfinite(seconds):
-        return "-"
-    left = int(max(seconds, 0))
-    words = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            words.append(f"{count}{unit}")
-    return " ".join(words[:2]) or "0s"

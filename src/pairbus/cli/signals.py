@@ -10,33 +10,49 @@ from typing import Any, Final
 
 import typer
 
-_OFFSET: Final = 128
+EXIT_CODE_OFFSET: Final = 128
 
 
 @dataclass(slots=True)
 class Stop:
-    by: int = 0
-    """The signal that asked for it; 0: none has."""
+    """Whether a signal has asked the command to stop."""
+
+    signal: int = 0
+    """The number of that signal; 0: none."""
+
+    @property
+    def is_requested(self) -> bool:
+        return bool(self.signal)
 
     def exit(self) -> None:
-        """With the code that says so, if there was one."""
-        if self.by:
-            raise typer.Exit(_OFFSET + self.by)
+        """End the command with the signal's exit code, if there was one."""
+        if self.signal:
+            raise typer.Exit(EXIT_CODE_OFFSET + self.signal)
 
 
 @contextmanager
-def stoppable(is_idle: Callable[[], bool] = lambda: False) -> Iterator[Stop]:
-    """The first signal asks for an end, which the work looks for between two steps. A second one,
-    or one that comes while there is nothing to leave in order, ends it at once."""
+def graceful_stop(
+    *,
+    is_idle: Callable[[], bool] = lambda: False,
+    on_request: Callable[[], None] = lambda: None,
+) -> Iterator[Stop]:
+    """The first signal asks the work to stop; the work checks for that between two steps.
+
+    `on_request` is called then, in the signal handler: it must not take a lock. A second signal, or
+    one that arrives while nothing has to be tidied up, ends the command at once.
+    """
     stop = Stop()
 
     def handle(number: int, _: object) -> None:
-        if stop.by or is_idle():
-            raise KeyboardInterrupt
-        stop.by = number
+        if stop.is_requested or is_idle():
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(EXIT_CODE_OFFSET + number)
+        stop.signal = number
+        on_request()
 
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # not in the main thread, where there are no signals
+    with suppress(ValueError):  # only the main thread may handle signals
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, handle)
     try:

@@ -187,7 +187,7 @@ def test_a_broker_that_is_not_there_is_told(pairbus: Run) -> None:
     done = pairbus("fault", "list", "-c", text)
 
     assert done.code == 1
-    assert "cannot be reached: Connection refused" in done.err
+    assert ": Connection refused" in done.err
 
 
 def test_a_tls_only_broker_is_asked_with_its_ca_file(pairbus: Run) -> None:
@@ -243,7 +243,7 @@ def test_a_namespace_that_closed_its_port_opens_it_again(
     back = pairbus("fault", "list")
 
     assert (refused.code, back.code) == (1, 0)
-    assert "cannot be reached" in refused.err
+    assert "cannot reach" in refused.err
 
 
 def test_in_a_process_of_its_own_it_loads_no_sdk(broker: Broker, tmp_path: Path) -> None:

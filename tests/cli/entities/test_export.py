@@ -34,8 +34,8 @@ from pairbus.broker import (
     TopicDescription,
     load_config,
 )
+from pairbus.cli.administration import EntityKind
 from pairbus.cli.entities.config_json import entity_form, rule_forms
-from pairbus.cli.kinds import Kind
 from tests.cli.conftest import Run
 
 QUEUES = (
@@ -214,7 +214,7 @@ def test_every_setting_of_a_subscription_comes_back(
     fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
     properties = SimpleNamespace(**fields | {"name": "s"})
 
-    form = entity_form(Kind.SUBSCRIPTION, properties)
+    form = entity_form(EntityKind.SUBSCRIPTION, properties)
     _, read = reread({"Name": "t", "Subscriptions": [form]}, tmp_path_factory)
 
     assert read == description
@@ -226,7 +226,7 @@ def test_every_setting_of_a_subscription_comes_back(
 def test_where_messages_are_forwarded_to_is_a_name_however_the_service_says_it(target: str) -> None:
     properties = SimpleNamespace(name="q", forward_to=target)
 
-    assert entity_form(Kind.QUEUE, properties)["Properties"] == {"ForwardTo": "orders"}
+    assert entity_form(EntityKind.QUEUE, properties)["Properties"] == {"ForwardTo": "orders"}
 
 
 def test_the_rule_that_takes_everything_is_left_out_only_if_it_is_the_default() -> None:

@@ -99,4 +99,4 @@ def test_an_absent_subscription_is_told(pairbus: Run, queue: str) -> None:
     done = pairbus("peek", "events", "absent")
 
     assert done.code == 1
-    assert "subscription 'absent' of topic 'events' is not there, at " in done.err
+    assert "subscription 'absent' of topic 'events' does not exist in " in done.err

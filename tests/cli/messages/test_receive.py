@@ -64,7 +64,9 @@ def test_no_more_are_taken_than_asked_for_and_none_stays_locked(pairbus: Run, qu
     sent(pairbus, queue, 5)
 
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
-    assert len(forms(pairbus("receive", queue, "--count", "9", "--json", "--wait", "0.1").out)) == 3
+    assert (
+        len(forms(pairbus("receive", queue, "--count", "9", "--json", "--wait", "0.1s").out)) == 3
+    )
 
 
 def test_what_is_received_can_be_sent_again_as_it_was(
@@ -150,11 +152,11 @@ def test_a_session_is_received_from(pairbus: Run, queue: str) -> None:
     assert [form["sessionId"] for form in forms(by_name.out)] == ["s2"]
     whichever = pairbus("receive", "sorted", "--next-session", "--count", "2", "--json")
     assert [form["sessionId"] for form in forms(whichever.out)] == ["s1", "s1"]
-    none = pairbus("receive", "sorted", "--next-session", "--wait", "0.2")
+    none = pairbus("receive", "sorted", "--next-session", "--wait", "0.2s")
     assert none == (0, "", "0 received of 'sorted'\n")
     unsaid = pairbus("receive", "sorted")
     assert unsaid.code == 1
-    assert "requires sessions (--session or --next-session says which)" in unsaid.err
+    assert "requires sessions; use --session or --next-session" in unsaid.err
 
 
 def test_each_message_may_go_to_a_file_and_none_is_overwritten(
@@ -171,7 +173,7 @@ def test_each_message_may_go_to_a_file_and_none_is_overwritten(
     assert sorted(file.name for file in folder.iterdir()) == ["1.json", "2.2.json", "2.json"]
     assert json.loads((folder / "2.2.json").read_text())["body"] == "body 1"
     assert (folder / "2.json").read_text() == "mine"
-    more = pairbus("receive", queue, "--wait", "0", "--to", str(folder), "--json")
+    more = pairbus("receive", queue, "--wait", "0s", "--to", str(folder), "--json")
     assert json.loads(more.out) == {"entity": queue, "received": 0, "folder": str(folder)}
 
 
@@ -240,7 +242,7 @@ def test_a_signal_ends_it_with_nothing_locked(
 
     assert (process.returncode, err) == (128 + number, b"")
     assert time.monotonic() - before < 5
-    assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5").out)) == 1
+    assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5s").out)) == 1
 
 
 def test_a_namespace_that_does_not_answer_can_be_left_at_once() -> None:
@@ -298,7 +300,7 @@ def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broke
         (["--abandon", "--delete"], "--abandon, --dead-letter and --delete exclude each other"),
         (["--reason", "r"], "--reason and --description go with --dead-letter"),
         (["--session", "s", "--next-session"], "--session and --next-session exclude each other"),
-        (["--wait", "long"], "--wait 'long' is no duration"),
+        (["--wait", "long"], "--wait 'long' is not a duration"),
         (["--session", "s", "--sub-queue", "dead-letter"], "has no sessions"),
         (["--count", "0"], "greater than or equal to 1"),
         (["--sub-queue", "other"], "'other' is not one of"),
@@ -316,7 +318,7 @@ def test_a_mistake_is_one_clear_line(
 
 
 def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) -> None:
-    assert pairbus("receive", "absent").err.startswith("pairbus: 'absent' is not there, at ")
+    assert pairbus("receive", "absent").err.startswith("pairbus: 'absent' does not exist in ")
     topic = pairbus("receive", "events")
     assert (topic.code, topic.err.count("\n")) == (1, 1)
     other = os.environ["PAIRBUS_PRIMARY"] + ";EntityPath=other"

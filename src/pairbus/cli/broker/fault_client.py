@@ -5,22 +5,20 @@ The SDK has no words for it, so the standard library's client and a signature of
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import time
+from http import HTTPStatus
 from typing import Any, Final
 
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.http import HttpClient
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
 _SECONDS_MAX: Final = 30.0
 _TOKEN_SECONDS: Final = 300.0
-_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class FaultClient:
@@ -45,21 +43,14 @@ class FaultClient:
         self._ask("DELETE")
 
     def _ask(self, method: str, more: str = "", body: object = None) -> dict[str, Any]:
-        address = self._target.address
         headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        connection = self._connect()
         try:
-            connection.request(method, _PATH + more, data, headers)
-            response = connection.getresponse()
-            status, answer = response.status, response.read(_ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
-            raise NamespaceError(
-                f"{address} cannot be reached: {why_unreachable(error)}"
-            ) from error
-        finally:
-            connection.close()
-        return self._understood(status, answer)
+            with HttpClient.for_target(self._target, seconds=_SECONDS_MAX) as client:
+                response = client.request(method, _PATH + more, body=data, headers=headers)
+        except NamespaceError as error:
+            raise NamespaceError(f"cannot reach {self._target.address}: {error}") from error
+        return self._understood(response.status, response.body)
 
     def _understood(self, status: int, data: bytes) -> dict[str, Any]:
         address = self._target.address
@@ -72,9 +63,9 @@ class FaultClient:
                 f"{address} has no faults on demand (it answers with {status}): "
                 "is it a pairbus broker?"
             )
-        if status == http.HTTPStatus.BAD_REQUEST:
+        if status == HTTPStatus.BAD_REQUEST:
             raise UsageError(str(answer.get("error")))
-        if status >= http.HTTPStatus.BAD_REQUEST:
+        if status >= HTTPStatus.BAD_REQUEST:
             raise NamespaceError(f"{address} says: {answer.get('error')}")
         return answer
 
@@ -87,13 +78,4 @@ class FaultClient:
         )  # what it may do is decided by the broker
         return make_token(
             policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS
-        )
-
-    def _connect(self) -> http.client.HTTPConnection:
-        target = self._target
-        if target.is_emulator and target.is_local:  # where the SDKs speak without TLS, too
-            return http.client.HTTPConnection(target.host, target.port, timeout=_SECONDS_MAX)
-        context = ssl.create_default_context(cafile=target.ca_file)
-        return http.client.HTTPSConnection(
-            target.host, target.port, timeout=_SECONDS_MAX, context=context
         )

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
+from pairbus.cli.administration import EntityKind
 from pairbus.cli.entities.create import create_app
 from pairbus.cli.entities.rule_create import rule
-from pairbus.cli.kinds import Kind
 from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group, confirm
 from pairbus.cli.target import parse_target
 from pairbus.errors import UsageError
@@ -30,23 +30,24 @@ create_app.command()(rule)
 app.add_typer(create_app)
 
 
-def parse_kind(text: str) -> Kind:
+def parse_kind(text: str) -> EntityKind:
     """`queue` and `queues` alike."""
     try:
-        return Kind(text.lower().removesuffix("s"))
+        return EntityKind(text.lower().removesuffix("s"))
     except ValueError:
-        raise UsageError(f"{text!r} is not one of {', '.join(Kind)}") from None
+        raise UsageError(f"{text!r} is not one of {', '.join(EntityKind)}") from None
 
 
 KIND = Annotated[
-    Kind, typer.Argument(parser=parse_kind, metavar="KIND", help=f"One of {', '.join(Kind)}.")
+    EntityKind,
+    typer.Argument(parser=parse_kind, metavar="KIND", help=f"One of {', '.join(EntityKind)}."),
 ]
 KIND_OR_ALL = Annotated[
-    Kind | None,
+    EntityKind | None,
     typer.Argument(
         parser=parse_kind,
         metavar="KIND",
-        help=f"One of {', '.join(Kind)}; all but rules, unless given.",
+        help=f"One of {', '.join(EntityKind)}; all but rules, unless given.",
         show_default=False,
     ),
 ]
@@ -180,7 +181,7 @@ def export(
     write(target, file, name=name)
 
 
-def _check(kind: Kind | None, names: Sequence[str], last: str = "") -> None:
+def _check(kind: EntityKind | None, names: Sequence[str], last: str = "") -> None:
     """Of the form `KIND [TOPIC [SUBSCRIPTION]] LAST`, where LAST may be several, or an option."""
     parents = kind.parents if kind else ()
     form = [*(parent.upper() for parent in parents), *([last] if last else ())]

@@ -30,12 +30,12 @@ from pairbus.broker.entities.descriptions import (
     TopicDescription,
 )
 from pairbus.broker.entities.durations import INFINITE, format_duration
-from pairbus.cli.kinds import Kind
+from pairbus.cli.administration import EntityKind
 
-_PROPERTIES: Final[Mapping[Kind, Properties]] = {
-    Kind.QUEUE: QUEUE_PROPERTIES,
-    Kind.TOPIC: TOPIC_PROPERTIES,
-    Kind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
+_PROPERTIES: Final[Mapping[EntityKind, Properties]] = {
+    EntityKind.QUEUE: QUEUE_PROPERTIES,
+    EntityKind.TOPIC: TOPIC_PROPERTIES,
+    EntityKind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
 }
 _DEFAULTS: Final = {
     field.name: field.default
@@ -45,7 +45,7 @@ _DEFAULTS: Final = {
 FOREVER: Final = format_duration(INFINITE)
 
 
-def settings_of(kind: Kind, properties: Any) -> dict[str, object]:
+def settings_of(kind: EntityKind, properties: Any) -> dict[str, object]:
     """All of them, by the file's names."""
     return {
         key: _written(field, getattr(properties, field, None))
@@ -53,7 +53,7 @@ def settings_of(kind: Kind, properties: Any) -> dict[str, object]:
     }
 
 
-def entity_form(kind: Kind, properties: Any) -> dict[str, Any]:
+def entity_form(kind: EntityKind, properties: Any) -> dict[str, Any]:
     """With the settings that matter, so that the file means the same to us and to the emulator.
 
     The emulator has defaults of its own, so what it knows is written out. What only the service
@@ -130,6 +130,6 @@ def _written(field: str, value: Any) -> object:
     return getattr(value, "value", value)  # the SDK's enumerations
 
 
-def _default(kind: Kind, key: str) -> object:
+def _default(kind: EntityKind, key: str) -> object:
     field = _PROPERTIES[kind][key][0]
     return _written(field, _DEFAULTS[field])

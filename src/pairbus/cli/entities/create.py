@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli.kinds import Kind
+from pairbus.cli.administration import EntityKind
 from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
 from pairbus.cli.target import parse_target
 from pairbus.errors import UsageError
@@ -114,7 +114,7 @@ def queue(
     Example:
       pairbus entities create queue orders --lock-duration PT30S --requires-session
     """
-    _create(Kind.QUEUE, locals())
+    _create(EntityKind.QUEUE, locals())
 
 
 @create_app.command()
@@ -141,7 +141,7 @@ def topic(
     Example:
       pairbus entities create topic events --requires-duplicate-detection
     """
-    _create(Kind.TOPIC, locals())
+    _create(EntityKind.TOPIC, locals())
 
 
 @create_app.command()
@@ -169,14 +169,14 @@ def subscription(
     Example:
       pairbus entities create subscription events audit --max-delivery-count 5
     """
-    _create(Kind.SUBSCRIPTION, locals())
+    _create(EntityKind.SUBSCRIPTION, locals())
 
 
-def _create(kind: Kind, given: dict[str, Any]) -> None:
+def _create(kind: EntityKind, given: dict[str, Any]) -> None:
     """The parameters of a command are the settings of the SDK, by the same names."""
     target = parse_target(given.pop("connection_string"), given.pop("ca_file"))
     name, as_json = given.pop("name"), given.pop("as_json")
-    path = (given.pop("topic"), name) if kind is Kind.SUBSCRIPTION else (name,)
+    path = (given.pop("topic"), name) if kind is EntityKind.SUBSCRIPTION else (name,)
     from pairbus.cli.entities.entity_work import create
 
     create(target, kind, path, as_json=as_json, **given)

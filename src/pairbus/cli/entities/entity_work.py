@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pairbus.cli.administration import Administration, administration
+from pairbus.cli.administration import Administration, EntityKind, administration, describe
 from pairbus.cli.entities import views
 from pairbus.cli.entities.config_json import entity_form, rule_forms
-from pairbus.cli.kinds import Kind, spoken
-from pairbus.cli.output import print_json, watched
+from pairbus.cli.output import print_json, progress
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 
@@ -25,32 +24,41 @@ Names = tuple[str, ...]
 # -- list and show ------------------------------------------------------------------------------
 
 
-def show_list(target: Target, kind: Kind | None, parents: Sequence[str], *, as_json: bool) -> None:
+def show_list(
+    target: Target, kind: EntityKind | None, parents: Sequence[str], *, as_json: bool
+) -> None:
     with administration(target) as admin:
-        if kind is Kind.RULE:
+        if kind is EntityKind.RULE:
             rules = admin.all(kind, parents)
             found = [views.rule_view((*parents, rule.name), rule) for rule in rules]
         else:
             found = list(_rows(admin, kind, parents))
     if as_json:
         print_json(found)
-    elif kind is Kind.RULE:
+    elif kind is EntityKind.RULE:
         views.print_rules(found)
     else:
         views.print_entities(found)
 
 
-def _rows(admin: Administration, kind: Kind | None, parents: Sequence[str]) -> Iterator[views.View]:
+def _rows(
+    admin: Administration, kind: EntityKind | None, parents: Sequence[str]
+) -> Iterator[views.View]:
     if kind is not None:
         yield from _rows_of(admin, kind, parents)
         return
-    yield from _rows_of(admin, Kind.QUEUE, ())
-    for topic in watched(list(_rows_of(admin, Kind.TOPIC, ())), "Topics"):
-        yield topic
-        yield from _rows_of(admin, Kind.SUBSCRIPTION, (topic["Name"],))
+    yield from _rows_of(admin, EntityKind.QUEUE, ())
+    topics = list(_rows_of(admin, EntityKind.TOPIC, ()))
+    with progress("Topics", len(topics)) as advance:
+        for topic in topics:
+            yield topic
+            yield from _rows_of(admin, EntityKind.SUBSCRIPTION, (topic["Name"],))
+            advance(1)
 
 
-def _rows_of(admin: Administration, kind: Kind, parents: Sequence[str]) -> Iterator[views.View]:
+def _rows_of(
+    admin: Administration, kind: EntityKind, parents: Sequence[str]
+) -> Iterator[views.View]:
     counts = {one.name: one for one in admin.all_counts(kind, parents)}
     for properties in admin.all(kind, parents):
         # Between the two questions, one may have been made.
@@ -59,13 +67,13 @@ def _rows_of(admin: Administration, kind: Kind, parents: Sequence[str]) -> Itera
             yield views.row_view(kind, path, properties, counts[properties.name])
 
 
-def show_one(target: Target, kind: Kind, path: Names, *, as_json: bool) -> None:
+def show_one(target: Target, kind: EntityKind, path: Names, *, as_json: bool) -> None:
     with administration(target) as admin:
         properties = admin.get(kind, path)
-        if kind is Kind.RULE:
+        if kind is EntityKind.RULE:
             view = views.rule_view(path, properties)
-        elif kind is Kind.SUBSCRIPTION:
-            rules = admin.all(Kind.RULE, path)
+        elif kind is EntityKind.SUBSCRIPTION:
+            rules = admin.all(EntityKind.RULE, path)
             view = views.subscription_view(path, properties, admin.get_counts(kind, path), rules)
         else:
             view = views.entity_view(kind, path, properties, admin.get_counts(kind, path))
@@ -78,35 +86,39 @@ def show_one(target: Target, kind: Kind, path: Names, *, as_json: bool) -> None:
 # -- create and delete --------------------------------------------------------------------------
 
 
-def create(target: Target, kind: Kind, path: Names, *, as_json: bool, **settings: Any) -> None:
+def create(
+    target: Target, kind: EntityKind, path: Names, *, as_json: bool, **settings: Any
+) -> None:
     with administration(target) as admin:
         admin.create(kind, path, **settings)
     if as_json:
         print_json({"created": views.place(kind, path)})
     else:
-        print(f"{spoken(kind, path)} created")
+        print(f"{describe(kind, path)} created")
 
 
 def create_rule(
     target: Target, path: Names, *, replaced: str | None, as_json: bool, **settings: Any
 ) -> None:
     with administration(target) as admin:
-        admin.create(Kind.RULE, path, **settings)
-        told = {"created": views.place(Kind.RULE, path)}
+        admin.create(EntityKind.RULE, path, **settings)
+        told = {"created": views.place(EntityKind.RULE, path)}
         if not as_json:
-            print(f"{spoken(Kind.RULE, path)} created")
+            print(f"{describe(EntityKind.RULE, path)} created")
         if replaced is not None:
             former = (*path[:-1], replaced)
-            admin.delete(Kind.RULE, former)
-            told["deleted"] = views.place(Kind.RULE, former)
+            admin.delete(EntityKind.RULE, former)
+            told["deleted"] = views.place(EntityKind.RULE, former)
             if not as_json:
-                print(f"{spoken(Kind.RULE, former)} deleted")
+                print(f"{describe(EntityKind.RULE, former)} deleted")
     if as_json:
         print_json(told)
 
 
-def find_all(target: Target, kind: Kind | None, parents: Names) -> list[tuple[Kind, Names]]:
-    kinds = (Kind.QUEUE, Kind.TOPIC) if kind is None else (kind,)
+def find_all(
+    target: Target, kind: EntityKind | None, parents: Names
+) -> list[tuple[EntityKind, Names]]:
+    kinds = (EntityKind.QUEUE, EntityKind.TOPIC) if kind is None else (kind,)
     with administration(target) as admin:
         return [
             (each, (*parents, properties.name))
@@ -115,23 +127,25 @@ def find_all(target: Target, kind: Kind | None, parents: Names) -> list[tuple[Ki
         ]
 
 
-def delete(target: Target, found: Sequence[tuple[Kind, Names]], *, as_json: bool) -> None:
+def delete(target: Target, found: Sequence[tuple[EntityKind, Names]], *, as_json: bool) -> None:
     with administration(target) as admin:
         _delete(admin, found)
     if as_json:
         print_json({"deleted": [views.place(kind, path) for kind, path in found]})
     elif len(found) == 1:
-        print(f"{spoken(*found[0])} deleted")
+        print(f"{describe(*found[0])} deleted")
     else:
         print(f"{len(found)} deleted")
 
 
-def _delete(admin: Administration, found: Sequence[tuple[Kind, Names]]) -> None:
+def _delete(admin: Administration, found: Sequence[tuple[EntityKind, Names]]) -> None:
     done = 0
     try:
-        for kind, path in watched(found, "Deleting"):
-            admin.delete(kind, path)
-            done += 1
+        with progress("Deleting", len(found)) as advance:
+            for kind, path in found:
+                admin.delete(kind, path)
+                done += 1
+                advance(1)
     except NamespaceError as error:
         if len(found) == 1:
             raise
@@ -155,14 +169,14 @@ def export(target: Target, file: Path | None, *, name: str | None) -> None:
 
 
 def _config(admin: Administration, name: str | None) -> dict[str, Any]:
-    queues = [entity_form(Kind.QUEUE, queue) for queue in admin.all(Kind.QUEUE)]
+    queues = [entity_form(EntityKind.QUEUE, queue) for queue in admin.all(EntityKind.QUEUE)]
     topics = []
-    for topic in watched(admin.all(Kind.TOPIC), "Topics"):
+    for topic in admin.all(EntityKind.TOPIC):
         subscriptions = []
-        for subscription in admin.all(Kind.SUBSCRIPTION, (topic.name,)):
-            form = entity_form(Kind.SUBSCRIPTION, subscription)
-            rules = rule_forms(admin.all(Kind.RULE, (topic.name, subscription.name)))
+        for subscription in admin.all(EntityKind.SUBSCRIPTION, (topic.name,)):
+            form = entity_form(EntityKind.SUBSCRIPTION, subscription)
+            rules = rule_forms(admin.all(EntityKind.RULE, (topic.name, subscription.name)))
             subscriptions.append({**form, "Rules": rules})
-        topics.append({**entity_form(Kind.TOPIC, topic), "Subscriptions": subscriptions})
+        topics.append({**entity_form(EntityKind.TOPIC, topic), "Subscriptions": subscriptions})
     namespace = {"Name": name or admin.namespace_name(), "Queues": queues, "Topics": topics}
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}

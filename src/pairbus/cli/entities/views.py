@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from pairbus.cli.administration import EntityKind
 from pairbus.cli.entities.config_json import FOREVER, rule_form, settings_of
-from pairbus.cli.kinds import Kind
 from pairbus.cli.output import make_table, print_table
 
 View = dict[str, Any]
@@ -30,7 +30,7 @@ _TIMES: Final = ("created_at_utc", "updated_at_utc", "accessed_at_utc")
 _YEAR_OF_NEVER: Final = 1
 
 
-def entity_view(kind: Kind, path: Sequence[str], properties: Any, counts: Any) -> View:
+def entity_view(kind: EntityKind, path: Sequence[str], properties: Any, counts: Any) -> View:
     return {
         **place(kind, path),
         "Properties": settings_of(kind, properties),
@@ -40,21 +40,25 @@ def entity_view(kind: Kind, path: Sequence[str], properties: Any, counts: Any) -
 
 
 def subscription_view(path: Sequence[str], properties: Any, counts: Any, rules: list[Any]) -> View:
-    view = entity_view(Kind.SUBSCRIPTION, path, properties, counts)
+    view = entity_view(EntityKind.SUBSCRIPTION, path, properties, counts)
     del view["AuthorizationRules"]  # a subscription has those of its topic
     return {**view, "Rules": [rule_form(rule) for rule in rules]}
 
 
 def rule_view(path: Sequence[str], rule: Any) -> View:
-    return {**place(Kind.RULE, path), **rule_form(rule), "CreatedAt": _time(rule.created_at_utc)}
+    return {
+        **place(EntityKind.RULE, path),
+        **rule_form(rule),
+        "CreatedAt": _time(rule.created_at_utc),
+    }
 
 
-def row_view(kind: Kind, path: Sequence[str], properties: Any, counts: Any) -> View:
+def row_view(kind: EntityKind, path: Sequence[str], properties: Any, counts: Any) -> View:
     status = getattr(properties.status, "value", properties.status)
     return {**place(kind, path), "Status": status, **_counts(counts)}
 
 
-def place(kind: Kind, path: Sequence[str]) -> View:
+def place(kind: EntityKind, path: Sequence[str]) -> View:
     names = {parent.value.title(): name for parent, name in zip(kind.parents, path, strict=False)}
     return {"Kind": kind.value, **names, "Name": path[-1]}
 

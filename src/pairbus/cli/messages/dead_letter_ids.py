@@ -10,20 +10,25 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
-from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError
-
-from pairbus.cli.administration import Administration, administration
-from pairbus.cli.kinds import Kind
-from pairbus.cli.messages.entity_path import Place
-from pairbus.cli.parse import age_text
+from pairbus.cli.administration import (
+    AccessDenied,
+    Administration,
+    EntityKind,
+    EntityNotFound,
+    administration,
+)
+from pairbus.cli.messages.entity_path import EntityPath
+from pairbus.cli.output import format_duration
 from pairbus.cli.target import Target
-from pairbus.errors import NamespaceError, UsageError
+from pairbus.errors import UsageError
 
 _MARGIN_SECONDS: Final = 300.0
 """By which this machine's clock may be ahead of the service's."""
 
 
-def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, now: float) -> None:
+def check_ids(
+    target: Target, goal: EntityPath, enqueued: Iterable[float | None], *, now: float
+) -> None:
     """Raises UsageError if ids are to be kept that `goal` may remember.
 
     `enqueued` and `now` are seconds since 1970: what was enqueued before the window is forgotten.
@@ -35,41 +40,35 @@ def check_ids(target: Target, goal: Place, enqueued: Iterable[float | None], *, 
     young = sum(moment is None or now - moment <= seconds for moment in enqueued)
     if young:
         raise UsageError(
-            f"{young} of them were enqueued within the {age_text(window.total_seconds())} for "
-            f"which {goal.spoken} remembers message ids (and a little more, for clocks that "
-            "differ), and would be dropped as duplicates: give them "
-            f"new ones with --new-ids, or choose others with --older-than {round(seconds)}s"
+            f"{young} messages may be dropped as duplicates: {goal.description} remembers message "
+            f"ids for {format_duration(window.total_seconds())}. Use --new-ids, or select older "
+            f"messages with --older-than {round(seconds)}s"
         )
 
 
-def _window(target: Target, goal: Place) -> timedelta | None:
+def _window(target: Target, goal: EntityPath) -> timedelta | None:
     """For how long ids are remembered; None: not at all."""
     with administration(target) as admin:
         try:
             found = _properties(admin, goal)
-        except NamespaceError as error:
-            if isinstance(error.__cause__, ClientAuthenticationError):
-                raise UsageError(
-                    f"it cannot be seen whether {goal.spoken} has duplicate detection, and so "
-                    "would drop them: that takes Manage. Say --new-ids, or --keep-ids if it has "
-                    "none"
-                ) from error
-            raise
+        except AccessDenied as error:
+            raise UsageError(
+                f"cannot check whether {goal.description} has duplicate detection, because policy "
+                f"{target.policy_name!r} lacks the Manage right. Use --new-ids, or --keep-ids if "
+                "it has none"
+            ) from error
     if not found.requires_duplicate_detection:
         return None
     window: timedelta = found.duplicate_detection_history_time_window
     return window
 
 
-def _properties(admin: Administration, goal: Place) -> Any:
+def _properties(admin: Administration, goal: EntityPath) -> Any:
     try:
-        return admin.get(Kind.QUEUE, (goal.entity,))
-    except NamespaceError as error:
-        if not isinstance(error.__cause__, ResourceNotFoundError):
-            raise
+        return admin.get(EntityKind.QUEUE, (goal.entity,))
+    except EntityNotFound:
+        pass
     try:
-        return admin.get(Kind.TOPIC, (goal.entity,))
-    except NamespaceError as error:
-        if not isinstance(error.__cause__, ResourceNotFoundError):
-            raise
-        raise NamespaceError(str(error).replace("topic ", "", 1)) from error
+        return admin.get(EntityKind.TOPIC, (goal.entity,))
+    except EntityNotFound as error:
+        raise EntityNotFound(str(error).replace("topic ", "", 1)) from error

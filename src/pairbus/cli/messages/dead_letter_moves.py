@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from azure.core.exceptions import AzureError
 
-from pairbus.cli.connection import complaint
-from pairbus.cli.messages.entity_path import Place
+from pairbus.cli.connection import error_text
+from pairbus.cli.messages.entity_path import EntityPath
 from pairbus.cli.messages.message_json import ADDED, pairs_of, row_of
 from pairbus.cli.signals import Stop
 from pairbus.cli.target import Target
@@ -52,7 +52,7 @@ Act = Callable[[list[Received]], None]
 
 def walk(
     client: FastClient,
-    place: Place,
+    place: EntityPath,
     wanted: set[int],
     act: Callable[[Receiver], Act],
     fate: Fate,
@@ -65,7 +65,7 @@ def walk(
     seen: set[int | None] = set()
     last = time.monotonic()
     try:
-        while wanted and not stop.by:
+        while wanted and not stop.is_requested:
             received = receiver.receive(_CHUNK, max_wait_seconds=_SLICE_SECONDS)
             fate.is_opening = False
             mine = [one for one in received if one.sequence_number in wanted]
@@ -84,7 +84,7 @@ def walk(
                 wanted -= {one.sequence_number or -1 for one in mine}
                 advance(len(mine))
     finally:
-        fate.is_stopped, fate.held = bool(stop.by), len(others)
+        fate.is_stopped, fate.held = bool(stop.is_requested), len(others)
         release(receiver, others)
 
 
@@ -113,7 +113,7 @@ class Resubmitting:
         receiver: Receiver,
         sender: Sender,
         target: Target,
-        goal: Place,
+        goal: EntityPath,
         fate: Fate,
         *,
         gives_new_ids: bool = False,
@@ -149,7 +149,7 @@ class Resubmitting:
             )
             doubtful = sum(map(len, failed.doubtful_ranges))
             doubt = f" ({doubtful} more may have arrived: no answer came)" if doubtful else ""
-            why = complaint(failed, self._target, self._goal, needs="Send")
+            why = error_text(failed, self._target, self._goal, right="Send")
             raise NamespaceError(
                 f"{self._fate.done} were resubmitted, then: {why}{doubt}"
             ) from failed

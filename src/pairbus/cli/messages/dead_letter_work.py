@@ -14,16 +14,15 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import Final, Literal
 
-from pairbus.cli.connection import quick_client, told
-from pairbus.cli.looking import looked
+from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.messages.dead_letter_ids import check_ids
 from pairbus.cli.messages.dead_letter_moves import Fate, Resubmitting, purged, walk
-from pairbus.cli.messages.entity_path import Part, Place, parse_place
+from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.filter import Filter, chosen
 from pairbus.cli.messages.message_json import Form, shown_form
 from pairbus.cli.messages.table import line_of, page_of, table_of
-from pairbus.cli.output import counted, print_json, print_table
-from pairbus.cli.signals import Stop, stoppable
+from pairbus.cli.output import print_json, print_table, progress
+from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.client import FastClient
@@ -44,7 +43,9 @@ class Found(dict[int, float | None]):
 # -- list and show ------------------------------------------------------------------------------
 
 
-def show_list(target: Target, place: Place, filter: Filter, *, count: int, as_json: bool) -> None:
+def show_list(
+    target: Target, place: EntityPath, filter: Filter, *, count: int, as_json: bool
+) -> None:
     forms = list(_forms(target, place, filter, count + 1))
     if as_json:
         for form in forms[:count]:
@@ -55,25 +56,27 @@ def show_list(target: Target, place: Place, filter: Filter, *, count: int, as_js
         print(f"there are more than these {count}: see --count", file=sys.stderr)
 
 
-def show_whole(target: Target, place: Place, filter: Filter, *, count: int, as_json: bool) -> None:
+def show_whole(
+    target: Target, place: EntityPath, filter: Filter, *, count: int, as_json: bool
+) -> None:
     found = 0
     for form in _forms(target, place, filter, count):
         print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
         found += 1
     if not found:
-        raise NamespaceError(f"{place.spoken} has none of these, at {target.address}")
+        raise NamespaceError(f"{place.description} has none of these, at {target.address}")
 
 
-def _forms(target: Target, place: Place, filter: Filter, count: int) -> Iterator[Form]:
-    with quick_client(target) as client, told(target, place, needs="Listen"):
+def _forms(target: Target, place: EntityPath, filter: Filter, count: int) -> Iterator[Form]:
+    with connect(target) as client, explain_errors(target, place, right="Listen"):
         for message in islice(_found(client, target, place, filter), count):
             yield shown_form(message)
 
 
-def _found(client: FastClient, target: Target, place: Place, filter: Filter) -> Iterator[Read]:
+def _found(client: FastClient, target: Target, place: EntityPath, filter: Filter) -> Iterator[Read]:
     now = time.time()
     start = min((some.start for some in filter.numbers), default=0)
-    for message in looked(client, target, place, start=start):
+    for message in peek_messages(client, target, place, start=start):
         if chosen(filter, message, now=now):
             yield message
 
@@ -83,7 +86,7 @@ def _found(client: FastClient, target: Target, place: Place, filter: Filter) -> 
 
 def resubmit(
     target: Target,
-    place: Place,
+    place: EntityPath,
     filter: Filter,
     *,
     to: str | None,
@@ -94,7 +97,7 @@ def resubmit(
 ) -> None:
     goal = _goal(place, to)
     with ExitStack() as stack:
-        client = stack.enter_context(quick_client(target))
+        client = stack.enter_context(connect(target))
         found = _numbers(client, target, place, filter, count)
         if found and ids == "check":
             check_ids(target, goal, found.values(), now=time.time())
@@ -111,7 +114,7 @@ def resubmit(
         fate = Fate()
 
         # On a connection of its own: thousands that are held on the other would be in its way.
-        home = stack.enter_context(quick_client(target))
+        home = stack.enter_context(connect(target))
 
         def act(receiver: Receiver) -> Resubmitting:
             sender = home.sender(goal.path)
@@ -124,7 +127,7 @@ def resubmit(
 
 def purge(
     target: Target,
-    place: Place,
+    place: EntityPath,
     filter: Filter,
     *,
     count: int | None,
@@ -132,13 +135,13 @@ def purge(
     confirm: Callable[[str], None] | None,
     as_json: bool,
 ) -> None:
-    with quick_client(target) as client:
+    with connect(target) as client:
         found = _numbers(client, target, place, filter, count)
         if dry_run:
             _tell_plan(found, "purged", {}, as_json=as_json)
             return
         if found and confirm is not None:
-            confirm(f"Delete {len(found)} messages of {place.spoken} for good?")
+            confirm(f"Delete {len(found)} messages of {place.description} for good?")
         fate = Fate()
         stop = _work(
             client, target, place, found, lambda receiver: purged(receiver, fate), fate, "Purging"
@@ -147,19 +150,19 @@ def purge(
     stop.exit()
 
 
-def _goal(place: Place, to: str | None) -> Place:
+def _goal(place: EntityPath, to: str | None) -> EntityPath:
     if to is None:
-        return Place(entity=place.entity)
-    goal = parse_place(to)
-    if goal.subscription is not None or goal.part is not Part.MESSAGES:
+        return EntityPath(entity=place.entity)
+    goal = parse_entity_path(to)
+    if not goal.accepts_messages:
         raise UsageError(f"--to {to!r} takes no messages: name a queue or a topic")
     return goal
 
 
 def _numbers(
-    client: FastClient, target: Target, place: Place, filter: Filter, count: int | None
+    client: FastClient, target: Target, place: EntityPath, filter: Filter, count: int | None
 ) -> Found:
-    with told(target, place, needs="Listen"), counted("Looking") as advance:
+    with explain_errors(target, place, right="Listen"), progress("Looking") as advance:
         found = Found()
         for message in islice(_found(client, target, place, filter), count):
             moment = message.note("x-opt-enqueued-time")
@@ -173,16 +176,16 @@ def _numbers(
 def _work(
     client: FastClient,
     target: Target,
-    place: Place,
+    place: EntityPath,
     found: Found,
     act: Callable[[Receiver], Callable[..., None]],
     fate: Fate,
     word: str,
 ) -> Stop:
     with (
-        stoppable(lambda: fate.is_opening) as stop,
-        told(target, place, needs="Listen"),
-        counted(word, len(found)) as advance,
+        graceful_stop(is_idle=lambda: fate.is_opening) as stop,
+        explain_errors(target, place, right="Listen"),
+        progress(word, len(found)) as advance,
     ):
         if found:
             walk(client, place, set(found), act, fate, advance, stop)
@@ -202,7 +205,7 @@ def _tell_plan(found: Found, word: str, said: dict[str, str], *, as_json: bool) 
 
 
 def _tell_done(
-    fate: Fate, total: int, word: str, said: dict[str, str], place: Place, *, as_json: bool
+    fate: Fate, total: int, word: str, said: dict[str, str], place: EntityPath, *, as_json: bool
 ) -> None:
     left = total - fate.done
     if as_json:
@@ -211,7 +214,7 @@ def _tell_done(
         where = "".join(f" to {one!r}" for one in said.values())
         print(f"{fate.done} {word}{where}")
     if fate.unreadable:
-        raise NamespaceError(f"{fate.unreadable} cannot be read, and stay in {place.spoken}")
+        raise NamespaceError(f"{fate.unreadable} cannot be read, and stay in {place.description}")
     if left and not fate.is_stopped:
         behind = f", or they lie behind {fate.held} others" if fate.held else ""
         raise NamespaceError(

@@ -205,11 +205,11 @@ def purge(
 
 def _given(words: dict[str, Any]) -> tuple[Any, Any, Any]:
     """The namespace, the place and the filter, which all commands have by the same names."""
-    from pairbus.cli.messages.entity_path import SubQueue, parse_place
+    from pairbus.cli.messages.entity_path import SubQueue, parse_entity_path
     from pairbus.cli.messages.filter import Choice, parse_filter
 
-    sub_queue = SubQueue.TRANSFER if words["transfer"] else SubQueue.DEAD_LETTER
-    place = parse_place(words["entity"], words["subscription"], sub_queue)
+    sub_queue = SubQueue.TRANSFER_DEAD_LETTER if words["transfer"] else SubQueue.DEAD_LETTER
+    place = parse_entity_path(words["entity"], words["subscription"], sub_queue)
     filter = parse_filter(
         Choice(
             reason=words["reason"],

@@ -1,88 +1,79 @@
-"""Where messages are: a queue or a subscription, or what is set aside in it. Pure.
+"""Where messages are: in a queue or a subscription, or in one of its sub-queues. Pure.
 
-A name may hold slashes, so `events/audit` is a queue of that name; a subscription takes two words,
+A name may contain slashes, so `events/audit` is a queue of that name. A subscription is two words,
 `events audit`, or the service's own path, `events/Subscriptions/audit`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final
 
 from pairbus.errors import UsageError
-
-
-class Part(StrEnum):
-    """Of an entity: its messages, or what was put aside."""
-
-    MESSAGES = ""
-    DEAD_LETTERS = "/$DeadLetterQueue"
-    TRANSFER_DEAD_LETTERS = "/$Transfer/$DeadLetterQueue"
 
 
 class SubQueue(StrEnum):
     """As it is typed."""
 
     DEAD_LETTER = "dead-letter"
-    TRANSFER = "transfer-dead-letter"
+    TRANSFER_DEAD_LETTER = "transfer-dead-letter"
 
     @property
-    def part(self) -> Part:
-        return Part.DEAD_LETTERS if self is SubQueue.DEAD_LETTER else Part.TRANSFER_DEAD_LETTERS
+    def path(self) -> str:
+        """What the service appends to the path of the entity."""
+        is_transfer = self is SubQueue.TRANSFER_DEAD_LETTER
+        return "/$Transfer/$DeadLetterQueue" if is_transfer else "/$DeadLetterQueue"
 
 
-_PARTS: Final = {part.value.lower(): part for part in reversed(Part)}
-# The service decides what is a name; these could not even be asked for.
+# The service decides what a name is; these could not even be put into a request.
 _NO_NAME: Final = re.compile(r"[\s?#%;=\"'\\\x00-\x1f\ud800-\udfff]|//")
 _SUBSCRIPTION: Final = re.compile(r"(?P<topic>.+)/subscriptions/(?P<name>[^/]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EntityPath:
     entity: str
     """A queue or a topic."""
     subscription: str | None = None
-    part: Part = Part.MESSAGES
+    sub_queue: SubQueue | None = None
 
     @property
     def path(self) -> str:
         own = "" if self.subscription is None else f"/Subscriptions/{self.subscription}"
-        return f"{self.entity}{own}{self.part}"
+        return f"{self.entity}{own}{self.sub_queue.path if self.sub_queue else ''}"
 
     @property
-    def spoken(self) -> str:
+    def accepts_messages(self) -> bool:
+        """Only a queue and a topic do."""
+        return self.subscription is None and self.sub_queue is None
+
+    @property
+    def description(self) -> str:
         if self.subscription is None:
             name = repr(self.entity)
         else:
             name = f"subscription {self.subscription!r} of topic {self.entity!r}"
-        return {
-            Part.MESSAGES: name,
-            Part.DEAD_LETTERS: f"the dead-letter queue of {name}",
-            Part.TRANSFER_DEAD_LETTERS: f"the transfer dead-letter queue of {name}",
-        }[self.part]
+        return f"the {self.sub_queue} queue of {name}" if self.sub_queue else name
 
     @property
     def hint(self) -> str:
-        """For who is told that it is not there."""
+        """What the user may have meant, if the entity does not exist."""
         topic, slash, name = self.entity.rpartition("/")
         if self.subscription is not None or not slash:
             return ""
-        return f"; if a subscription is meant, it takes two words: {topic} {name}"
-
-    def within(self, part: Part) -> Self:
-        return replace(self, part=part)
+        return f"; if you mean a subscription, write two words: {topic} {name}"
 
 
-def parse_place(
+def parse_entity_path(
     entity: str, subscription: str | None = None, sub_queue: SubQueue | None = None
-) -> Place:
+) -> EntityPath:
     """Raises UsageError."""
-    path, part = entity.strip().strip("/"), sub_queue.part if sub_queue else Part.MESSAGES
-    for ending, one in _PARTS.items():
-        if ending and path.lower().endswith(ending):
-            path, part = path[: -len(ending)], one
+    path = entity.strip().strip("/")
+    for one in reversed(SubQueue):  # the longer path first: one ends with the other
+        if path.lower().endswith(one.path.lower()):
+            path, sub_queue = path[: -len(one.path)], one
             break
     match = _SUBSCRIPTION.fullmatch(path)
     if match is not None and subscription is None:
@@ -95,6 +86,7 @@ def parse_place(
     for name in filter(None, (path, subscription)):
         if _NO_NAME.search(name):
             raise UsageError(
-                f"{name!r} is no entity's name: letters, digits, '.', '-', '_' and '/' are expected"
+                f"{name!r} is not a valid name of an entity: use letters, digits, '.', '-', '_' "
+                "and '/'"
             )
-    return Place(entity=path, subscription=subscription, part=part)
+    return EntityPath(entity=path, subscription=subscription, sub_queue=sub_queue)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pairbus.broker.rules import EvaluationError, Facts, SqlFilter, compile_filter
 from pairbus.cli.messages.message_json import parse_property, row_of
-from pairbus.cli.parse import Numbers, parse_numbers, parse_span
+from pairbus.cli.parse import Numbers, parse_duration, parse_numbers
 from pairbus.errors import UsageError
 from pairbus.fast.rows import Read, UnreadableMessage, state
 
@@ -106,7 +106,7 @@ def parse_filter(choice: Choice) -> Filter:
 
 
 def _span(text: str | None, option: str) -> timedelta | None:
-    return None if text is None else parse_span(text, option)
+    return None if text is None else parse_duration(text, option)
 
 
 def _facts(message: Read, row: dict[str, Any]) -> Facts:

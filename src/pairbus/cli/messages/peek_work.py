@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from pairbus.cli.connection import quick_client, told
-from pairbus.cli.looking import looked
-from pairbus.cli.messages.entity_path import Part, Place, SubQueue, parse_place
+from pairbus.cli.connection import connect, explain_errors, peek_messages
+from pairbus.cli.messages.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.messages.filter import Choice, chosen, parse_filter
 from pairbus.cli.messages.message_json import Form, shown_form
 from pairbus.cli.messages.table import line_of, page_of, table_of
@@ -30,21 +29,21 @@ class Wanted:
 
 
 def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
-    place = parse_place(wanted.entity, wanted.subscription, wanted.sub_queue)
+    place = parse_entity_path(wanted.entity, wanted.subscription, wanted.sub_queue)
     forms = _forms(target, place, wanted)
     if as_json or wanted.whole:
         for form in forms:
             print(line_of(form) if as_json else page_of(form, on_terminal=sys.stdout.isatty()))
     else:
-        print_table(table_of(forms, are_dead=place.part is not Part.MESSAGES))
+        print_table(table_of(forms, are_dead=place.sub_queue is not None))
 
 
-def _forms(target: Target, place: Place, wanted: Wanted) -> Iterator[Form]:
+def _forms(target: Target, place: EntityPath, wanted: Wanted) -> Iterator[Form]:
     filter = parse_filter(Choice(where=wanted.where))
     # What is not filtered need not be looked at beyond the count.
     limit = wanted.count if filter.is_all else None
-    with quick_client(target) as client, told(target, place, needs="Listen"):
-        found = looked(client, target, place, start=wanted.start, limit=limit)
+    with connect(target) as client, explain_errors(target, place, right="Listen"):
+        found = peek_messages(client, target, place, start=wanted.start, limit=limit)
         now = time.time()
         right = (message for message in found if chosen(filter, message, now=now))
         for message in islice(right, wanted.count):

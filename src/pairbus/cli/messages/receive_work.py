@@ -19,8 +19,8 @@ from itertools import count as counting
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.cli.connection import told
-from pairbus.cli.messages.entity_path import Part, Place, SubQueue, parse_place
+from pairbus.cli.connection import explain_errors
+from pairbus.cli.messages.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.messages.message_json import Form
 from pairbus.cli.messages.sources import (
     CREDIT_MAX,
@@ -31,9 +31,9 @@ from pairbus.cli.messages.sources import (
     Verdict,
 )
 from pairbus.cli.messages.table import line_of, page_of
-from pairbus.cli.output import counted, print_json
-from pairbus.cli.parse import parse_span
-from pairbus.cli.signals import Stop, stoppable
+from pairbus.cli.output import print_json, progress
+from pairbus.cli.parse import parse_duration
+from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.errors import SettleFailed
@@ -60,21 +60,23 @@ class Wanted:
 
 
 def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
-    place = parse_place(wanted.entity, wanted.subscription, wanted.sub_queue)
+    place = parse_entity_path(wanted.entity, wanted.subscription, wanted.sub_queue)
     verdict = _verdict(wanted)
-    if place.part is not Part.MESSAGES and (wanted.session is not None or wanted.next_session):
-        raise UsageError(f"{place.spoken} has no sessions: leave --session and --next-session out")
-    wait_seconds = parse_span(wanted.wait, "--wait").total_seconds()
+    if place.sub_queue is not None and (wanted.session is not None or wanted.next_session):
+        raise UsageError(
+            f"{place.description} has no sessions: leave --session and --next-session out"
+        )
+    wait_seconds = parse_duration(wanted.wait, "--wait").total_seconds()
     write = _writer(wanted.to, as_json=as_json)
     # A bar between messages on the same screen would be a mess.
     is_bar_seen = wanted.to is not None or not sys.stdout.isatty()
-    with told(target, place, needs="Listen"):
+    with explain_errors(target, place, right="Listen"):
         source = _source(target, place, wanted)
         work = _Work(source, write, verdict, (wanted.reason or "", wanted.description or ""))
         try:
             with (
-                stoppable(lambda: work.is_opening) as stop,
-                counted("Receiving", wanted.count if is_bar_seen else 0) as advance,
+                graceful_stop(is_idle=lambda: work.is_opening) as stop,
+                progress("Receiving", wanted.count if is_bar_seen else 0) as advance,
             ):
                 work.run(wanted.count, wait_seconds, advance, stop)
         finally:
@@ -99,7 +101,7 @@ def _verdict(wanted: Wanted) -> Verdict:
     return found[0] if found else Verdict.COMPLETE
 
 
-def _source(target: Target, place: Place, wanted: Wanted) -> Source:
+def _source(target: Target, place: EntityPath, wanted: Wanted) -> Source:
     if wanted.session is None and not wanted.next_session and not wanted.delete:
         return QuickSource(target, place, count=wanted.count)
     return SdkSource(
@@ -137,7 +139,7 @@ class _Work:
     ) -> None:
         seen: set[Any] = set()
         try:
-            while (count is None or self.done < count) and not stop.by:
+            while (count is None or self.done < count) and not stop.is_requested:
                 room = CREDIT_MAX if count is None else min(count - self.done, CREDIT_MAX)
                 taken = self._next(room, wait_seconds, stop)
                 if not taken:
@@ -156,7 +158,7 @@ class _Work:
 
     def _next(self, room: int, wait_seconds: float, stop: Stop) -> list[Taken]:
         until = time.monotonic() + wait_seconds
-        while not stop.by:
+        while not stop.is_requested:
             left = until - time.monotonic()
             # A session is waited for while it is being opened, so that is not done in slices.
             whole = self.is_opening and isinstance(self._source, SdkSource)
@@ -248,10 +250,10 @@ def _write_file(folder: Path, form: Form) -> None:
             continue
 
 
-def _tell(work: _Work, place: Place, wanted: Wanted, *, as_json: bool) -> None:
+def _tell(work: _Work, place: EntityPath, wanted: Wanted, *, as_json: bool) -> None:
     if wanted.to is not None and as_json:
         print_json({"entity": place.path, "received": work.done, "folder": str(wanted.to)})
     elif wanted.to is not None:
-        print(f"{work.done} of {place.spoken} written to {wanted.to}")
+        print(f"{work.done} of {place.description} written to {wanted.to}")
     elif not as_json:
-        print(f"{work.done} received of {place.spoken}", file=sys.stderr)
+        print(f"{work.done} received of {place.description}", file=sys.stderr)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from pairbus.cli.connection import complaint, quick_client, told
-from pairbus.cli.messages.entity_path import Place, parse_place
+from pairbus.cli.connection import connect, error_text, explain_errors
+from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.message_json import Row, parse_form, parse_property, row_from
-from pairbus.cli.output import counted, print_json
-from pairbus.cli.parse import parse_moment, parse_span
+from pairbus.cli.output import print_json, progress
+from pairbus.cli.parse import parse_duration, parse_time
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.compose import RowError, message_of
@@ -48,8 +48,8 @@ class Wanted:
 
 
 def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
-    place = parse_place(wanted.entity)
-    if place.subscription is not None or place.part:
+    place = parse_entity_path(wanted.entity)
+    if not place.accepts_messages:
         raise UsageError(f"{wanted.entity!r} takes no messages: send to {place.entity!r}")
     _check(wanted)
     defaults = _defaults(wanted, now=datetime.now(UTC))
@@ -59,9 +59,9 @@ def run(target: Target, wanted: Wanted, *, as_json: bool) -> None:
     tally = _Tally()
     with (
         _stopped(tally),
-        quick_client(target) as client,
-        told(target, place, needs="Send"),
-        counted("Sending", total) as advance,
+        connect(target) as client,
+        explain_errors(target, place, right="Send"),
+        progress("Sending", total) as advance,
     ):
         sender = client.sender(place.entity)
         for chunk in _chunks(messages, stdin):
@@ -90,13 +90,15 @@ def _stopped(tally: _Tally) -> Iterator[None]:
         raise UsageError(f"{error}; {tally.sent} were sent before it") from error
 
 
-def _send(sender: Sender, chunk: list[bytes], tally: _Tally, target: Target, place: Place) -> None:
+def _send(
+    sender: Sender, chunk: list[bytes], tally: _Tally, target: Target, place: EntityPath
+) -> None:
     try:
         sender.send(chunk, window=1)
     except SendFailed as failed:
         tally.sent += failed.accepted
         doubtful = sum(map(len, failed.doubtful_ranges))
-        words = [complaint(failed, target, place, needs="Send")]
+        words = [error_text(failed, target, place, right="Send")]
         if tally.sent or doubtful:
             words = [f"{tally.sent} were sent, then:", *words]
         if doubtful:
@@ -133,11 +135,11 @@ def _defaults(wanted: Wanted, *, now: datetime) -> Row:
     if wanted.properties:
         row["applicationProperties"] = dict(map(parse_property, wanted.properties))
     if wanted.ttl is not None:
-        row["timeToLive"] = round(parse_span(wanted.ttl, "--ttl").total_seconds() * 1000)
+        row["timeToLive"] = round(parse_duration(wanted.ttl, "--ttl").total_seconds() * 1000)
         if not row["timeToLive"]:
             raise UsageError(f"--ttl {wanted.ttl!r}: at least 1ms is expected")
     if wanted.scheduled is not None:
-        row["scheduledEnqueueTime"] = parse_moment(wanted.scheduled, "--scheduled", now=now)
+        row["scheduledEnqueueTime"] = parse_time(wanted.scheduled, "--scheduled", now=now)
     _message(row, "the options")  # what is wrong with them is said before anything is sent
     return row
 

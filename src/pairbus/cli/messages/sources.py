@@ -21,8 +21,8 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.cli.connection import quick_client, sdk_settings
-from pairbus.cli.messages.entity_path import Part, Place
+from pairbus.cli.connection import connect, sdk_settings
+from pairbus.cli.messages.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import Form, Row, form_of, row_of, typed_of
 from pairbus.cli.target import Target
 from pairbus.fast.columns import DATA_BODY, STATES
@@ -65,10 +65,10 @@ class Source(ABC):
 
 
 class QuickSource(Source):
-    def __init__(self, target: Target, place: Place, *, count: int | None) -> None:
+    def __init__(self, target: Target, place: EntityPath, *, count: int | None) -> None:
         self._path = place.path
         self._stack = ExitStack()
-        client = self._stack.enter_context(quick_client(target))
+        client = self._stack.enter_context(connect(target))
         credit = min(count or CREDIT_MAX, CREDIT_MAX)
         self._receiver = client.receiver(place.path, credit=credit)
 
@@ -109,7 +109,13 @@ class SdkSource(Source):
     """For sessions, and for receive-and-delete."""
 
     def __init__(
-        self, target: Target, place: Place, *, session: str | None, is_next: bool, deletes: bool
+        self,
+        target: Target,
+        place: EntityPath,
+        *,
+        session: str | None,
+        is_next: bool,
+        deletes: bool,
     ) -> None:
         self._deletes = deletes
         self._stack = ExitStack()
@@ -123,8 +129,8 @@ class SdkSource(Source):
         }
         if session is not None or is_next:
             settings["session_id"] = session if session is not None else NEXT_AVAILABLE_SESSION
-        if place.part is not Part.MESSAGES:
-            is_dead = place.part is Part.DEAD_LETTERS
+        if place.sub_queue is not None:
+            is_dead = place.sub_queue is SubQueue.DEAD_LETTER
             settings["sub_queue"] = (
                 ServiceBusSubQueue.DEAD_LETTER
                 if is_dead

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pairbus.cli.http import Sample
+from prometheus_client.samples import Sample
 
 _OF_SYPHONS: Final = "pairbus_syphon_"
 _BROUGHT_HOME: Final = "brought_home"

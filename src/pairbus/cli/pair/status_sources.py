@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +10,13 @@ from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 
-from pairbus.cli.administration import administration
-from pairbus.cli.connection import quick_client, told
-from pairbus.cli.kinds import Kind
-from pairbus.cli.looking import looked
-from pairbus.cli.messages.entity_path import Place
-from pairbus.cli.reasons import why_unreachable
+from pairbus.cli.administration import EntityKind, administration
+from pairbus.cli.connection import connect, explain_errors, peek_messages, why_unreachable
+from pairbus.cli.http import HttpClient
+from pairbus.cli.messages.entity_path import EntityPath
 from pairbus.cli.target import Target
 from pairbus.client.route.envelope import PATH
+from pairbus.errors import NamespaceError
 from pairbus.fast.client import FastClient
 from pairbus.fast.rows import state
 from pairbus.syphon.discovery import backlog_queues, namespace_of
@@ -61,7 +58,7 @@ class Backlog:
 
 def probe(role: str, target: Target, *, seconds: float) -> NamespaceState:
     try:
-        with quick_client(target, seconds=seconds) as client:
+        with connect(target, seconds=seconds) as client:
             connect_ms = _ms(client.open)
     except AzureError as error:
         why = why_unreachable(error)
@@ -76,27 +73,17 @@ def probe(role: str, target: Target, *, seconds: float) -> NamespaceState:
 
 
 def _round_trip_ms(target: Target, seconds: float) -> float | None:
-    """Whatever it answers, and be it that nobody has signed: it has answered."""
-    connection = _http(target, seconds)
+    """The time that a request takes on an open connection. Any answer counts, also a refusal."""
+    with HttpClient.for_target(target, seconds=seconds) as client:
 
-    def ask() -> None:
-        connection.request("GET", _QUESTION, headers={"Host": target.host})
-        connection.getresponse().read()
+        def ask() -> None:
+            client.request("GET", _QUESTION, headers={"Host": target.host})
 
-    try:
-        ask()  # connects
-        return _ms(ask)
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-
-
-def _http(target: Target, seconds: float) -> http.client.HTTPConnection:
-    if target.is_emulator and target.is_local:
-        return http.client.HTTPConnection(target.host, target.port, timeout=seconds)
-    context = ssl.create_default_context(cafile=target.ca_file)
-    return http.client.HTTPSConnection(target.host, target.port, timeout=seconds, context=context)
+        try:
+            ask()  # opens the connection
+            return _ms(ask)
+        except NamespaceError:
+            return None
 
 
 def _ms(call: Callable[[], Any]) -> float:
@@ -115,13 +102,13 @@ def backlog(
 ) -> Backlog:
     """Of these primaries, or without their names of all. Raises NamespaceError."""
     with administration(target) as admin:
-        counts = {one.name: one for one in admin.all_counts(Kind.QUEUE)}
+        counts = {one.name: one for one in admin.all_counts(EntityKind.QUEUE)}
     owners = Counter(owner for owner in map(namespace_of, counts) if owner is not None)
     chosen = owners if namespaces is None else namespaces
     names = [name for owner in chosen for name in backlog_queues(counts, owner)]
     ours = {owner.lower() for owner in chosen}
     states = []
-    with quick_client(target, seconds=seconds) as client:
+    with connect(target, seconds=seconds) as client:
         for name in names:
             states.append(_queue(client, target, name, counts[name], look_at, now))
     others = {owner: count for owner, count in owners.items() if owner.lower() not in ours}
@@ -135,9 +122,9 @@ def _queue(
     destinations: Counter[str] = Counter()
     oldest: float | None = None
     if waiting and look_at:
-        place = Place(entity=name)
-        with told(target, place, needs="Listen"):
-            for message in looked(client, target, place, limit=look_at):
+        place = EntityPath(entity=name)
+        with explain_errors(target, place, right="Listen"):
+            for message in peek_messages(client, target, place, limit=look_at):
                 if state(message) != "active":
                     continue
                 _, path = message.application.get(PATH, (b"", None))

@@ -11,10 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pairbus.cli.messages.table import visible
-from pairbus.cli.output import make_table
+from pairbus.cli.output import format_duration, make_table
 from pairbus.cli.pair.status_metrics import Told
 from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState
-from pairbus.cli.parse import age_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +154,7 @@ def _backlog(status: Status) -> list[Table | Text]:
         return [Text("There are no backlog queues."), *more]
     table = make_table("Backlog queue", "Destinations", right=("Waiting", "Dead letters", "Oldest"))
     for one in status.backlog.queues:
-        oldest = "-" if one.oldest_seconds is None else age_text(one.oldest_seconds)
+        oldest = "-" if one.oldest_seconds is None else format_duration(one.oldest_seconds)
         row = (str(one.waiting), str(one.dead_letters), oldest)
         table.add_row(one.queue, _destinations(one), *row)
     if len(status.backlog.queues) > 1:

@@ -20,12 +20,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from pairbus.cli.http import check_url, fetch, parse_metrics
+from pairbus.cli.http import metrics_url, scrape
 from pairbus.cli.output import print_json, print_table
 from pairbus.cli.pair.status_metrics import Told, together, told_by
 from pairbus.cli.pair.status_sources import Backlog, NamespaceState, backlog, probe
 from pairbus.cli.pair.status_view import Process, Status, as_form, tables_of
-from pairbus.cli.parse import parse_span
+from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target, parse_target, split_targets
 from pairbus.errors import NamespaceError, UsageError
 
@@ -71,7 +71,7 @@ def run(wanted: Wanted) -> None:
         if not status.is_well:
             raise typer.Exit(_FAILED)
         return
-    every = parse_span(wanted.watch, "--watch").total_seconds()
+    every = parse_duration(wanted.watch, "--watch").total_seconds()
     if every <= 0:
         raise UsageError(f"--watch {wanted.watch!r}: more than nothing is expected, such as 5s")
     try:
@@ -99,13 +99,13 @@ def _plan(wanted: Wanted) -> _Plan:
         )
     if wanted.secondary:
         targets["secondary"] = _target("secondary", wanted.secondary, wanted.secondary_ca_file)
-    urls = tuple(check_url(url) for text in wanted.metrics for url in text.split())
+    urls = tuple(metrics_url(url) for text in wanted.metrics for url in text.split())
     if not targets and not urls:
         raise UsageError(
             "which namespaces? Put their connection strings into PAIRBUS_PRIMARY and "
             "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
         )
-    seconds = parse_span(wanted.timeout, "--timeout").total_seconds()
+    seconds = parse_duration(wanted.timeout, "--timeout").total_seconds()
     if seconds <= 0:
         raise UsageError(f"--timeout {wanted.timeout!r}: more than nothing is expected")
     return _Plan(
@@ -189,7 +189,7 @@ def ask_all(questions: dict[str, Callable[[], Any]], *, seconds: float) -> dict[
 
 
 def _process(url: str, seconds: float) -> Process:
-    return Process(url=url, told=told_by(parse_metrics(fetch(url, seconds=seconds))))
+    return Process(url=url, told=told_by(scrape(url, seconds=seconds)))
 
 
 def _namespace(role: str, plan: _Plan, answer: Any) -> NamespaceState:

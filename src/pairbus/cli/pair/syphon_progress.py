@@ -204,7 +204,7 @@ class LiveShow:
         now = time.monotonic()
         with self._lock:
             counts = counts_of(ended.receipts)
-            counts.pop("waiting")  # is counted again each time that it is looked at
+            counts.pop("waiting")  # is progress again each time that it is looked at
             self._counts.update(counts)
             self._rounds.append((now - ended.seconds, now, counts["brought_home"]))
             for receipt in ended.receipts:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.cli.connection import why_unreachable
 from pairbus.cli.pair.syphon_progress import Left, Show, show_for
-from pairbus.cli.reasons import why_unreachable
 from pairbus.cli.target import Target, parse_target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
