@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.cli.options import option
-from pairbus.cli.parse import parse_span
+from pairbus.cli.parse import parse_duration
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError
@@ -90,7 +90,7 @@ def demo(
       pairbus demo --json | tail -n 1
     """
     least, most = _PHASE_SECONDS
-    seconds = parse_span(phase, "--phase").total_seconds()
+    seconds = parse_duration(phase, "--phase").total_seconds()
     if not least <= seconds <= most:
         raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
     require_spark()

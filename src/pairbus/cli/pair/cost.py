@@ -11,7 +11,7 @@ import typer
 
 from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import camel_case, make_table, print_json, print_table
-from pairbus.cli.parse import parse_span
+from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
     DIVERTED_STEPS,
@@ -127,8 +127,8 @@ def cost(
         syphons=syphons,
         messages_per_day=messages_per_day,
         message_bytes=message_bytes,
-        outage_hours=parse_span(outage, "--outage").total_seconds() / 3600,
-        ping_seconds=parse_span(ping_interval, "--ping-interval").total_seconds(),
+        outage_hours=parse_duration(outage, "--outage").total_seconds() / 3600,
+        ping_seconds=parse_duration(ping_interval, "--ping-interval").total_seconds(),
         entities=entities,
         clients=clients,
         days=days,
