@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
         progress("the floor")
         scale = 1_000 if options.quick else 50_000
         found = floors.sqlite_floor(base / "floor", messages=scale, size=SIZE)
-        found += floors.proton_floor(messages=scale, size=SIZE)
+        found += floors.amqp_floor(messages=scale, size=SIZE)
         result["floors"] = [asdict(floor) for floor in found]
         _compare(options, base, progress, result)
     if options.deep or options.only_deep:

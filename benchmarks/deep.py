@@ -17,7 +17,7 @@ import rows
 from loop import LoadError
 
 SIZE = 1_000
-# Batches of 50, because a batch should fit into one frame (see load.as_batches).
+# Batches of 50 fit into one frame.
 FILL = rows.Row("fill", "fill the queue", flight=1_000, batch=50)
 SEND, RECEIVE = rows.ROWS[0], rows.ROWS[2]
 

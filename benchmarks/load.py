@@ -16,6 +16,7 @@ from pairbus.amqp.codec.types import Int
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.engine.engine import (
     ACCEPTED,
+    BATCH_FORMAT,
     Attached,
     Closed,
     Detached,
@@ -29,7 +30,6 @@ from pairbus.amqp.engine.engine import (
     Transferred,
 )
 
-BATCH_FORMAT = struct.pack(">BI", 0x70, 0x80013700)
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"  # a header section with nothing else in it
 # What applications usually add, and what filters look at.
 IDENTITY = {0: "order-17", 3: "order"}  # message-id, subject
@@ -47,51 +47,6 @@ def described_message(size: int) -> bytes:
     fields = [IDENTITY.get(number) for number in range(max(IDENTITY) + 1)]
     properties = b"\x00\x53\x73" + encode(fields) + b"\x00\x53\x74" + encode(PROPERTIES)
     return DURABLE + properties + data_section(bytes(size))
-
-
-def as_batches(output: bytes) -> bytes:
-    """Mark every transfer in the engine's output as a batch.
-
-    Proton cannot set a transfer's message-format and writes 0, one byte, which becomes five here:
-    the sizes of frame and list grow by four. Frames must have that much room.
-    """
-    parts, at = [], 0
-    while at < len(output):
-        size, offset = struct.unpack_from(">IB", output, at)
-        body, end = at + 4 * offset, at + size
-        if output[body : body + 3] == b"\x00\x53\x14":
-            parts.append(_marked(output[at:body], output[body:end]))
-        else:
-            parts.append(output[at:end])
-        at = end
-    return b"".join(parts)
-
-
-def _marked(head: bytes, transfer: bytes) -> bytes:
-    wide = transfer[3] == 0xD0  # list32, or else list8
-    at = 12 if wide else 6
-    for _ in range(3):  # handle, delivery-id, delivery-tag
-        at += _width(transfer, at)
-    if _width(transfer, at) > 1 and transfer[at : at + 2] != b"\x52\x00":
-        raise loop.LoadError(f"the transfer has a message-format already: {transfer[:40]!r}")
-    grown = 5 - _width(transfer, at)
-    if wide:
-        sizes = struct.pack(">II", _u32(transfer, 4) + grown, _u32(transfer, 8))
-    else:
-        sizes = bytes((transfer[4] + grown, transfer[5]))
-    rest = transfer[at + _width(transfer, at) :]
-    head = struct.pack(">I", _u32(head, 0) + grown) + head[4:]
-    return head + transfer[:4] + sizes + transfer[4 + len(sizes) : at] + BATCH_FORMAT + rest
-
-
-def _u32(data: bytes, at: int) -> int:
-    return int(struct.unpack_from(">I", data, at)[0])
-
-
-def _width(data: bytes, at: int) -> int:
-    """Of an encoded uint, binary or null."""
-    code = data[at]
-    return {0x40: 1, 0x43: 1, 0x52: 2, 0x70: 5}.get(code) or 2 + data[at + 1]
 
 
 class Client:
@@ -139,8 +94,8 @@ class Sender(Client):
             message = described_message(options.size)
         else:
             message = DURABLE + data_section(bytes(options.size))
-        self._batched = options.batch > 1
-        if self._batched:
+        self._format = BATCH_FORMAT if options.batch > 1 else 0
+        if options.batch > 1:
             message = data_section(message) * options.batch
         self._message = message
         self._transfers, extra = divmod(options.count, options.batch)
@@ -172,10 +127,9 @@ class Sender(Client):
         more = min(room, self._transfers - self._sent, self.link.credit)
         send, message, first = self.link.send, self._message, self._sent
         for number in range(first, first + more):
-            send(number.to_bytes(4, "big"), message)
+            send(number.to_bytes(4, "big"), message, message_format=self._format)
         self._sent += max(more, 0)
-        output = self.engine.data_to_send()
-        return as_batches(output) if self._batched else output
+        return self.engine.data_to_send()
 
 
 class Receiver(Client):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from importlib import metadata
 from pathlib import Path
 
 
@@ -17,7 +16,6 @@ def describe(data: Path) -> dict[str, str]:
         "data folder on": _filesystem(data),
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
-        "Proton": metadata.version("python-qpid-proton"),
         "load before": f"{os.getloadavg()[0]:.1f}",
     }
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.amqp.engine.engine import BATCH_FORMAT, Attached, Engine, Transferred
-
 ROOT = Path(__file__).resolve().parent.parent
 BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
 TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
@@ -250,28 +248,6 @@ def running_commands():
         except OSError:  # it ended meanwhile
             continue
     return "\n".join(commands)
-
-
-@pytest.mark.parametrize("size", [10, 20_000], ids=["short-list", "long-message"])
-def test_a_marked_transfer_reaches_the_other_engine_as_a_batch(benchmark_module, size):
-    client = Engine(server=False, container_id="client")
-    server = Engine(server=True, container_id="server")
-    client.open()
-    link = client.attach_sender(client.session(), "out", "bench")
-    for _ in range(3):
-        for event in server.receive(client.data_to_send()):
-            if type(event) is Attached:
-                event.link.accept(credit=10)
-        client.receive(server.data_to_send())
-    link.send(b"1", bytes(size))
-    link.send(b"2", bytes(size))
-    marked = benchmark_module("load").as_batches(client.data_to_send())
-    got = [event for event in server.receive(marked) if type(event) is Transferred]
-    assert [(event.message_format, event.data) for event in got] == [
-        (BATCH_FORMAT, bytes(size))
-    ] * 2
-    client.free()
-    server.free()
 
 
 def test_confirms_in_any_order_free_just_their_own_places(benchmark_module):

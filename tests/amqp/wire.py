@@ -8,7 +8,7 @@ import struct
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import proton
+import pytest
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.types import (
@@ -298,27 +298,42 @@ def joined(sections) -> bytes:
 
 # -- Proton's own codec -----------------------------------------------------------------------
 
-_TO_PROTON = {
-    UByte: proton.ubyte,
-    UShort: proton.ushort,
-    UInt: proton.uint,
-    ULong: proton.ulong,
-    Byte: proton.byte,
-    Short: proton.short,
-    Int: proton.int32,
-    Timestamp: proton.timestamp,
-    Float: proton.float32,
-    Char: proton.char,
-    Symbol: proton.symbol,
-    Decimal32: lambda raw: proton.decimal32(int.from_bytes(raw)),
-    Decimal64: lambda raw: proton.decimal64(int.from_bytes(raw)),
-    Decimal128: proton.decimal128,
-}
+try:
+    import proton
+except ImportError:  # it is built from source, where there is a compiler
+    proton: Any = None
+
+with_proton = pytest.mark.skipif(proton is None, reason="python-qpid-proton is not installed")
+
+_TO_PROTON = (
+    {}
+    if proton is None
+    else {
+        UByte: proton.ubyte,
+        UShort: proton.ushort,
+        UInt: proton.uint,
+        ULong: proton.ulong,
+        Byte: proton.byte,
+        Short: proton.short,
+        Int: proton.int32,
+        Timestamp: proton.timestamp,
+        Float: proton.float32,
+        Char: proton.char,
+        Symbol: proton.symbol,
+        Decimal32: lambda raw: proton.decimal32(int.from_bytes(raw)),
+        Decimal64: lambda raw: proton.decimal64(int.from_bytes(raw)),
+        Decimal128: proton.decimal128,
+    }
+)
 _FROM_PROTON = {_TO_PROTON[kind]: kind for kind in _TO_PROTON if isinstance(_TO_PROTON[kind], type)}
-_FROM_PROTON |= {
-    proton.decimal32: lambda number: Decimal32(number.to_bytes(4)),
-    proton.decimal64: lambda number: Decimal64(number.to_bytes(8)),
-}
+_FROM_PROTON |= (
+    {}
+    if proton is None
+    else {
+        proton.decimal32: lambda number: Decimal32(number.to_bytes(4)),
+        proton.decimal64: lambda number: Decimal64(number.to_bytes(8)),
+    }
+)
 
 
 def from_proton(value):

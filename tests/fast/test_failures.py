@@ -246,7 +246,7 @@ class Mischief:
         self._attached = attached or (lambda link: link.accept(credit=100))
 
     def __call__(self, peer: socket.socket) -> None:
-        engine = Engine(server=True, container_id="mischief", sasl=SaslServer())
+        engine = self.engine = Engine(server=True, container_id="mischief", sasl=SaslServer())
         try:
             while data := peer.recv(65536):
                 for event in engine.receive(data):
@@ -278,7 +278,11 @@ class Mischief:
 
 
 def sent_to(**mischief) -> ServiceBusError:
-    with listening(Mischief(**mischief)) as port:
+    return sent_to_peer(Mischief(**mischief))
+
+
+def sent_to_peer(peer: Mischief) -> ServiceBusError:
+    with listening(peer) as port:
         client = client_of(port)
         try:
             with at_most(2 * SHORT), pytest.raises(SendFailed) as caught:
@@ -327,7 +331,8 @@ def test_a_session_that_ends_takes_its_links_along():
 
 def test_a_connection_that_is_closed_with_a_reason_tells_it():
     error = AmqpError("amqp:connection:forced", "going down")
-    failed = sent_to(transferred=lambda event: event.link.engine.close(error))
+    peer = Mischief(transferred=lambda event: peer.engine.close(error))
+    failed = sent_to_peer(peer)
     assert isinstance(failed.error, ServiceBusConnectionError)
     assert "going down" in str(failed.error)
 

@@ -1,33 +1,27 @@
-"""AMQP frames as bytes: writing the few that are ours to write, reading one, finding batches.
+"""AMQP frames as bytes: their codes, how one is written, and how its performative is read.
 
-Proton does not tell the message-format of a transfer, and the format is what makes a batch of the
-Service Bus. It is read here, exactly, and only where its bytes occur at all. Knows no state of a
-connection; `framer` does.
+Knows no state of a connection. The frequent performatives are read and written by hand in
+`performatives`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong
-from pairbus.amqp.codec.values import decode, encode, skip
+from pairbus.amqp.codec.types import Described, Symbol, ULong
+from pairbus.amqp.codec.values import decode, encode
 from pairbus.amqp.outcomes import AmqpError
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 ERROR: Final = 0x1D
-
-BATCH_FORMAT: Final = 0x80013700
-BATCH_MARK: Final = b"\x70\x80\x01\x37\x00"  # the only way to encode that number as a uint
-
-
-def u32(data: bytes, pos: int) -> int:
-    size: int = struct.unpack_from(">I", data, pos)[0]
-    return size
+SERIAL: Final = 0xFFFFFFFF
+"""AMQP's counters have 32 bits and start again at 0."""
 
 
 class FrameError(Exception):
@@ -43,17 +37,6 @@ def encode_frame(code: int, fields: Sequence[Any], *, channel: int = 0, kind: in
     return struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body
 
 
-def encode_error(error: AmqpError) -> Described:
-    return Described(ULong(ERROR), [Symbol(error.condition), error.description, error_info(error)])
-
-
-def error_info(error: AmqpError) -> dict[Any, Any]:
-    """Never empty: see `AmqpError`."""
-    info: dict[Any, Any] = {Symbol(key): value for key, value in error.info.items()}
-    info.setdefault(Symbol("com.microsoft:tracking-id"), str(uuid4()))
-    return info
-
-
 def decode_performative(body: bytes) -> tuple[int, list[Any]]:
     """The descriptor and the fields; raises ValueError on anything that is not a performative."""
     value, _ = decode(body)
@@ -64,51 +47,29 @@ def decode_performative(body: bytes) -> tuple[int, list[Any]]:
     return int(value.descriptor), value.value
 
 
-def message_format(data: bytes, start: int) -> int:
-    """Of the transfer frame at `start`; 0 when it says none or is no transfer."""
-    pos = start + data[start + 4] * 4
-    if data[pos] != 0x00:
-        return 0
-    code, pos = decode(data, pos + 1)
-    if code != TRANSFER:
-        return 0
-    if data[pos] == 0xC0:
-        count, pos = data[pos + 2], pos + 3
-    elif data[pos] == 0xD0:
-        count, pos = struct.unpack_from(">I", data, pos + 5)[0], pos + 9
-    else:
-        return 0
-    if count < 4:
-        return 0
-    for _ in range(3):  # handle, delivery-id, delivery-tag
-        pos = skip(data, pos)
-    value, _ = decode(data, pos)
-    return int(value) if isinstance(value, UInt) else 0
+def symbol_map(mapping: Mapping[str, object]) -> dict[Any, object]:
+    return {Symbol(key): value for key, value in mapping.items()}
 
 
-def pieces(block: bytes) -> Iterator[tuple[bytes, int]]:
-    """The whole frames of `block` as pieces to push one after the other, each with the
-    message-format of the transfer in it. Nearly always that is the block itself.
-    """
-    hit = block.find(BATCH_MARK)
-    if hit < 0:
-        yield block, 0
-        return
-    done = pos = 0
-    while hit >= 0:
-        while (after := pos + u32(block, pos)) <= hit:
-            pos = after
-        # The mark may as well be part of a body, so the performative decides.
-        try:
-            found = message_format(block, pos)
-        except (ValueError, IndexError, struct.error):
-            found = 0  # Proton will say what is wrong with it
-        if found == BATCH_FORMAT:
-            if done < pos:
-                yield block[done:pos], 0
-            yield block[pos:after], found
-            done = after
-        pos = after
-        hit = block.find(BATCH_MARK, after)
-    if done < len(block):
-        yield block[done:], 0
+def string_map(value: object) -> dict[str, object]:
+    """A map with its symbol or string keys as `str`; anything else reads as an empty one."""
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): item for key, item in value.items() if isinstance(key, str)}
+
+
+def encode_error(error: AmqpError) -> Described:
+    """With a tracking id, so that the info map is never empty: see `AmqpError`."""
+    info = symbol_map(error.info)
+    info.setdefault(Symbol("com.microsoft:tracking-id"), str(uuid4()))
+    return Described(ULong(ERROR), [Symbol(error.condition), error.description, info])
+
+
+def read_error(value: object) -> AmqpError | None:
+    """The error of a rejection, detach, end or close; None if there is none to read."""
+    if not isinstance(value, Described) or not isinstance(value.value, list) or not value.value:
+        return None
+    fields = value.value
+    description = fields[1] if len(fields) > 1 and isinstance(fields[1], str) else ""
+    info = string_map(fields[2] if len(fields) > 2 else None)
+    return AmqpError(str(fields[0]), str(description), info)

@@ -34,6 +34,10 @@ class Handshake:
             self.output = self._exchange.output
             self._exchange.output = b""
 
+    def take_output(self) -> bytes:
+        output, self.output = self.output, b""
+        return output
+
     @property
     def speaking_sasl(self) -> bool:
         """While SASL goes on, a client must not send AMQP."""

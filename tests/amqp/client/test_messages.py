@@ -69,11 +69,11 @@ def test_large_messages_of_several_links_come_interleaved(pair):
 
 
 def test_a_message_beyond_the_limit_ends_the_connection():
-    with ClientPair(message_size_max=100_000) as pair:
+    with ClientPair(message_size_max=1_500_000) as pair:
         _, far = pair.receiver()
-        pair.deliver(far, b"x" * 200_000)
+        pair.deliver(far, b"x" * 2_000_000)
         assert pair.client.is_over
-        assert "more than 100000 bytes" in str(pair.client.error)
+        assert "more than 1500000 bytes" in str(pair.client.error)
         [closed] = pair.at_server(Closed)
         assert closed.error.condition == "amqp:link:message-size-exceeded"
 

@@ -1,6 +1,5 @@
 from uuid import UUID
 
-import proton
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +34,12 @@ from tests.amqp.wire import (
     descriptors,
     joined,
     messages,
+    proton,
     readable_by_proton,
     same,
     scalars,
     to_proton,
+    with_proton,
 )
 
 FRONT = (0x70, 0x71, 0x72)
@@ -157,6 +158,7 @@ def proton_messages(draw):
     return message
 
 
+@with_proton
 @given(proton_messages())
 def test_what_proton_encodes_is_read_as_proton_means_it(message):
     parts = slice_message(bytes(message.encode()))
@@ -177,6 +179,7 @@ def test_what_proton_encodes_is_read_as_proton_means_it(message):
     )
 
 
+@with_proton
 @given(proton_messages())
 def test_the_bare_message_decodes_by_proton_to_the_same_message(message):
     raw = bytes(message.encode())

@@ -1,6 +1,5 @@
 from uuid import UUID
 
-import proton
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +28,10 @@ from tests.amqp.wire import (
     encodings,
     joined,
     messages,
+    proton,
     same,
     scalars,
+    with_proton,
 )
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -85,6 +86,7 @@ def test_a_stamped_message_is_what_came_with_ours_in_front(message, token, locke
     assert without_keys(again.delivery_annotations, STAMPED_KEYS)[0] == (parts.delivery_annotations)
 
 
+@with_proton
 @given(
     st.integers(1, 2**63 - 1),
     st.integers(0, 2**62),

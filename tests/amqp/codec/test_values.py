@@ -34,6 +34,7 @@ from tests.amqp.wire import (
     same,
     values,
     wires,
+    with_proton,
     writable_by_proton,
 )
 
@@ -68,11 +69,13 @@ def test_what_is_decoded_encodes_again_to_the_same_bytes(value):
     assert encode(decode(raw)[0]) == raw
 
 
+@with_proton
 @given(readable_by_proton)
 def test_proton_reads_what_we_write(value):
     assert same(proton_decode(encode(value)), value)
 
 
+@with_proton
 @given(writable_by_proton)
 def test_we_read_what_proton_writes(value):
     raw = proton_encode(value)

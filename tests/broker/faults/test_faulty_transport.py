@@ -4,8 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pairbus.amqp.engine.engine import Attached, Detached, SessionBegun, Transferred
-from pairbus.amqp.engine.link import RemoteAttach
+from pairbus.amqp.engine.engine import (
+    Attached,
+    Detached,
+    RemoteAttach,
+    SessionBegun,
+    Transferred,
+)
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
 from pairbus.broker.faults.faulty_transport import FaultyTransport

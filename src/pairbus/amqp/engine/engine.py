@@ -1,17 +1,20 @@
 """One AMQP 1.0 connection, in either role: bytes in, events out, bytes out.
 
-Stands on Proton's C engine through its cffi functions. Owns no socket, no thread and no clock: the
-caller moves the bytes and passes the time to `tick` (monotonic seconds). Knows AMQP, not Service
-Bus. Whatever the peer sends, nothing is raised: one that breaks a rule gets an AMQP error and a
-closed connection.
+Pure Python. Owns no socket, no thread and no clock: the caller moves the bytes and passes the time
+to `tick` (monotonic seconds). Knows AMQP, not Service Bus. Whatever the peer sends, nothing is
+raised: one that breaks a rule gets an AMQP error and a closed connection.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pairbus.amqp.engine.delivery import Delivery
+from pairbus.amqp.codec.batches import BATCH_FORMAT
+from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
+from pairbus.amqp.engine import peer
+from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, field, terminus
 from pairbus.amqp.engine.events import (
     Attached,
     Closed,
@@ -24,13 +27,28 @@ from pairbus.amqp.engine.events import (
     SessionEnded,
     Transferred,
 )
-from pairbus.amqp.engine.framer import Framer
-from pairbus.amqp.engine.link import Link, LinkClosed, RemoteAttach, Session
-from pairbus.amqp.engine.objects import SCRATCH_SIZE, Core, EngineLimits
-from pairbus.amqp.engine.pndata import read_outcome, symbol_map, write, write_outcome
-from pairbus.amqp.engine.proton import ffi, lib
-from pairbus.amqp.engine.reactions import REACTIONS
-from pairbus.amqp.frames import AMQP_HEADER, BATCH_FORMAT, BATCH_MARK, FrameError, pieces
+from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session
+from pairbus.amqp.engine.wire import EngineLimits, Wire
+from pairbus.amqp.frames import (
+    AMQP_HEADER,
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    HEARTBEAT,
+    OPEN,
+    TRANSFER,
+    FrameError,
+    decode_performative,
+    encode_error,
+    encode_frame,
+    read_error,
+    string_map,
+    symbol_map,
+)
 from pairbus.amqp.handshake import Handshake
 from pairbus.amqp.outcomes import (
     ACCEPTED,
@@ -76,43 +94,42 @@ __all__ = [
     "rejected",
 ]
 
-_SLICE_SIZE: Final = 8192
-"""How much Proton takes at most before its events are read."""
-
-_IDLE_WORDS_MAX: Final = 10_000
-
+_EMPTY_DISPOSITIONS_MAX: Final = 10_000
 _TICK_SECONDS_MIN: Final = 0.1
+_FRAME_SIZE_MAX: Final = 1024 * 1024
+"""Of what we send, whatever the peer would take."""
 _DEFAULT_LIMITS: Final = EngineLimits()
-
-# The frequent calls by name: an attribute look-up less for each of them, for each message.
-_peek_event = lib.pn_collector_peek
-_pop_event = lib.pn_collector_pop
-_event_type = lib.pn_event_type
-_event_delivery = lib.pn_event_delivery
-_delivery_link = lib.pn_delivery_link
-_delivery_pending = lib.pn_delivery_pending
-_delivery_partial = lib.pn_delivery_partial
-_delivery_readable = lib.pn_delivery_readable
-_delivery_settled = lib.pn_delivery_settled
-_delivery_settle = lib.pn_delivery_settle
-_remote_state = lib.pn_delivery_remote_state
-_link_recv = lib.pn_link_recv
-_link_advance = lib.pn_link_advance
-_push = lib.pn_transport_push
-_unpack = ffi.unpack
-_PN_DELIVERY: Final = lib.PN_DELIVERY
+_head = struct.Struct(">IHHHB").unpack_from
+_transfer = peer.transfer
+_disposition = peer.disposition
 
 
-class Engine(Core):
-    """See the module. Like everything of Proton's, for one thread at a time."""
+class Engine:
+    """See the module. For one thread at a time."""
 
     __slots__ = (
-        "_format",
-        "_framer",
+        "_by_channel",
+        "_container_id",
+        "_empty_dispositions",
+        "_ended",
+        "_greeting",
         "_handshake",
-        "_idle_words",
-        "_plain_size_max",
-        "context",
+        "_heard",
+        "_held",
+        "_hostname",
+        "_idle_at",
+        "_locally_closed",
+        "_muted",
+        "_needed",
+        "_opened",
+        "_properties",
+        "_remote_channel_max",
+        "_remote_idle_seconds",
+        "_sessions",
+        "_speak_at",
+        "_spoke",
+        "_wire",
+        "error",
         "identity",
     )
 
@@ -128,257 +145,411 @@ class Engine(Core):
     ) -> None:
         if isinstance(sasl, SaslClient if server else SaslServer):
             raise TypeError(f"{type(sasl).__name__} is not for the role server={server}")
-        super().__init__(server=server, limits=limits)
-        self.context: Any = None
+        self._wire = Wire(limits, is_server=server)
         self.identity: Identity | None = None
         """Who the peer said it was; None when SASL was skipped or is not over."""
+        self.error: AmqpError | None = None
+        """Why the connection ended, if it did so with an error of either side."""
 
-        self._format = 0  # of the transfer that is being read
-        self._idle_words = 0  # dispositions that told nothing new
-        self._plain_size_max = min(SCRATCH_SIZE, limits.message_size_max)
-        self._framer = Framer(
-            client=not server,
-            frame_size_max=limits.frame_size_max,
-            links_max=limits.links_max,
-        )
-        self._configure(container_id, hostname, properties)
+        self._container_id = container_id
+        self._hostname = hostname
+        self._properties = properties
+        self._held = bytearray()  # the beginning of a frame whose end has not come yet
+        self._needed = 0
+        self._sessions: dict[int, Session] = {}  # by our channel
+        self._by_channel: dict[int, Session] = {}  # by the peer's
+        self._opened = [False, False]  # by us, by the peer
+        self._locally_closed = False
+        self._ended = False
+        self._remote_channel_max = 65535
+        self._empty_dispositions = 0  # what dispositions named and said nothing new of
+        self._remote_idle_seconds = 0.0
+        self._heard = self._spoke = True  # since the last tick
+        self._idle_at = self._speak_at = 0.0
         handshake = Handshake(sasl)
         self._handshake: Handshake | None = handshake
+        self._greeting = handshake.take_output()
         self._muted = server or handshake.speaking_sasl
-        self._take_handshake_output()
+        if not server:
+            self._wire.out.append(AMQP_HEADER)
 
     # -- bytes in -----------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
         """Take what the peer sent, return what it meant. Never raises on what a peer sends."""
-        events, self._backlog = self._backlog, []
-        if self._is_over():
+        events: list[Event] = []
+        if self._ended:
             return events
-        if self._handshake is not None:
-            data = self._shake_hands(data, events)
-        if not data:
-            return events
+        self._heard = True
         try:
-            block = self._framer.feed(data)
+            if self._handshake is not None:
+                data = self._shake_hands(data, events)
+            if data:
+                self._frames(data, events)
         except FrameError as error:
             self._fail(error.error, events)
-            return events
-        if self._locally_closed:
-            # Only the peer's close is of interest; the rest would pile up inside Proton.
-            self._ended = self._framer.has_ended()
-        elif block:
-            if BATCH_MARK not in block:
-                self._feed(block, events)
-                return events
-            for piece, self._format in pieces(block):
-                self._feed(piece, events)
-                if self._ended:
-                    break
-            self._format = 0
+        except (ValueError, IndexError, struct.error) as error:
+            self._fail(AmqpError("amqp:decode-error", f"an unreadable frame: {error}"), events)
         return events
-
-    def take_events(self) -> list[Event]:
-        """What arose outside of `receive`, such as the end of the connection found by `tick`."""
-        events, self._backlog = self._backlog, []
-        return events
-
-    def tick(self, *, now: float) -> float | None:
-        """Let time pass (monotonic seconds): heartbeats, idle time-out. Returns when to come again.
-
-        May make output, may end the connection (`closed`, `take_events`).
-        """
-        if self._ended or self._freed or self._muted or self._locally_closed:
-            return None
-        # Proton reads a time of 0 as "none yet", hence the millisecond that is added.
-        deadline: int = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)
-        self._collect(self._backlog)
-        if not deadline or self._is_over():
-            return None
-        # A peer may ask for a heartbeat every millisecond; it will not get that.
-        return max((deadline - 1) / 1000, now + _TICK_SECONDS_MIN)
 
     def _shake_hands(self, data: bytes, events: list[Event]) -> bytes:
         handshake = self._handshake
         assert handshake is not None
         data = handshake.receive(data)
-        self._take_handshake_output()
+        self._greeting += handshake.take_output()
         self.identity = handshake.identity
         if handshake.failure is not None:
+            self._wire.out.clear()
             self._over(handshake.failure, events)
             return b""
-        self._muted = handshake.speaking_sasl if not self._server else not handshake.done
+        server = self._wire.is_server
+        self._muted = not handshake.done if server else handshake.speaking_sasl
         if handshake.done:
             self._handshake = None
-            self._feed(AMQP_HEADER, events)
+            if server:
+                self._wire.out.append(AMQP_HEADER)
         return data
 
-    def _take_handshake_output(self) -> None:
-        handshake = self._handshake
-        if handshake is not None and handshake.output:
-            self._out.append(handshake.output)
-            handshake.output = b""
-
-    def _feed(self, piece: bytes, events: list[Event]) -> None:
-        """Hand whole frames to Proton, slice by slice, and read what came of each."""
-        transport, size = self._transport, len(piece)
-        # A disposition may name every unsettled delivery, and makes an event for each: the more
-        # there are, the fewer frames at a time.
-        unsettled = len(self._sent) + len(self._received)
-        most = _SLICE_SIZE if unsettled <= 128 else max(256, 128 * _SLICE_SIZE // unsettled)
-        taken = _push(transport, piece, min(size, most))
-        self._collect(events)
-        if self._must_write:
-            self._must_write = False
-            self._flush()
-        if taken == size or self._ended:
-            return
-        whole = ffi.from_buffer(piece)
-        done = max(taken, 0)
-        while taken > 0 and done < size and not self._ended:
-            taken = _push(transport, whole + done, min(size - done, most))
-            done += taken
-            self._collect(events)
-            if self._must_write:
-                self._must_write = False
-                self._flush()
-        if taken <= 0 and not self._ended:
-            self._fail(AmqpError("amqp:decode-error", "an unreadable frame"), events)
-
-    def _collect(self, events: list[Event]) -> None:
-        """Read Proton's events. A loop as bare as it can be: every message passes here."""
-        collector, sent, received, links = (
-            self._collector,
-            self._sent,
-            self._received,
-            self._links,
-        )
-        while event := _peek_event(collector):
-            kind = _event_type(event)
-            if kind == _PN_DELIVERY:
-                pn = _event_delivery(event)
-                if (delivery := sent.get(pn) or received.get(pn)) is not None:
-                    self._dispose(delivery, pn, events)
-                elif (link := links.get(_delivery_link(pn))) is not None:
-                    self._transfer(link, pn, events)
-            elif (react := REACTIONS.get(kind)) is not None:
-                react(self, event, events)
-            if self._ended:
-                return  # what is left in the collector dies with it
-            _pop_event(collector)
-
-    # -- messages -----------------------------------------------------------------------------
-
-    def _transfer(self, link: Link, pn: Any, events: list[Event]) -> None:
-        """A frame of a delivery that was not reported yet."""
-        if not _delivery_readable(pn):
-            # A late word on a delivery that is settled already; unless the peer sends on a link
-            # of ours, for between two sends we leave no delivery current.
-            if link.is_sender and lib.pn_link_current(link._pn) != ffi.NULL:
-                said = f"a transfer on link {link.name!r}, on which the peer receives"
-                self._fail(AmqpError("amqp:not-allowed", said), events)
-            return
-        size = _delivery_pending(pn)
-        if size > self._plain_size_max or link._arriving or link._closing or _delivery_partial(pn):
-            self._transfer_part(link, pn, size, events)
-        elif _link_recv(link._pn, self._scratch, size) == size:
-            self._deliver(link, pn, _unpack(self._scratch, size), self._format, events)
-        elif size == 0:
-            self._deliver(link, pn, b"", self._format, events)
-        else:  # aborted with its first frame
-            _delivery_settle(pn)
-
-    def _deliver(
-        self, link: Link, pn: Any, data: bytes, message_format: int, events: list[Event]
-    ) -> None:
-        _link_advance(link._pn)
-        size = len(data)
-        delivery = Delivery(link, pn, None, size)
-        if _delivery_settled(pn):
-            delivery._pn = None
-            delivery.settled = True
-            _delivery_settle(pn)
-        else:
-            self._received[pn] = delivery
-            self._held_bytes += size
-            if len(self._received) > self._unsettled_max:
-                said = f"more than {self._unsettled_max} deliveries are not settled yet"
-                self._fail(AmqpError("amqp:resource-limit-exceeded", said), events)
+    def _frames(self, data: bytes, events: list[Event]) -> None:
+        """Read all whole frames. A loop as bare as it can be: every message passes here."""
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
                 return
-        events.append(Transferred(link, delivery, data, message_format, delivery.settled))
+            data = bytes(self._held)
+            self._held.clear()
+        sessions, limit = self._by_channel, self._wire.limits.frame_size_max
+        at, end = 0, len(data)
+        while end - at >= 11:
+            size, shape, channel, constructor, code = _head(data, at)
+            after = at + size
+            # A plain frame (offset 2, type 0, small descriptor) of a session that goes on.
+            if (
+                shape == 0x0200
+                and constructor == 0x0053
+                and 12 <= size <= limit
+                and channel in sessions
+            ):
+                if after > end:
+                    break
+                if code == TRANSFER:
+                    session = sessions[channel]
+                    if session.alive:
+                        _transfer(session, data, at + 11, after, events)
+                    at = after
+                    continue
+                if code == DISPOSITION:
+                    session = sessions[channel]
+                    if session.alive:
+                        self._disposed(_disposition(session, data, at + 11, after, events))
+                    at = after
+                    continue
+            if not 8 <= size <= limit:
+                raise self._bad_size(size)
+            if after > end:
+                break
+            self._frame(data, at, size, events)
+            if self._ended:
+                return
+            at = after
+        if at < end:
+            self._hold(data, at, end, events)
 
-    def _transfer_part(self, link: Link, pn: Any, size: int, events: list[Event]) -> None:
-        """Some of a message of several frames.
+    def _hold(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
+        size = 8
+        while end - at >= 4:
+            size = int.from_bytes(data[at : at + 4], "big")
+            if not 8 <= size <= self._wire.limits.frame_size_max:
+                raise self._bad_size(size)
+            if at + size > end:
+                break
+            self._frame(data, at, size, events)  # a heartbeat at the very end
+            at, size = at + size, 8
+        self._held += data[at:]
+        self._needed = size
 
-        Its bytes are taken out of Proton as they come: Proton keeps every buffer for the life of
-        the connection, at the largest size it ever had.
-        """
-        if link._closing or lib.pn_delivery_aborted(pn):
-            self._drop_parts(link)
-            _delivery_settle(pn)
+    def _bad_size(self, size: int) -> FrameError:
+        said = f"a frame of {size} bytes; 8 to {self._wire.limits.frame_size_max} are allowed"
+        return FrameError("amqp:connection:framing-error", said)
+
+    def _disposed(self, in_vain: int) -> None:
+        """One disposition of 30 bytes can name all deliveries there are, over and over; an honest
+        peer comes back to a delivery no more often than it decides on one."""
+        if in_vain:
+            self._empty_dispositions = max(0, self._empty_dispositions + in_vain)
+            if self._empty_dispositions > _EMPTY_DISPOSITIONS_MAX:
+                said = f"more than {_EMPTY_DISPOSITIONS_MAX} dispositions that say nothing new"
+                raise FrameError("amqp:not-allowed", said)
+
+    def _frame(self, data: bytes, at: int, size: int, events: list[Event]) -> None:
+        """Any frame but a plain transfer or disposition."""
+        offset, kind = data[at + 4] * 4, data[at + 5]
+        if kind != 0 or not 8 <= offset <= size:
+            raise FrameError(
+                "amqp:connection:framing-error",
+                f"a frame of type {kind} with its body at {offset} of {size} bytes; "
+                "type 0 and a body inside the frame are expected",
+            )
+        if offset == size:
+            return  # a heartbeat
+        start, end = at + offset, at + size
+        if self._locally_closed:
+            # Only the peer's close is of interest.
+            self._ended = data[start : start + 3] == b"\x00\x53\x18"
             return
-        if not link._arriving:
-            link._arriving = True
-            link._format = self._format
-        buffer = self._scratch if size <= SCRATCH_SIZE else ffi.new("char[]", size)
-        taken = _link_recv(link._pn, buffer, size)
-        limit = link._size_max or self._limits.message_size_max
-        if taken > 0 and not link._oversize:
-            link._part_size += taken
-            self._part_bytes += taken
-            link._parts.append(_unpack(buffer, taken))
-            if link._part_size > limit:
-                self._drop_parts(link)
-                link._arriving = link._oversize = True
-        window = max(self._limits.incoming_window, 2 * link._size_max)
-        if self._part_bytes > window:
-            said = f"messages of more than {window} bytes are incomplete"
-            self._fail(AmqpError("amqp:resource-limit-exceeded", said), events)
-        elif not _delivery_partial(pn):
-            data, message_format, oversize = b"".join(link._parts), link._format, link._oversize
-            self._drop_parts(link)
-            if oversize:
-                said = f"the message is larger than {limit} bytes"
-                write_outcome(pn, rejected(AmqpError("amqp:link:message-size-exceeded", said)))
-                _delivery_settle(pn)
-            else:
-                self._deliver(link, pn, data, message_format, events)
-
-    def _dispose(self, delivery: Delivery, pn: Any, events: list[Event]) -> None:
-        """The peer's word on a delivery: the first outcome counts, then the settlement."""
-        state = _remote_state(pn)
-        if _delivery_settled(pn):
-            outcome = ACCEPTED if state == 0x24 else read_outcome(pn)
-            if delivery.link.is_sender or delivery._answered:
-                events.append(Disposed(delivery, outcome, True))
-            delivery.settle()
-        elif state < 0x24 or delivery._told or not delivery._answered:
-            # Nothing new. One disposition of 30 bytes can name all deliveries there are, over and
-            # over; an honest peer comes back to a delivery no more often than it decides on one.
-            self._idle_words += 1
-            if self._idle_words > _IDLE_WORDS_MAX:
-                said = f"more than {_IDLE_WORDS_MAX} dispositions that say nothing new"
-                self._fail(AmqpError("amqp:not-allowed", said), events)
+        code, fields = decode_performative(data[start:end])
+        if self._opened[1] == (code == OPEN):
+            said = "a second open" if code == OPEN else f"performative 0x{code:x} before open"
+            raise FrameError("amqp:illegal-state", said)
+        channel = int.from_bytes(data[at + 6 : at + 8], "big")
+        if code == OPEN:
+            self._on_open(fields, events)
+        elif code == CLOSE:
+            self._say_close(None)
+            self._over(read_error(fields[0] if fields else None), events)
+        elif code == BEGIN:
+            self._on_begin(channel, fields, events)
         else:
-            delivery._told = True
-            if self._idle_words:
-                self._idle_words -= 1
-            outcome = ACCEPTED if state == 0x24 else read_outcome(pn)
-            events.append(Disposed(delivery, outcome, False))
+            session = self._by_channel.get(channel)
+            if code not in _ON_SESSION and code not in (TRANSFER, DISPOSITION, END):
+                raise FrameError("amqp:not-implemented", f"unknown performative 0x{code:x}")
+            if session is None:
+                said = f"a frame on channel {channel}, which has no session"
+                raise FrameError("amqp:not-allowed", said)
+            if code == END:
+                self._on_end(channel, session, fields, events)
+            elif session.alive:
+                if code in _ON_SESSION:
+                    _ON_SESSION[code](session, fields, events)
+                else:  # with a descriptor of eight bytes, or an extended header
+                    self._unusual(session, code, data[start:end], events)
 
-    # -- the client role ----------------------------------------------------------------------
+    def _unusual(self, session: Session, code: int, body: bytes, events: list[Event]) -> None:
+        at = 10 if body[1] == 0x80 else 3
+        if code == TRANSFER:
+            _transfer(session, body, at, len(body), events)
+        else:
+            self._disposed(_disposition(session, body, at, len(body), events))
+
+    def _on_open(self, fields: list[Any], events: list[Event]) -> None:
+        container_id = field(fields, 0, str, "open", "container-id")
+        fields = fields + [None] * (10 - len(fields))
+        hostname = fields[1] if isinstance(fields[1], str) else None
+        size, channels, idle = (
+            int(value) if isinstance(value, int) and not isinstance(value, bool) else default
+            for value, default in zip(fields[2:5], (0xFFFFFFFF, 65535, 0), strict=True)
+        )
+        self._wire.frame_size_max = max(512, min(size, _FRAME_SIZE_MAX))
+        self._remote_channel_max = channels
+        self._remote_idle_seconds = idle / 1000
+        self._opened[1] = True
+        self.open()
+        events.append(Opened(container_id, hostname, string_map(fields[9])))
+
+    def _on_begin(self, channel: int, fields: list[Any], events: list[Event]) -> None:
+        ours = field(fields, 0, UShort, "begin", "remote-channel", optional=True)
+        next_id, window, _ = (
+            field(fields, index, UInt, "begin", name)
+            for index, name in enumerate(("next-outgoing-id", "incoming-window", "window"), 1)
+        )
+        if channel in self._by_channel:
+            raise FrameError("amqp:not-allowed", f"begin on channel {channel}, which is in use")
+        if self._wire.is_server:
+            if channel > (limit := self._wire.limits.channel_max):
+                said = f"begin on channel {channel}; channel_max is {limit}"
+                raise FrameError("amqp:connection:framing-error", said)
+            session = None
+            if ours is None:
+                self._sessions[channel] = session = Session(self._wire, channel, channel)
+        else:
+            session = self._sessions.get(ours) if ours is not None else None
+        if session is None or session in self._by_channel.values():
+            raise FrameError(
+                "amqp:not-allowed",
+                f"begin on channel {channel} answers channel {ours}, which was not asked for",
+            )
+        self._by_channel[channel] = session
+        session._next_incoming_id = int(next_id)
+        session._remote_window = int(window)
+        session._unblock()
+        if session.alive:
+            events.append(SessionBegun(session))
+
+    def _on_end(
+        self, channel: int, session: Session, fields: list[Any], events: list[Event]
+    ) -> None:
+        del self._by_channel[channel], self._sessions[session.channel]
+        if session.alive:
+            error = read_error(fields[0] if fields else None)
+            events += [
+                Detached(link, True, error) for link in session._links.values() if link.alive
+            ]
+            session.end()
+            events.append(SessionEnded(session, error))
+
+    # -- bytes out ----------------------------------------------------------------------------
+
+    def data_to_send(self) -> bytes:
+        """All bytes that are ready for the peer; they are the caller's now."""
+        wire = self._wire
+        wire.end_run()
+        out = wire.out
+        if self._greeting or self._muted:
+            greeting, self._greeting = self._greeting, b""
+            if self._muted:
+                return greeting
+            out.insert(0, greeting)
+        if not out:
+            return b""
+        self._spoke = True
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    @property
+    def has_output(self) -> bool:
+        self._wire.end_run()
+        return bool(self._greeting) or (bool(self._wire.out) and not self._muted)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for `data_to_send`, or for the peer's session window or credit.
+
+        Nothing in here bounds it: stop sending while it is too much.
+        """
+        self._wire.end_run()
+        waiting = sum(session.outgoing_bytes for session in self._sessions.values())
+        return waiting + sum(map(len, self._wire.out))
+
+    @property
+    def incoming_bytes(self) -> int:
+        """Bytes of messages received and not yet settled by us, and of those still arriving.
+
+        Stop reading from the socket while it is too much.
+        """
+        return self._wire.held_bytes + self._wire.part_bytes
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, *, now: float) -> float | None:
+        """Let time pass (monotonic seconds): heartbeats, idle time-out. Returns when to come again.
+
+        May make output, may end the connection: then `closed`, and `error` says why.
+        """
+        if self._ended or self._muted or self._locally_closed:
+            return None
+        deadlines = []
+        if idle_ms := self._wire.limits.idle_timeout_ms:
+            if self._heard:
+                self._idle_at = now + idle_ms / 1000
+                self._heard = False
+            elif now >= self._idle_at:
+                said = f"nothing was heard for {idle_ms / 1000:g} s"
+                self._fail(AmqpError("amqp:resource-limit-exceeded", said), [])
+                return None
+            deadlines.append(self._idle_at)
+        if self._remote_idle_seconds > 0:
+            if self._spoke:
+                self._speak_at = now + self._remote_idle_seconds / 2
+                self._spoke = False
+            elif now >= self._speak_at:
+                if not self._wire.out:
+                    self._wire.out.append(HEARTBEAT)
+                self._speak_at = now + self._remote_idle_seconds / 2
+            deadlines.append(self._speak_at)
+        # A peer may ask for a heartbeat every millisecond; it will not get that.
+        return max(min(deadlines), now + _TICK_SECONDS_MIN) if deadlines else None
+
+    # -- endings ------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more will be read or sent: the socket may be closed."""
+        return self._ended and not self._greeting and not self._wire.out
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Say goodbye. All handles are dead at once; `closed` when the peer has answered.
+
+        A peer may never answer: how long to wait is the caller's business.
+        """
+        if self._ended or self._locally_closed:
+            return
+        if error is not None:
+            self.error = error
+        has_spoken = self._opened[0] and not self._muted
+        self._say_close(error)
+        self._locally_closed = True
+        self._ended = not has_spoken  # the peer has not met us: there is nothing to wait for
+        self._forget_all()
+
+    def free(self) -> None:
+        """Forget everything, also what was to be sent. Every handle is dead afterwards."""
+        self._ended = True
+        self._forget_all()
+        self._wire.out.clear()
+        self._greeting = b""
+        self._held.clear()
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        """The peer broke a rule: tell it, and never listen to it again."""
+        if not self._locally_closed:
+            self._say_close(error)
+        self._over(error, events)
+
+    def _over(self, error: AmqpError | None, events: list[Event]) -> None:
+        self._ended = True
+        if error is not None:
+            self.error = error
+        self._forget_all()
+        events.append(Closed(error))
+
+    def _say_close(self, error: AmqpError | None) -> None:
+        wire = self._wire
+        if self._muted:
+            wire.out.clear()
+            return
+        self.open()
+        wire.end_run()
+        wire.out.append(encode_frame(CLOSE, [encode_error(error)] if error else []))
+
+    def _forget_all(self) -> None:
+        for session in self._sessions.values():
+            if session.alive:
+                session._forget_all()
+        self._sessions.clear()
+        self._by_channel.clear()
+        self._held.clear()
+        self._wire.forget()
+
+    # -- what a client begins -----------------------------------------------------------------
 
     def open(self) -> None:
         """Client: send open. (A server answers the peer's.) May be called before SASL is over."""
-        if not (self._local_open or self._ended or self._freed or self._locally_closed):
-            self._local_open = True
-            lib.pn_connection_open(self._connection)
+        if self._opened[0] or self._ended or self._locally_closed:
+            return
+        self._opened[0] = True
+        limits = self._wire.limits
+        fields: list[Any] = [
+            self._container_id,
+            self._hostname,
+            UInt(limits.frame_size_max),
+            UShort(limits.channel_max),
+            UInt(limits.idle_timeout_ms // 2) if limits.idle_timeout_ms else None,
+        ]
+        if self._properties:
+            fields += [None, None, None, None, symbol_map(self._properties)]
+        self._wire.out.append(encode_frame(OPEN, fields))
 
     def session(self) -> Session:
         """Client: begin a session. It may be used at once, before the peer has answered."""
         self._check_usable()
-        pn = lib.pn_session(self._connection)
-        lib.pn_session_open(pn)
-        self._sessions[pn] = session = Session(self, pn)
+        channel = 0
+        while channel in self._sessions:
+            channel += 1
+        if channel > self._remote_channel_max:
+            said = f"all {self._remote_channel_max + 1} sessions that the peer allows are in use"
+            raise FrameError("amqp:resource-limit-exceeded", said)
+        self._sessions[channel] = session = Session(self._wire, channel, None)
         return session
 
     def attach_sender(self, session: Session, name: str, target: str, **settings: Any) -> Link:
@@ -407,23 +578,33 @@ class Engine(Core):
         credit: int = 0,
     ) -> Link:
         self._check_usable()
-        if session._pn is None or session._closing or session.engine is not self:
+        if not session.alive:
             raise LinkClosed(f"link {name!r} cannot be attached: its session is over")
-        make = lib.pn_sender if is_sender else lib.pn_receiver
-        pn = make(session._pn, name.encode())
-        lib.pn_terminus_set_address(lib.pn_link_source(pn), source.encode())
-        lib.pn_terminus_set_address(lib.pn_link_target(pn), target.encode())
-        if filter is not None:
-            write(lib.pn_terminus_filter(lib.pn_link_source(pn)), symbol_map(filter))
-        lib.pn_link_set_snd_settle_mode(pn, snd_settle_mode)
-        lib.pn_link_set_rcv_settle_mode(pn, rcv_settle_mode)
-        self._links[pn] = link = Link(session, pn, name, is_sender=is_sender)
-        link._open(properties, max_message_size)
+        handle = 0
+        while handle in session._links:
+            handle += 1
+        link = Link(session, handle, name, is_sender=is_sender)
+        from_where = Described(ULong(SOURCE), [source])
+        link._attach(
+            terminus(SOURCE, from_where, filter=filter),
+            Described(ULong(TARGET), [target]),
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            properties=properties,
+            max_message_size=max_message_size,
+        )
         link.grant(credit)
         return link
 
     def _check_usable(self) -> None:
-        if self._freed or self._ended or self._locally_closed:
+        if self._ended or self._locally_closed:
             raise LinkClosed("the connection is over")
-        if self._server:
+        if self._wire.is_server:
             raise ValueError("sessions and links are the client's to begin; this is a server")
+
+
+_ON_SESSION: Final = {
+    ATTACH: peer.attach,
+    FLOW: peer.flow,
+    DETACH: peer.detach,
+}

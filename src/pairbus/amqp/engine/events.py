@@ -1,19 +1,15 @@
 """What an `Engine` reports: one small object per thing that the peer did.
 
-The reader dispatches on `type(event)`. Events hold handles (`Link`, `Delivery`, `Session`), never
-C pointers, so an event may be read long after its link is gone.
+The reader dispatches on `type(event)`. Events hold handles (`Link`, `Delivery`, `Session`), so an
+event may be read long after its link is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pairbus.amqp.engine.handles import Delivery, Link, Session
 from pairbus.amqp.outcomes import AmqpError, Outcome
-
-if TYPE_CHECKING:
-    from pairbus.amqp.engine.delivery import Delivery
-    from pairbus.amqp.engine.link import Link, Session
 
 
 class _Event:

@@ -1,0 +1,106 @@
+"""What an attach says: reading the peer's, and the source and target of ours. Knows no state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field as with_default
+from typing import Any, Final
+
+from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong
+from pairbus.amqp.frames import FrameError, string_map, symbol_map
+
+SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
+_FILTER: Final = 7
+_DEFAULTS: Final = (None, UInt(0), None, UInt(0), False)
+"""Spelled out: the Python SDK takes an empty source or target for none at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteAttach:
+    """What the peer's attach said."""
+
+    source_address: str | None = None
+    target_address: str | None = None
+    source: Described | None = None
+    target: Described | None = None
+    target_is_coordinator: bool = False
+    source_filter: Mapping[str, object] = with_default(default_factory=dict)
+    """Without the descriptors of its values."""
+
+    properties: Mapping[str, object] = with_default(default_factory=dict)
+    snd_settle_mode: int = 2
+    """0 unsettled, 1 settled, 2 mixed."""
+
+    rcv_settle_mode: int = 0
+    """0 first, 1 second."""
+
+    max_message_size: int = 0
+    """0: none given."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Neither source nor target: the error follows in a detach."""
+        return self.source is None and self.target is None
+
+
+def terminus(
+    kind: int, like: Described | None, *, filter: Mapping[str, object] | None = None
+) -> Described:
+    """A source or target like the peer's, with this filter."""
+    fields = list(like.value) if like is not None and like.value else list(_DEFAULTS)
+    if filter is not None:
+        fields += [None] * (_FILTER + 1 - len(fields))
+        fields[_FILTER] = symbol_map(filter)
+    return Described(ULong(kind), fields)
+
+
+def field(
+    fields: list[Any], index: int, kind: type, frame: str, name: str, *, optional: bool = False
+) -> Any:
+    value = fields[index] if index < len(fields) else None
+    if value is None and optional:
+        return None
+    if not isinstance(value, kind) or isinstance(value, Symbol):
+        raise FrameError(
+            "amqp:invalid-field", f"{name} of {frame} is {value!r:.60}, not of type {kind.__name__}"
+        )
+    return value
+
+
+def read_attach(fields: list[Any]) -> RemoteAttach:
+    fields = fields + [None] * (14 - len(fields))
+    source, target = (_read_terminus(value) for value in fields[5:7])
+    source_fields: list[Any] = source.value if source else []
+    target_fields: list[Any] = target.value if target else []
+    is_coordinator = target is not None and target.descriptor == COORDINATOR
+    filters = string_map(source_fields[7] if len(source_fields) > 7 else None)
+    return RemoteAttach(
+        source=source,
+        target=target,
+        source_address=_address(source_fields),
+        target_address=None if is_coordinator else _address(target_fields),
+        target_is_coordinator=is_coordinator,
+        source_filter={
+            key: item.value if isinstance(item, Described) else item
+            for key, item in filters.items()
+        },
+        properties=string_map(fields[13]),
+        snd_settle_mode=_number(fields[3], 2),
+        rcv_settle_mode=_number(fields[4], 0),
+        max_message_size=_number(fields[10], 0),
+    )
+
+
+def _read_terminus(value: object) -> Described | None:
+    if value is None or (isinstance(value, Described) and isinstance(value.value, list)):
+        return value
+    raise FrameError("amqp:invalid-field", f"a source or target that is {value!r:.60}")
+
+
+def _address(fields: list[Any]) -> str | None:
+    return str(fields[0]) if fields and isinstance(fields[0], str) else None
+
+
+def _number(value: object, default: int) -> int:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else default

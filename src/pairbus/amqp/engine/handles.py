@@ -1,0 +1,599 @@
+"""Handles for what lives on a connection: `Session`, `Link` and `Delivery`, and what WE do to them.
+
+What the peer does to them is in `peer`. A handle can be kept for ever. Once its delivery is
+settled, its link detached, its session ended or its connection over, questions answer "nothing",
+endings do nothing, and `send` raises `LinkClosed`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pairbus.amqp.codec.types import Described, UByte, UInt, ULong, UShort
+from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, terminus
+from pairbus.amqp.engine.wire import Wire
+from pairbus.amqp.frames import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    END,
+    SERIAL,
+    encode_error,
+    encode_frame,
+    symbol_map,
+)
+from pairbus.amqp.outcomes import (
+    ACCEPTED,
+    NO_OUTCOME,
+    AmqpError,
+    Outcome,
+    OutcomeKind,
+    rejected,
+)
+from pairbus.amqp.performatives import (
+    ACCEPTED_BY_RECEIVER,
+    SETTLED_BY_SENDER,
+    WINDOW,
+    flow,
+    statement,
+    transfer_frames,
+    transfer_head,
+)
+
+_TAG_SIZE_MAX: Final = 32
+_FRAMING_SIZE: Final = 65536
+"""What a batch may have on top of the messages in it."""
+
+
+class LinkClosed(Exception):
+    """Nothing can be sent here any more: the link, its session or its connection is over."""
+
+
+class Delivery:
+    """One message on its way: received by us, or sent by us and not yet settled."""
+
+    __slots__ = (
+        "_is_updated",
+        "_number",
+        "_reported",
+        "_shared",
+        "context",
+        "link",
+        "settled",
+        "size",
+        "tag",
+    )
+
+    def __init__(self, link: Link, number: int, tag: bytes, size: int) -> None:
+        self.link = link
+        self.tag = tag
+        self.size = size
+        self.context: Any = None
+        self.settled = False
+        """By us, or by the end of its link."""
+
+        self._number = number
+        self._shared: SharedAnswer | None = None
+        self._reported: OutcomeKind | None = None  # what the peer said of a delivery that we sent
+        self._is_updated = False  # received by us: we told an outcome and await the answer
+
+    def accept(self) -> None:
+        """Tell the peer that it is ours now, and forget the delivery."""
+        link = self.link
+        if self._shared is not None or link.is_sender:
+            self.settle(ACCEPTED)
+        elif not self.settled:
+            self.settled = True
+            session = link.session
+            wire = session._wire
+            del session._received[self._number]
+            wire.received_count -= 1
+            wire.held_bytes -= self.size
+            wire.dispose(session.channel, ACCEPTED_BY_RECEIVER, self._number)
+
+    def reject(self, error: AmqpError) -> None:
+        self.settle(rejected(error))
+
+    def settle(self, outcome: Outcome | None = None) -> None:
+        """Forget the delivery, telling the peer this outcome if there is one."""
+        if self.settled:
+            return
+        link = self.link
+        if self._shared is not None:
+            self._forget()
+            self._shared.settled(self, outcome)
+        elif self._forget():
+            said = statement(
+                outcome or NO_OUTCOME,
+                is_receiver=not link.is_sender,
+                settled=True,
+                tracked=link._wire.is_server,
+            )
+            link._wire.dispose(link.session.channel, said, self._number)
+
+    def echo(self) -> None:
+        """Sent by us: settle with the outcome type that the peer asked for, and no error."""
+        if not self.settled and self._forget():
+            link = self.link
+            kind = self._reported or OutcomeKind.NONE
+            said = SETTLED_BY_SENDER.get(kind, SETTLED_BY_SENDER[OutcomeKind.NONE])
+            link._wire.dispose(link.session.channel, said, self._number)
+
+    def update(self, outcome: Outcome) -> None:
+        """Received by us: tell an outcome without settling. `Disposed` brings the peer's answer."""
+        if not self.settled and not self.link.is_sender:
+            self._is_updated = True
+            wire = self.link._wire
+            said = statement(outcome, is_receiver=True, settled=False, tracked=wire.is_server)
+            wire.dispose(self.link.session.channel, said, self._number)
+
+    def _forget(self) -> bool:
+        """Settled, as far as we are concerned. False if the peer has never heard of it."""
+        self.settled = True
+        link = self.link
+        session, wire = link.session, link._wire
+        if not link.is_sender:
+            if self._shared is None:
+                del session._received[self._number]
+            wire.received_count -= 1
+            wire.held_bytes -= self.size
+        elif self._number >= 0:
+            del session._sent[self._number]
+            wire.sent_count -= 1
+        else:
+            return False  # it waits for credit, and will be sent settled
+        return True
+
+
+class SharedAnswer:
+    """Deliveries with one delivery-id, as the official Python SDK numbers them when threads or
+    tasks share a connection.
+
+    One answer counts for all of them. So nothing is said until each is durable or refused, and a
+    refusal is what is said then: in doubt a message is sent twice, and none is lost.
+    """
+
+    __slots__ = ("_channel", "_number", "_outcome", "_received", "_wire", "waiting")
+
+    def __init__(self, session: Session, first: Delivery) -> None:
+        self.waiting = [first]
+        self._outcome: Outcome | None = None
+        self._number = first._number
+        self._channel = session.channel
+        self._received = session._received
+        self._wire = session._wire
+        self._received[self._number] = self
+        first._shared = self
+
+    def join(self, delivery: Delivery) -> None:
+        self.waiting.append(delivery)
+        delivery._shared = self
+
+    def settled(self, delivery: Delivery, outcome: Outcome | None) -> None:
+        if outcome is not None and (self._outcome is None or self._outcome is ACCEPTED):
+            self._outcome = outcome
+        self.left(delivery)
+
+    def left(self, delivery: Delivery) -> None:
+        """Nothing more will be said of this one."""
+        self.waiting.remove(delivery)
+        if self.waiting:
+            return
+        del self._received[self._number]
+        if self._outcome is not None:
+            said = statement(
+                self._outcome, is_receiver=True, settled=True, tracked=self._wire.is_server
+            )
+            self._wire.dispose(self._channel, said, self._number)
+
+
+class Session:
+    __slots__ = (
+        "_blocked",
+        "_blocked_bytes",
+        "_by_remote_handle",
+        "_links",
+        "_names",
+        "_next_delivery_id",
+        "_next_incoming_id",
+        "_next_outgoing_id",
+        "_received",
+        "_remote_window",
+        "_sent",
+        "_waiting_bytes",
+        "_wire",
+        "alive",
+        "channel",
+    )
+
+    def __init__(self, wire: Wire, channel: int, remote_channel: int | None) -> None:
+        """`remote_channel`: what it answers, if the peer began it."""
+        self._wire = wire
+        self.channel = channel
+        """Ours."""
+        self.alive = True
+        self._links: dict[int, Link] = {}  # by our handle, until the peer has detached its end
+        self._by_remote_handle: dict[int, Link] = {}
+        self._names: dict[tuple[str, bool], Link] = {}
+        self._next_incoming_id = 0  # of the peer's transfers; then of ours
+        self._next_outgoing_id = 0
+        self._remote_window = 0
+        self._blocked: deque[tuple[Link, bytes]] = deque()  # transfers without a window
+        self._blocked_bytes = 0
+        self._waiting_bytes = 0  # of messages that wait for credit
+        self._next_delivery_id = 0
+        self._sent: dict[int, Delivery] = {}
+        self._received: dict[int, Delivery | SharedAnswer] = {}
+        ours = None if remote_channel is None else UShort(remote_channel)
+        self._write(BEGIN, [ours, UInt(0), UInt(WINDOW), UInt(WINDOW), UInt(WINDOW)])
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes of messages that wait for the peer's session window or credit."""
+        return self._blocked_bytes + self._waiting_bytes
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End it and its links. The answer of the peer is awaited, but nothing is reported."""
+        if self.alive:
+            self._wire.end_run()
+            self._forget_all()
+            self._write(END, [encode_error(error)] if error else [])
+
+    def _write(self, code: int, fields: list[Any]) -> None:
+        self._wire.out.append(encode_frame(code, fields, channel=self.channel))
+
+    def _flow(self, link: Link | None = None) -> None:
+        self._wire.out.append(
+            flow(
+                self.channel,
+                next_incoming_id=self._next_incoming_id,
+                next_outgoing_id=self._next_outgoing_id,
+                handle=None if link is None else link.handle,
+                delivery_count=0 if link is None else link._delivery_count,
+                credit=0 if link is None else max(0, link._credit),
+                drain=link is not None and link._drain,
+            )
+        )
+
+    def _unblock(self) -> None:
+        """Let transfers go, as many as the peer's window has room for."""
+        blocked, out = self._blocked, self._wire.out
+        while blocked and self._remote_window > 0:
+            _, frame = blocked.popleft()
+            out.append(frame)
+            self._blocked_bytes -= len(frame)
+            self._remote_window -= 1
+            self._next_outgoing_id = self._next_outgoing_id + 1 & SERIAL
+
+    def _drop_link(self, link: Link) -> None:
+        """The peer has detached its end, or will never do so."""
+        if self._links.pop(link.handle, None) is not None:
+            del self._names[link.name, link.is_sender]
+            self._wire.link_count -= 1
+
+    def _forget_all(self) -> None:
+        """Nothing more will happen here."""
+        self.alive = False
+        for link in list(self._links.values()):
+            link._forget()
+            self._drop_link(link)
+        self._by_remote_handle.clear()
+        self._blocked.clear()
+        self._blocked_bytes = 0
+
+
+MessageSink = Callable[["Link", int, bytes, bytes], None]
+"""The link, the delivery-id, the tag and the bytes of a message that has come."""
+
+
+class Link:
+    __slots__ = (
+        "_credit",
+        "_delivery_count",
+        "_drain",
+        "_heads",
+        "_is_oversize",
+        "_is_settled",
+        "_message_format",
+        "_opened",
+        "_partial",
+        "_parts",
+        "_sink",
+        "_size_max",
+        "_waiting",
+        "_wire",
+        "alive",
+        "context",
+        "handle",
+        "is_sender",
+        "name",
+        "remote",
+        "session",
+    )
+
+    def __init__(self, session: Session, handle: int, name: str, *, is_sender: bool) -> None:
+        self.session = session
+        self.handle = handle
+        """Ours."""
+        self.name = name
+        self.is_sender = is_sender
+        """Whether WE send on it."""
+        self.alive = True
+        self.remote = RemoteAttach()
+        self.context: Any = None
+        self._wire = session._wire
+        self._opened = False  # our attach was sent
+        self._credit = 0
+        self._delivery_count = 0
+        self._drain = False  # the receiver, they or we, wants the credit used up or given back
+        # Sender: messages without credit, and the constant parts of a transfer by the tag's size.
+        self._waiting: deque[tuple[Delivery, bytes, int]] = deque()
+        self._heads: dict[int, tuple[bytes, bytes]] = {}
+        # Receiver: a message whose last frame has not come.
+        self._partial: Delivery | None = None
+        self._parts = bytearray()
+        self._message_format = 0
+        self._is_oversize = False
+        self._is_settled = False
+        self._size_max = session._wire.limits.message_size_max
+        self._sink: MessageSink | None = None
+        session._links[handle] = self
+        session._names[name, is_sender] = self
+        session._wire.link_count += 1
+
+    def __repr__(self) -> str:
+        role = "sender" if self.is_sender else "receiver"
+        return f"<Link {self.name!r} {role}{'' if self.alive else ' closed'}>"
+
+    @property
+    def is_arriving(self) -> bool:
+        """Some of a message has come, and not its last frame."""
+        return self._partial is not None
+
+    # -- its life -----------------------------------------------------------------------------
+
+    def accept(
+        self,
+        *,
+        filter: Mapping[str, object] | None = None,
+        properties: Mapping[str, object] | None = None,
+        max_message_size: int | None = None,
+        credit: int = 0,
+    ) -> None:
+        """Answer the peer's attach with its own termini and settle modes, and what is given."""
+        if not self.alive or self._opened:
+            return
+        remote = self.remote
+        self._attach(
+            terminus(SOURCE, remote.source, filter=filter),
+            terminus(TARGET, remote.target),
+            snd_settle_mode=remote.snd_settle_mode,
+            rcv_settle_mode=remote.rcv_settle_mode,
+            properties=properties,
+            max_message_size=max_message_size,
+        )
+        self.grant(credit)
+
+    def _attach(
+        self,
+        source: Described | None,
+        target: Described | None,
+        *,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: Mapping[str, object] | None = None,
+        max_message_size: int | None = None,
+    ) -> None:
+        self._opened = True
+        if max_message_size is not None:
+            self._size_max = max_message_size + _FRAMING_SIZE
+        fields: list[Any] = [
+            self.name,
+            UInt(self.handle),
+            not self.is_sender,
+            UByte(snd_settle_mode),
+            UByte(rcv_settle_mode),
+            source,
+            target,
+            None,
+            None,
+            UInt(0) if self.is_sender else None,
+            None if max_message_size is None else ULong(max_message_size),
+        ]
+        if properties:
+            fields += [None, None, symbol_map(properties)]
+        self.session._write(ATTACH, fields)
+        if self._waiting:
+            self._send_waiting()
+
+    def refuse(self, error: AmqpError) -> None:
+        """Answer the peer's attach with "no": null termini, then a detach with the error."""
+        self.close(error)
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Detach for good. Its deliveries are forgotten; the peer's answer is not reported."""
+        self._detach(error, closed=True)
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """Detach without closing: the peer may attach it again."""
+        self._detach(error, closed=False)
+
+    def _detach(self, error: AmqpError | None, *, closed: bool) -> None:
+        if not self.alive:
+            return
+        self._forget()
+        self._wire.end_run()
+        if not self._opened:
+            self._attach(None, None)  # only what is attached can be detached
+        fields = [UInt(self.handle), closed]
+        self.session._write(DETACH, [*fields, encode_error(error)] if error else fields)
+
+    def _forget(self) -> None:
+        """Its deliveries are no more. The session knows the link until the peer has detached it."""
+        self.alive = False
+        self._drop_parts()
+        session, wire = self.session, self._wire
+        for delivery, _, _ in self._waiting:
+            delivery.settled = True
+            session._waiting_bytes -= delivery.size
+        self._waiting.clear()
+        if self.is_sender:
+            if session._blocked:
+                session._blocked = deque(one for one in session._blocked if one[0] is not self)
+                session._blocked_bytes = sum(len(frame) for _, frame in session._blocked)
+            for number in [n for n, one in session._sent.items() if one.link is self]:
+                session._sent.pop(number).settled = True
+                wire.sent_count -= 1
+            return
+        for known in list(session._received.values()):
+            for one in [known] if isinstance(known, Delivery) else list(known.waiting):
+                if one.link is self:
+                    one._forget()
+                    if one._shared is not None:
+                        one._shared.left(one)
+
+    def _drop_parts(self) -> None:
+        self._wire.part_bytes -= len(self._parts)
+        self._parts = bytearray()
+        self._partial = None
+        self._is_oversize = self._is_settled = False
+
+    # -- credit -------------------------------------------------------------------------------
+
+    @property
+    def credit(self) -> int:
+        """Sender: how many messages may be sent now. Receiver: how many the peer may send.
+
+        A sender's is also held to the connection's limit of unsettled deliveries. No event tells
+        when that has room again: look here after settling.
+        """
+        if not self.alive:
+            return 0
+        credit = self._credit
+        if self.is_sender:
+            room = self._wire.unsettled_max - self._wire.sent_count
+            if credit > room:
+                credit = room
+        return credit if credit > 0 else 0
+
+    @property
+    def credit_for_settled(self) -> int:
+        """Sender: how many may be sent that are settled at once, and so count as no unsettled ones.
+
+        An answer must not wait for the settlements that it may be needed for.
+        """
+        return max(0, self._credit) if self.alive else 0
+
+    @property
+    def drain(self) -> bool:
+        """Sender: the peer wants the credit used up or given back (`drained`)."""
+        return self._drain and self.alive and self.is_sender
+
+    def grant(self, credit: int) -> None:
+        """Receiver: let the peer send that many more."""
+        if credit and self.alive and not self.is_sender:
+            self._credit += credit
+            self._drain = False
+            if self._opened:
+                self.session._flow(self)
+
+    def request_drain(self) -> None:
+        """Receiver: ask the peer to use up its credit or give it back; `Flowed` tells when."""
+        if self.alive and not self.is_sender:
+            self._drain = True
+            self.session._flow(self)
+
+    def drained(self) -> None:
+        """Sender: there is nothing to send for the rest of the credit."""
+        if self._drain and self.alive and self.is_sender:
+            self._delivery_count = self._delivery_count + max(0, self._credit) & SERIAL
+            self._credit = min(0, self._credit)
+            self.session._flow(self)
+            self._drain = False
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def send(
+        self,
+        tag: bytes,
+        data: bytes,
+        *,
+        settled: bool = False,
+        message_format: int = 0,
+        context: Any = None,
+    ) -> Delivery:
+        """Send one encoded message. Ask `credit` first: without it, the message waits in memory."""
+        if not self.alive or not self.is_sender:
+            raise LinkClosed(f"link {self.name!r} cannot send: it is closed, or receives")
+        if not 0 < len(tag) <= _TAG_SIZE_MAX:
+            raise ValueError(
+                f"a delivery tag has 1 to {_TAG_SIZE_MAX} bytes, not {len(tag)}: {tag!r}"
+            )
+        delivery = Delivery(self, -1, tag, len(data))
+        delivery.context = context
+        delivery.settled = settled
+        self._credit -= 1
+        if self._credit >= 0 and self._opened:
+            self._transfer(delivery, data, message_format)
+        else:
+            self._waiting.append((delivery, data, message_format))
+            self.session._waiting_bytes += len(data)
+        return delivery
+
+    def _send_waiting(self) -> None:
+        """Sender: messages that waited for credit, or for our own attach."""
+        while self._waiting and self._opened and self._credit + len(self._waiting) > 0:
+            delivery, data, message_format = self._waiting.popleft()
+            self.session._waiting_bytes -= len(data)
+            self._transfer(delivery, data, message_format)
+
+    def _transfer(self, delivery: Delivery, data: bytes, message_format: int) -> None:
+        session, wire, tag = self.session, self._wire, delivery.tag
+        number = session._next_delivery_id
+        session._next_delivery_id = number + 1 & SERIAL
+        self._delivery_count = self._delivery_count + 1 & SERIAL
+        if not delivery.settled:
+            delivery._number = number
+            session._sent[number] = delivery
+            wire.sent_count += 1
+        try:
+            start, middle = self._heads[len(tag)]
+        except KeyError:
+            head = transfer_head(session.channel, self.handle, len(tag))
+            start, middle = self._heads[len(tag)] = head
+        size = len(start) + len(middle) + len(tag) + len(data) + 9
+        if (
+            size <= wire.frame_size_max
+            and session._remote_window > 0
+            and not (message_format or delivery.settled or session._blocked)
+        ):
+            wire.out += (
+                b"%b%b%b%b%b\x43"
+                % (size.to_bytes(4, "big"), start, number.to_bytes(4, "big"), middle, tag),
+                data,
+            )
+            session._remote_window -= 1
+            session._next_outgoing_id = session._next_outgoing_id + 1 & SERIAL
+            return
+        for frame in transfer_frames(
+            channel=session.channel,
+            handle=self.handle,
+            number=number,
+            tag=tag,
+            message_format=message_format,
+            settled=delivery.settled,
+            data=data,
+            frame_size_max=wire.frame_size_max,
+        ):
+            session._blocked.append((self, frame))
+            session._blocked_bytes += len(frame)
+        session._unblock()
+
+    def receive_into(self, sink: MessageSink) -> None:
+        """Receiver: hand each message to `sink` in place of an event.
+
+        No `Delivery` is made: `Session.settle` names deliveries by their ids.
+        """
+        self._sink = sink

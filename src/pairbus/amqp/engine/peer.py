@@ -1,0 +1,328 @@
+"""What the peer does to sessions, links and deliveries: its frames change them and make events.
+
+One function for each performative that speaks of a session. What a peer gets wrong raises
+FrameError, which ends the connection. Delivery-ids are the exception: the official Python SDK
+repeats and skips them when threads or tasks share a connection, and Azure bears it, so we do too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pairbus.amqp.codec.types import UInt
+from pairbus.amqp.engine.attach import field, read_attach
+from pairbus.amqp.engine.events import Attached, Detached, Disposed, Event, Flowed, Transferred
+from pairbus.amqp.engine.handles import Delivery, Link, Session, SharedAnswer
+from pairbus.amqp.frames import SERIAL, FrameError, read_error
+from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
+from pairbus.amqp.performatives import read_disposition, read_transfer
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+def transfer(session: Session, data: bytes, at: int, end: int, events: list[Event]) -> None:
+    """The transfer whose list begins at `at`. Every message passes here."""
+    handle, number, tag, message_format, settled, more, aborted, payload = read_transfer(
+        data, at, end
+    )
+    session._next_incoming_id = session._next_incoming_id + 1 & SERIAL
+    link = session._by_remote_handle.get(handle)
+    if link is None:
+        raise FrameError("amqp:invalid-field", f"a transfer on handle {handle}, which has no link")
+    if link.is_sender:
+        said = f"a transfer on link {link.name!r}, on which the peer receives"
+        raise FrameError("amqp:not-allowed", said)
+    if not link.alive:
+        return
+    if more or aborted or link._partial is not None:
+        body = data[payload:end]
+        _part(link, number, tag, message_format, settled, more, aborted, body, events)
+        return
+    if number is None:
+        raise FrameError("amqp:invalid-field", "a delivery without an id")
+    wire, size = session._wire, end - payload
+    link._delivery_count = link._delivery_count + 1 & SERIAL
+    link._credit -= 1
+    if link._credit < 0 and not wire.is_server:
+        raise FrameError("amqp:link:transfer-limit-exceeded", "a transfer without credit")
+    if link._sink is not None:
+        link._sink(link, number, tag or b"", data[payload:end])
+        return
+    delivery = Delivery(link, number, tag or b"", size)
+    if settled:
+        delivery.settled = True
+    else:
+        received = session._received
+        if number in received:
+            _share(session, delivery)
+        else:
+            received[number] = delivery
+        wire.held_bytes += size
+        wire.received_count += 1
+        if wire.received_count > wire.unsettled_max:
+            raise _too_many_unsettled(wire.unsettled_max)
+    if size > link._size_max:
+        delivery.settle(_too_large(link))
+        return
+    events.append(Transferred(link, delivery, data[payload:end], message_format, settled))
+
+
+def _share(session: Session, delivery: Delivery) -> None:
+    """Another unsettled delivery has the same id."""
+    known = session._received[delivery._number]
+    shared = SharedAnswer(session, known) if isinstance(known, Delivery) else known
+    shared.join(delivery)
+
+
+def _too_many_unsettled(limit: int) -> FrameError:
+    said = f"more than {limit} deliveries are not settled yet"
+    return FrameError("amqp:resource-limit-exceeded", said)
+
+
+def _too_large(link: Link) -> Outcome:
+    said = f"the message is larger than {link._size_max} bytes"
+    return rejected(AmqpError("amqp:link:message-size-exceeded", said))
+
+
+def _part(
+    link: Link,
+    number: int | None,
+    tag: bytes | None,
+    message_format: int,
+    settled: bool,
+    more: bool,
+    aborted: bool,
+    body: bytes,
+    events: list[Event],
+) -> None:
+    """A frame of a message of several frames, or of one that is aborted.
+
+    The first one's id and format count: the others may bear another id, as the SDK's do.
+    """
+    wire = link._wire
+    partial = link._partial
+    if partial is None:
+        if number is None:
+            raise FrameError("amqp:invalid-field", "a delivery without an id")
+        link._credit -= 1
+        link._delivery_count = link._delivery_count + 1 & SERIAL
+        if link._credit < 0 and not wire.is_server:
+            raise FrameError("amqp:link:transfer-limit-exceeded", "a transfer without credit")
+        if aborted:
+            return
+        link._partial = partial = _begin(link, number, tag or b"")
+        link._message_format = message_format
+    elif tag is not None and tag != partial.tag:
+        said = f"link {link.name!r} has a frame of another message before the last one's end"
+        raise FrameError("amqp:invalid-field", said)
+    if settled and not aborted:
+        link._is_settled = True
+    if aborted:
+        link._drop_parts()
+        _withdraw(partial)
+        return
+    _append(link, body)
+    if more:
+        return
+    data, oversize, settled = bytes(link._parts), link._is_oversize, link._is_settled
+    link._drop_parts()
+    partial.size = len(data)
+    if link._sink is not None:
+        link._sink(link, partial._number, partial.tag, data)
+        return
+    if settled:
+        partial.size = 0
+        _withdraw(partial)
+        partial.size = len(data)
+    else:
+        wire.held_bytes += partial.size
+    if oversize:
+        partial.settle(_too_large(link))
+    else:
+        events.append(Transferred(link, partial, data, link._message_format, settled))
+
+
+def _begin(link: Link, number: int, tag: bytes) -> Delivery:
+    """It counts from its first frame on: what is said of its id would be said of it, too."""
+    partial = Delivery(link, number, tag, 0)
+    if link._sink is None:
+        session, wire = link.session, link._wire
+        if number in session._received:
+            _share(session, partial)
+        else:
+            session._received[number] = partial
+        wire.received_count += 1
+        if wire.received_count > wire.unsettled_max:
+            raise _too_many_unsettled(wire.unsettled_max)
+    return partial
+
+
+def _withdraw(delivery: Delivery) -> None:
+    """It needs no answer after all."""
+    if delivery.link._sink is None and not delivery.settled:
+        delivery._forget()
+        if delivery._shared is not None:
+            delivery._shared.left(delivery)
+
+
+def _append(link: Link, body: bytes) -> None:
+    wire = link._wire
+    if link._is_oversize:
+        return
+    if len(link._parts) + len(body) > link._size_max:
+        if link._sink is not None:
+            said = f"a message of more than {link._size_max} bytes"
+            raise FrameError("amqp:link:message-size-exceeded", said)
+        wire.part_bytes -= len(link._parts)
+        link._parts = bytearray()
+        link._is_oversize = True
+        return
+    link._parts += body
+    wire.part_bytes += len(body)
+    window = wire.limits.incoming_window
+    if link._size_max > wire.limits.message_size_max:
+        window = max(window, 2 * link._size_max)
+    if wire.part_bytes > window:
+        said = f"messages of more than {window} bytes are incomplete"
+        raise FrameError("amqp:resource-limit-exceeded", said)
+
+
+def disposition(session: Session, data: bytes, at: int, end: int, events: list[Event]) -> int:
+    """The disposition whose list begins at `at`. Answers how much of it was in vain.
+
+    That is what it named and what had been said already; a negative number says how much was news.
+    """
+    of_sent, first, last, settled, outcome = read_disposition(data, at, end)
+    known: dict[int, Any] = session._sent if of_sent else session._received
+    if first == last:
+        delivery = known.get(first)
+        if delivery is None:
+            return 0
+        return -1 if _disposed(delivery, outcome, settled, events) else 1
+    # A range may claim four thousand million deliveries: look through the shorter side.
+    count = (last - first & SERIAL) + 1
+    if count > len(known):
+        looked_at = len(known)
+        found = [one for number, one in known.items() if number - first & SERIAL < count]
+    else:
+        looked_at = count
+        found = [
+            known[number & SERIAL]
+            for number in range(first, first + count)
+            if number & SERIAL in known
+        ]
+    news = 0
+    for delivery in found:
+        news += _disposed(delivery, outcome, settled, events)
+    return looked_at - 2 * news
+
+
+def _disposed(
+    delivery: Delivery | SharedAnswer, outcome: Outcome, settled: bool, events: list[Event]
+) -> bool:
+    """The peer's word on a delivery: the first outcome counts, then the settlement. False if it
+    said nothing new."""
+    if isinstance(delivery, SharedAnswer):
+        if settled:
+            for one in list(delivery.waiting):
+                _withdraw(one)
+        return settled
+    if settled:
+        if delivery.link.is_sender or delivery._is_updated:
+            events.append(Disposed(delivery, outcome, True))
+        if delivery._shared is None:
+            delivery._forget()
+        return True
+    if outcome.kind < OutcomeKind.ACCEPTED or delivery._reported is not None:
+        return False
+    if not (delivery.link.is_sender or delivery._is_updated):
+        return False
+    delivery._reported = outcome.kind
+    events.append(Disposed(delivery, outcome, False))
+    return True
+
+
+# -- links ------------------------------------------------------------------------------------
+
+
+def flow(session: Session, fields: list[Any], events: list[Event]) -> None:
+    # Of the peer's window, what we have sent and it has not seen is used up already.
+    seen = field(fields, 0, UInt, "flow", "next-incoming-id", optional=True) or 0
+    unseen = session._next_outgoing_id - seen & SERIAL
+    window: int = field(fields, 1, UInt, "flow", "incoming-window")
+    session._remote_window = max(0, window - unseen)
+    session._unblock()
+    link = None
+    handle = field(fields, 4, UInt, "flow", "handle", optional=True)
+    if handle is not None:
+        link = session._by_remote_handle.get(handle)
+        if link is None:
+            raise FrameError("amqp:invalid-field", f"a flow on handle {handle}, which has no link")
+        if link.alive:
+            _link_flow(link, fields, events)
+    if len(fields) > 9 and fields[9] is True:
+        session._flow(link if link is not None and link.alive and link._opened else None)
+
+
+def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
+    count: int = field(fields, 5, UInt, "flow", "delivery-count", optional=True) or 0
+    if link.is_sender:
+        credit: int = field(fields, 6, UInt, "flow", "link-credit", optional=True) or 0
+        # The receiver's credit counts from what it had seen by then.
+        unseen = link._delivery_count - count & SERIAL
+        link._credit = max(0, credit - unseen) - len(link._waiting)
+        link._drain = len(fields) > 8 and fields[8] is True
+        if link._waiting:
+            link._send_waiting()
+        events.append(Flowed(link))
+        return
+    skipped = count - link._delivery_count & SERIAL
+    if link._drain and 0 < skipped <= max(0, link._credit):
+        link._delivery_count = count
+        link._credit -= skipped
+        link._drain = False
+        events.append(Flowed(link))
+
+
+def attach(session: Session, fields: list[Any], events: list[Event]) -> None:
+    """A link of the peer's, or the answer to ours."""
+    wire = session._wire
+    name: str = field(fields, 0, str, "attach", "name")
+    handle: int = field(fields, 1, UInt, "attach", "handle")
+    is_sender: bool = field(fields, 2, bool, "attach", "role")
+    if handle in session._by_remote_handle:
+        said = f"link {name!r:.60} asks for handle {handle}, in use"
+        raise FrameError("amqp:session:handle-in-use", said)
+    link = session._names.get((name, is_sender))
+    if wire.is_server:
+        if link is not None:
+            raise FrameError("amqp:invalid-field", f"the name of link {name!r:.60} is in use")
+        if wire.link_count >= wire.limits.links_max:
+            raise FrameError(
+                "amqp:resource-limit-exceeded",
+                f"link {name!r:.60} is one too many: a connection may have {wire.limits.links_max}",
+            )
+        link = Link(session, int(handle), name, is_sender=is_sender)
+    elif link is None or link in session._by_remote_handle.values():
+        raise FrameError("amqp:not-allowed", f"an attach of link {name!r:.60}, not asked for")
+    session._by_remote_handle[int(handle)] = link
+    link.remote = read_attach(fields)
+    if not is_sender:
+        count = field(fields, 9, UInt, "attach", "initial-delivery-count", optional=True)
+        link._delivery_count = int(count or 0)
+    if link.alive:
+        events.append(Attached(link))
+
+
+def detach(session: Session, fields: list[Any], events: list[Event]) -> None:
+    handle: int = field(fields, 0, UInt, "detach", "handle")
+    link = session._by_remote_handle.pop(handle, None)
+    if link is None:
+        said = f"detach of handle {handle}, which is not in use"
+        raise FrameError("amqp:session:unattached-handle", said)
+    closed = len(fields) > 1 and fields[1] is True
+    if link.alive:
+        link._detach(None, closed=closed)
+        error = read_error(fields[2] if len(fields) > 2 else None)
+        events.append(Detached(link, closed, error))
+    session._drop_link(link)
