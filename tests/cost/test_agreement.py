@@ -16,7 +16,6 @@ from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
 from pairbus.syphon.job import Job, SyphonOptions
-from pairbus.syphon.meter import Spending
 from pairbus.syphon.runner import InProcessRunner
 
 SMALL, LARGE = 100, 70_000
@@ -78,12 +77,12 @@ def outage():
             lambda: queues,
         )
         job.run(once=True)
-        receiver = Spending(since=0.0)
-        take_all(receiver.client(addresses[0]), 3 * diverted)
+        receiver = addresses[0].client()
+        take_all(receiver, 3 * diverted)
         yield {
             "client": client,
-            "syphon": job.spending.readings(),
-            "receiver": receiver.readings(),
+            "syphon": job.usage.readings(),
+            "receiver": (receiver.usage(),),
             "brokers": (east.meter.read(), west.meter.read()),
             "before the syphon": came_home,
             "queues": queues,

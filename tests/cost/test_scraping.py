@@ -98,7 +98,7 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
             round_ended.set()
 
         job = Job(stage.options(), InProcessRunner(), lambda: [backlog], progress=tell)
-        metrics = SyphonMetrics(spending=job.spending)
+        metrics = SyphonMetrics(usage=job.usage)
         watchers.append(metrics)
         port = metrics.serve(0)
         thread = threading.Thread(target=job.run)

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from pairbus.cost.meter import Meter
 from pairbus.errors import OptionsError
-from pairbus.syphon.meter import Spending
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
+from pairbus.syphon.usage import Usage
 from tests.broker.admin.site import Site
 
 
@@ -84,13 +84,13 @@ def test_destinations_are_up_or_not_and_queues_are_pending(metrics, registry):
 
 @pytest.mark.req("M-01")
 def test_what_is_spent_is_scraped_as_it_is_then():
-    spending = Spending(since=0.0)
-    metrics = SyphonMetrics(spending=spending)
+    usage = Usage(since=0.0)
+    metrics = SyphonMetrics(usage=usage)
     task = Meter("west", since=0.0)
     task.of("backlog").receive += 5
     port = metrics.serve(0)
     try:
-        spending.add([task.read()])
+        usage.add([task.read()])
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             text = answer.read().decode()
     finally:
@@ -122,8 +122,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
 
 
 def test_the_page_has_the_metrics_of_a_syphon():
-    spending = Spending(since=0.0)
-    metrics = SyphonMetrics(spending=spending)
+    usage = Usage(since=0.0)
+    metrics = SyphonMetrics(usage=usage)
     there = {
         f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
         for metric in metrics.registry.collect()

@@ -32,7 +32,7 @@ from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SendFailed
-from tests.fast.world import exhaust, listening, message, messages, names, take
+from tests.fast.world import exhaust, listening, message, messages, names, send_one, take
 
 KEY = AzureNamedKeyCredential("name", "key")
 SHORT = 0.5
@@ -119,7 +119,7 @@ def test_a_peer_that_speaks_something_else_and_hangs_up(said):
 
 
 def works(client: FastClient) -> bool:
-    client.sender("q").send_one(message("probe"))
+    send_one(client.sender("q"), message("probe"))
     receiver = client.receiver("q", credit=1)
     try:
         receiver.complete(take(receiver, 1))
@@ -133,7 +133,7 @@ def test_an_unreachable_namespace_is_told_and_found_again(client, broker):
     with broker.faults.unreachable():
         for _ in range(2):
             with pytest.raises(ServiceBusConnectionError) as caught:
-                client.sender("q").send_one(message("a"))
+                send_one(client.sender("q"), message("a"))
             assert kind_of(caught.value) is Kind.OUTAGE
     assert works(client)
 
@@ -143,11 +143,11 @@ def test_a_namespace_that_swallows_everything_is_given_up(connect, broker):
     assert works(client)
     with broker.faults.unreachable(mode="drop"):
         with at_most(SHORT), pytest.raises(OperationTimeoutError) as caught:
-            client.sender("q").send_one(message("a"))
+            send_one(client.sender("q"), message("a"))
         assert kind_of(caught.value) is Kind.OUTAGE
         with at_most(SHORT), pytest.raises(ServiceBusError):
             connect(timeout_seconds=SHORT).open()
-    client.cut()
+    client.interrupt()
     with pytest.raises(ServiceBusConnectionError):
         works(client)
     assert works(client)
@@ -213,7 +213,7 @@ def test_a_wait_is_cut_short_from_another_thread(client):
     assert receiver.receive(1, max_wait_seconds=0) == []
     with ThreadPoolExecutor(1) as pool, at_most(0):
         waiting = pool.submit(receiver.receive, 1, max_wait_seconds=60)
-        client.cut()
+        client.interrupt()
         with pytest.raises(ServiceBusConnectionError):
             waiting.result(30)
     assert receiver.receive(1, max_wait_seconds=0) == []
@@ -230,7 +230,7 @@ def test_closing_takes_no_longer_than_courtesy_allows(connect, broker):
 
 
 def test_without_a_connection_there_is_nothing_to_close(client):
-    client.cut()
+    client.interrupt()
     client.close()
 
 

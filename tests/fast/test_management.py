@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import (
     MessageLockLostError,
-    MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusError,
@@ -16,7 +15,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.client.sdk.failures import Kind, kind_of
-from tests.fast.world import message, messages, names, take
+from tests.fast.world import messages, names, take
 
 
 def in_half_an_hour(clock) -> Timestamp:
@@ -38,7 +37,7 @@ def test_locks_are_renewed_by_token_or_by_its_bytes(client, clock):
     taken = take(receiver, 2)
     for _ in range(3):
         clock.advance(40)
-        until = client.management("q").renew_locks([taken[0].lock_token, taken[1].tag])
+        until = client.management("q").renew_locks([taken[0].lock_token, taken[1].lock_token_bytes])
         expected = datetime.fromtimestamp(clock(), UTC) + timedelta(seconds=60)
         assert all(abs(one - expected) < timedelta(seconds=10) for one in until)
         assert len(until) == 2
@@ -51,7 +50,7 @@ def test_a_lock_that_has_run_out_is_not_renewed(client, clock):
     [one] = take(client.receiver("q", credit=1), 1)
     clock.advance(61)
     with pytest.raises(MessageLockLostError):
-        client.management("q").renew_locks([one.tag])
+        client.management("q").renew_locks([one.lock_token_bytes])
 
 
 @pytest.mark.parametrize(
@@ -71,27 +70,11 @@ def test_of_several_tokens_all_are_settled_or_none(client, clock):
     client.sender("q").send(messages(2))
     taken = take(client.receiver("q", credit=2), 2)
     clock.advance(40)
-    client.management("q").renew_locks([taken[0].tag])
+    client.management("q").renew_locks([taken[0].lock_token_bytes])
     clock.advance(40)
     with pytest.raises(MessageLockLostError):
-        client.management("q").settle([one.tag for one in taken], "completed")
+        client.management("q").settle([one.lock_token_bytes for one in taken], "completed")
     assert len(client.management("q").peek(1, 10)) == 2
-
-
-def test_scheduled_messages_get_numbers_and_can_be_cancelled(client, clock):
-    later = {"x-opt-scheduled-enqueue-time": in_half_an_hour(clock)}
-    management = client.management("q")
-    numbers = management.schedule(
-        [(name, message(name, annotations=later)) for name in ("a", "b", "c")]
-    )
-    assert len(set(numbers)) == 3
-    management.cancel_scheduled(numbers[:1])
-    receiver = client.receiver("q", credit=5)
-    assert receiver.receive(5, max_wait_seconds=0.1) == []
-    clock.advance(1801)
-    assert names(take(receiver, 2)) == ["b", "c"]
-    with pytest.raises(MessageNotFoundError):
-        management.cancel_scheduled(numbers[:1])
 
 
 def test_what_the_broker_refuses_is_told_as_the_sdk_would(client, broker):

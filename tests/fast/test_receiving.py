@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from pairbus.fast.attachment import attach_all
 from pairbus.fast.client import FastClient
-from pairbus.fast.receiver import stop_all
-from pairbus.fast.watch import wait_for_any
-from tests.fast.world import bare, message, messages, names, take
+from pairbus.fast.connection import attach_all
+from pairbus.fast.receiver import stop_all, wait_for_any
+from tests.fast.world import bare, message, messages, names, send_one, take
 
 
 def test_messages_come_in_order_and_byte_for_byte(client):
@@ -26,16 +25,16 @@ def test_messages_come_in_order_and_byte_for_byte(client):
 
 
 def test_what_the_broker_says_of_a_message_can_be_read(client):
-    client.sender("q").send_one(message("a"))
+    send_one(client.sender("q"), message("a"))
     before = datetime.now(UTC)
     [one] = take(client.receiver("q", credit=1), 1)
     assert one.sequence_number == 1
     assert one.delivery_count == 0
     assert abs(one.enqueued_time - before) < timedelta(seconds=10)
     assert one.locked_until - one.enqueued_time > timedelta(seconds=50)
-    assert one.lock_token.bytes_le == one.tag
-    assert one.facts["x-opt-message-state"] == 0
-    assert repr(one) == f"<Received 1 of {len(one.data)} bytes>"
+    assert one.lock_token.bytes_le == one.lock_token_bytes
+    assert one.annotations["x-opt-message-state"] == 0
+    assert repr(one) == f"<ReceivedMessage 1 of {len(one.data)} bytes>"
 
 
 def test_nothing_comes_of_an_empty_queue_when_the_wait_is_over(client):
@@ -49,7 +48,7 @@ def test_nothing_comes_of_an_empty_queue_when_the_wait_is_over(client):
 def test_a_wait_ends_with_the_first_message(client, connect):
     receiver = client.receiver("q", credit=10)
     assert receiver.receive(10, max_wait_seconds=0) == []
-    connect().sender("q").send_one(message("a"))
+    send_one(connect().sender("q"), message("a"))
     begun = time.monotonic()
     assert names(receiver.receive(10, max_wait_seconds=60)) == ["a"]
     assert time.monotonic() - begun < 10
@@ -76,7 +75,7 @@ def test_credit_bounds_what_is_locked(client, connect):
 @pytest.mark.parametrize("size", [0, 255, 65_000, 65_536, 250_000])
 def test_messages_of_any_size_come_whole(client, size):
     sent = message("large", body=bytes(index % 251 for index in range(size)))
-    client.sender("q").send_one(sent)
+    send_one(client.sender("q"), sent)
     receiver = client.receiver("q", credit=5)
     [one] = take(receiver, 1)
     assert bare(one.data) == sent
@@ -158,7 +157,7 @@ def test_what_is_closed_says_so(client):
     with pytest.raises(ValueError, match="closed"):
         receiver.receive(1, max_wait_seconds=0)
     with pytest.raises(ValueError, match="closed"):
-        sender.send_one(message("a"))
+        send_one(sender, message("a"))
     client.close()
     client.close()
     with pytest.raises(ValueError, match="closed"):
@@ -181,7 +180,7 @@ def test_stopping_when_nobody_is_there_any_more_loses_nothing_that_was_deleted(c
     client.sender("q").send(messages(10))
     receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
     taken = take(receiver, 2)
-    assert [one.tag for one in taken] == [b"", b""]
+    assert [one.lock_token_bytes for one in taken] == [b"", b""]
     with broker.faults.unreachable():
         taken += receiver.stop()
     assert names(taken) == [f"m-{number}" for number in range(10)]
@@ -192,7 +191,7 @@ def test_stopping_gives_back_by_token_what_came_by_a_lost_link(client, connect):
     client.sender("q").send(messages(10))
     receiver = client.receiver("q", credit=10)
     taken = take(receiver, 1)
-    client.cut()
+    client.interrupt()
     with pytest.raises(ServiceBusConnectionError):
         receiver.complete(taken)
     receiver.complete(taken)  # the connection is there again, the link is not
@@ -205,13 +204,13 @@ def test_several_entities_are_waited_for_at_once(client, connect):
     receivers = [client.receiver(path, credit=1) for path in ("q", "other")]
     assert wait_for_any(receivers, max_wait_seconds=0.1) == []
     sender = connect().sender("other")
-    sender.send_one(message("a"))
+    send_one(sender, message("a"))
     assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
     assert names(take(receivers[1], 1)) == ["a"]
     assert wait_for_any([], max_wait_seconds=60) == []
-    sender.send_one(message("b"))
+    send_one(sender, message("b"))
     assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
-    client.cut()
+    client.interrupt()
     with pytest.raises(ServiceBusConnectionError):
         receivers[0].receive(1, max_wait_seconds=60)
     begun = time.monotonic()
@@ -227,7 +226,7 @@ def test_a_session_entity_is_not_received_from(client):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"credit": 0}, "credit of 0"), ({"credit": 1, "mode": "peek"}, "peekLock or")],
+    [({"credit": 0}, "is 0, but must"), ({"credit": 1, "mode": "peek"}, "peekLock or")],
 )
 def test_impossible_receivers_are_refused(client, options, said):
     with pytest.raises(ValueError, match=said):
@@ -252,13 +251,13 @@ def test_one_that_asks_no_more_gets_what_it_had_asked_for_and_goes_on_after_a_st
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=10)
     first = take(receiver, 1)  # which asks for one more in its place, or will
-    receiver.ask_no_more()
-    assert receiver.has_asked or len(first) == 1
+    receiver.stop_granting()
+    assert receiver.has_credit or len(first) == 1
     rest = []
     while some := receiver.receive(30, max_wait_seconds=0.1):
         rest += some
     assert 9 <= len(rest) <= 10
-    assert not receiver.has_asked
+    assert not receiver.has_credit
     receiver.stop()
     assert len(take(receiver, 5)) == 5
 

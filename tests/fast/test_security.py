@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,14 +23,14 @@ from pairbus.broker.links.tokens import make_token
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
-from tests.fast.world import message, messages, names, take
+from tests.fast.world import message, messages, names, send_one, take
 
 KEY = AzureNamedKeyCredential(DEFAULT_POLICY_NAME, DEFAULT_KEY)
 
 
 def passes(client: FastClient) -> bool:
     """A message can be sent, received and settled, and be asked for."""
-    client.sender("q").send_one(message("a"))
+    send_one(client.sender("q"), message("a"))
     receiver = client.receiver("q", credit=1)
     receiver.complete(take(receiver, 1))
     return client.management("q").peek(1, 1) == []
@@ -60,14 +61,14 @@ def test_an_unknown_entity_is_refused_like_a_bad_token(client):
     with pytest.raises(ServiceBusAuthenticationError, match="nowhere"):
         client.receiver("nowhere", credit=1).receive(1, max_wait_seconds=1)
     with pytest.raises(ServiceBusAuthenticationError):
-        client.sender("nowhere").send_one(message("a"))
+        send_one(client.sender("nowhere"), message("a"))
     assert passes(client)  # the connection has not suffered
 
 
 def test_a_policy_without_the_right_is_refused_at_the_link(connect, broker):
     listener = connect(broker.connection_string_for("listener"))
     with pytest.raises(ServiceBusAuthorizationError):
-        listener.sender("q").send_one(message("a"))
+        send_one(listener.sender("q"), message("a"))
     sender = connect(broker.connection_string_for("sender"))
     sender.sender("q").send(messages(2))
     with pytest.raises(ServiceBusAuthorizationError) as caught:
@@ -144,7 +145,7 @@ def test_what_a_token_credential_raises_is_raised(bearer_broker, clock):
 
 
 def test_something_else_is_no_credential():
-    with pytest.raises(TypeError, match="a credential of str: AzureNamedKeyCredential"):
+    with pytest.raises(TypeError, match="the credential is a str; expected AzureNamedKey"):
         FastClient("localhost", "secret", use_tls=False)
 
 
@@ -173,7 +174,7 @@ def test_the_expiry_of_a_signature_is_read_from_it():
 def test_tokens_are_renewed_by_the_calls_that_need_them(client, clock):
     sender, receiver = client.sender("q"), client.receiver("q", credit=10)
     for number in range(5):
-        sender.send_one(message(f"m-{number}"))
+        send_one(sender, message(f"m-{number}"))
         taken = take(receiver, 1)
         receiver.complete(taken)
         assert client.management("q").peek(1, 1) == []
@@ -181,20 +182,22 @@ def test_tokens_are_renewed_by_the_calls_that_need_them(client, clock):
     assert client.is_open
 
 
-def test_a_token_is_renewed_while_a_receiver_waits(client, connect, clock):
-    receiver = client.receiver("q", credit=10)
-    assert receiver.receive(1, max_wait_seconds=0) == []
-    connection = client._access.connection()
-    with ThreadPoolExecutor(1) as pool:
+def test_a_token_is_renewed_while_a_receiver_waits(bearer_broker, clock):
+    issuer = Issuer(clock, seconds=1000)
+    where = f"localhost:{bearer_broker.port}"
+    with (
+        FastClient(where, issuer, **options(bearer_broker, clock)) as client,
+        FastClient(where, Issuer(clock, seconds=9000), **options(bearer_broker, clock)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        receiver = client.receiver("q", credit=10)
+        assert receiver.receive(1, max_wait_seconds=0) == []
         waiting = pool.submit(receiver.receive, 1, max_wait_seconds=30)
-        cbs = client._access._cbs
-        for _ in range(3):
-            planned = cbs.renew_at
-            clock.advance(3300)
-            wait_until(lambda planned=planned: planned < cbs.renew_at < float("inf"))
-        connect().sender("q").send_one(message("late"))
+        for count in range(1, 4):
+            clock.advance(950)
+            wait_until(lambda count=count: len(issuer.scopes) > count)
+        send_one(other.sender("q"), message("late"))
         assert names(waiting.result(20)) == ["late"]
-    assert client._access.connection() is connection
 
 
 def wait_until(condition, seconds: float = 10.0) -> None:
@@ -211,15 +214,15 @@ def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(beare
     port = bearer_broker.port
     with FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client:
         sender = client.sender("q")
-        sender.send_one(message("a"))
+        send_one(sender, message("a"))
         issuer.is_down = True
         for seconds in (920, 20):
             clock.advance(seconds)
-            sender.send_one(message("b"))
+            send_one(sender, message("b"))
         assert len(issuer.scopes) == 1
         issuer.is_down = False
         clock.advance(31)
-        sender.send_one(message("c"))
+        send_one(sender, message("c"))
         assert len(issuer.scopes) == 2
 
 
@@ -231,15 +234,15 @@ def test_a_signature_that_has_run_out_ends_the_link_until_there_is_another(broke
     credential = AzureSasCredential(signature())
     with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
         sender = client.sender("q")
-        sender.send_one(message("a"))
+        send_one(sender, message("a"))
         clock.advance(950)
-        sender.send_one(message("b"))
+        send_one(sender, message("b"))
         clock.advance(100)
         for _ in range(2):
             with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
-                sender.send_one(message("c"))
+                send_one(sender, message("c"))
         credential.update(signature())
-        sender.send_one(message("d"))
+        send_one(sender, message("d"))
         assert names(client.management("q").peek(1, 10)) == ["a", "b", "d"]
 
 
@@ -270,7 +273,7 @@ def test_everything_goes_over_tls(broker, clock):
         assert names(taken) == [f"m-{number}" for number in range(2000)]
         receiver.complete(taken)
         large = message("large", body=bytes(200_000))
-        client.sender("q").send_one(large)
+        send_one(client.sender("q"), large)
         [one] = take(receiver, 1)
         assert one.data.endswith(large)
 
@@ -288,10 +291,11 @@ def test_a_server_that_nobody_vouches_for_is_not_talked_to(broker):
     assert not client.is_open
 
 
-def test_the_certificate_must_be_for_the_host(broker):
-    client = FastClient("localhost.example", KEY, port=broker.port, ca_file=broker.ca_file)
-    client._access._host = "127.0.0.2"
-    with closing(client), pytest.raises(ServiceBusConnectionError):
+def test_the_certificate_must_be_for_the_host(broker, monkeypatch):
+    found = socket.getaddrinfo("localhost", broker.port, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    client = FastClient("elsewhere.example", KEY, port=broker.port, ca_file=broker.ca_file)
+    with closing(client), pytest.raises(ServiceBusConnectionError, match="certificate"):
         client.open()
 
 
@@ -319,12 +323,23 @@ def test_an_empty_path_is_refused(client):
         client.sender("")
 
 
-def test_the_port_is_the_protocol_s_unless_it_is_given():
-    assert FastClient("ns.example", KEY)._access._port == 5671
-    assert FastClient("sb://ns.example:1234/", KEY)._access._port == 5671
-    assert FastClient("ns.example", KEY, use_tls=False)._access._port == 5672
-    assert FastClient("sb://ns.example:1234/", KEY, use_tls=False)._access._port == 1234
-    assert FastClient("ns.example", KEY, port=99)._access._port == 99
+@pytest.mark.parametrize(
+    ("namespace", "options", "port"),
+    [
+        ("127.0.0.9", {}, 5671),
+        ("sb://127.0.0.9:1234/", {}, 5671),
+        ("127.0.0.9", {"use_tls": False}, 5672),
+        ("sb://127.0.0.9:1234/", {"use_tls": False}, 1234),
+        ("127.0.0.9", {"port": 99}, 99),
+    ],
+)
+def test_the_port_is_the_protocol_s_unless_it_is_given(namespace, options, port):
+    """Nobody listens on that address of this machine, and the error says where it was tried."""
+    with pytest.raises(ServiceBusConnectionError, match=f"127.0.0.9:{port}:"):
+        FastClient(namespace, KEY, timeout_seconds=5, **options).open()
+
+
+def test_a_client_is_shown_with_its_namespace():
     assert repr(FastClient("sb://ns.example:1234/", KEY)) == "<FastClient ns.example not open>"
 
 

@@ -68,7 +68,9 @@ def test_a_lost_lock_is_told_for_its_message_and_the_others_are_settled(client, 
     early = take(receiver, 3)
     clock.advance(40)
     late = take(receiver, 7)
-    client.management("q").renew_locks([early[1].tag, *(one.lock_token for one in late)])
+    client.management("q").renew_locks(
+        [early[1].lock_token_bytes, *(one.lock_token for one in late)]
+    )
     clock.advance(40)
     with pytest.raises(SettleFailed) as caught:
         receiver.complete([*early, *late])
@@ -94,7 +96,7 @@ def test_nothing_to_settle_is_no_work(receiver):
 
 def test_after_a_lost_connection_messages_are_settled_by_token(client, receiver):
     taken = take(receiver, 6)
-    client.cut()
+    client.interrupt()
     with pytest.raises(ServiceBusConnectionError):
         receiver.complete(taken[:2])
     receiver.complete(taken[:2])
@@ -106,7 +108,7 @@ def test_after_a_lost_connection_messages_are_settled_by_token(client, receiver)
 
 def test_messages_of_a_lost_link_and_of_the_new_one_are_settled_together(client, receiver):
     old = take(receiver, 2)
-    client.cut()
+    client.interrupt()
     kept = take(receiver, 8)
     with pytest.raises(ServiceBusConnectionError):
         exhaust(receiver)
@@ -119,11 +121,11 @@ def test_messages_of_a_lost_link_and_of_the_new_one_are_settled_together(client,
 
 def test_of_many_tokens_those_that_are_lost_are_found(client, receiver, clock):
     taken = take(receiver, 10)
-    good = [taken[index].tag for index in (1, 2, 5, 6, 7)]
+    good = [taken[index].lock_token_bytes for index in (1, 2, 5, 6, 7)]
     clock.advance(40)
     client.management("q").renew_locks(good)
     clock.advance(40)
-    client.cut()
+    client.interrupt()
     with pytest.raises(ServiceBusConnectionError):
         exhaust(receiver)  # some had come before the cut
     with pytest.raises(SettleFailed) as caught:
@@ -161,11 +163,11 @@ def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(connect, broker
 
 def test_a_settlement_that_was_begun_is_answered_when_somebody_asks(client, receiver):
     taken = take(receiver, 10)
-    first = receiver.begin_completing(taken[:5])
-    second = receiver.begin_completing(taken[5:8])
-    assert first.is_said
-    second.land()
-    first.land()
+    first = receiver.start_completing(taken[:5])
+    second = receiver.start_completing(taken[5:8])
+    assert first.is_sent
+    second.wait()
+    first.wait()
     assert left(client) == ["m-8", "m-9"]
 
 
@@ -173,9 +175,9 @@ def test_what_was_begun_is_settled_although_its_sender_dies_at_once(broker, clie
     client.sender("q").send(messages(10))
     dying = connect()
     receiver = dying.receiver("q", credit=10)
-    begun = receiver.begin_completing(take(receiver, 10))
-    dying._access._connection.drop()  # as the system does it for a process that was killed
-    assert begun.is_said
+    begun = receiver.start_completing(take(receiver, 10))
+    dying.interrupt()  # as the system does it for a process that was killed
+    assert begun.is_sent
     until = time.monotonic() + 10
     while left(client) and time.monotonic() < until:
         time.sleep(0.01)
@@ -187,11 +189,11 @@ def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
 ):
     taken = take(receiver, 10)
     with broker.faults.hang(entity="q"):
-        begun = receiver.begin_completing(taken[:5])
-        client.wait_until(time.monotonic() + 0.2)
+        begun = receiver.start_completing(taken[:5])
+        client.set_deadline(time.monotonic() + 0.2)
         with pytest.raises(OperationTimeoutError):
-            begun.land()
-    client.wait_until(math.inf)
+            begun.wait()
+    client.set_deadline(math.inf)
     with suppress(SettleFailed):  # where the first attempt was heard after all
         receiver.complete(taken[:5])
     assert set(left(client)) <= {f"m-{number}" for number in range(5, 10)}
@@ -200,7 +202,7 @@ def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
 def test_locks_that_were_lost_are_told_by_what_was_begun(client, receiver, clock):
     taken = take(receiver, 10)
     clock.advance(120)
-    begun = receiver.begin_completing(taken[:5])
+    begun = receiver.start_completing(taken[:5])
     with pytest.raises(SettleFailed) as told:
-        begun.land()
+        begun.wait()
     assert len(told.value.failed) == 5

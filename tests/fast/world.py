@@ -15,8 +15,10 @@ from typing import Any
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.codec.types import Described, Symbol, ULong
 from pairbus.amqp.codec.values import encode
-from pairbus.fast.message import Received
+from pairbus.fast.errors import SendFailed
+from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import Receiver
+from pairbus.fast.sender import Sender
 
 
 def message(
@@ -39,12 +41,20 @@ def messages(count: int, *, body: bytes = b"body", first: int = 0) -> list[bytes
     return [message(f"m-{number}", body=body) for number in range(first, first + count)]
 
 
+def send_one(sender: Sender, data: bytes) -> None:
+    """Send a single message, and raise what the SDK would."""
+    try:
+        sender.send([data])
+    except SendFailed as failed:
+        raise failed.error from failed
+
+
 def name_of(data: bytes) -> str:
     parts = slice_message(data)
     return str(read_property(parts.bare, parts.properties, 0))
 
 
-def names(received: Iterable[Received | bytes]) -> list[str]:
+def names(received: Iterable[ReceivedMessage | bytes]) -> list[str]:
     return [name_of(one if isinstance(one, bytes) else one.data) for one in received]
 
 
@@ -53,9 +63,9 @@ def bare(data: bytes) -> bytes:
     return slice_message(data).bare
 
 
-def take(receiver: Receiver, count: int, *, seconds: float = 10.0) -> list[Received]:
+def take(receiver: Receiver, count: int, *, seconds: float = 10.0) -> list[ReceivedMessage]:
     """Exactly so many."""
-    taken: list[Received] = []
+    taken: list[ReceivedMessage] = []
     while len(taken) < count:
         some = receiver.receive(count - len(taken), max_wait_seconds=seconds)
         assert some, f"only {len(taken)} of {count} messages came"

@@ -27,7 +27,7 @@ from pairbus.amqp.codec.types import (
 )
 from pairbus.amqp.codec.values import encode
 from pairbus.fast.columns import NAMES
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import read, reader_of
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
@@ -138,7 +138,9 @@ class Bus:
                 found += [as_row(data) for data in chunk]
         return found
 
-    def use(self, path: str, use: Callable[[Any], Any], *, count: int = 100) -> list[Received]:
+    def use(
+        self, path: str, use: Callable[[Any], Any], *, count: int = 100
+    ) -> list[ReceivedMessage]:
         """Receive what is there, and let `use` settle it."""
         from pairbus.fast.address import Address
 

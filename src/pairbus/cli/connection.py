@@ -73,7 +73,7 @@ def peek_messages(
 
     Raises the SDK's errors, and UnreadableMessage.
     """
-    from pairbus.fast.peek import patiently
+    from pairbus.fast.peek import with_retries
 
     management = client.management(entity.path)
     at, left = start, limit
@@ -81,7 +81,7 @@ def peek_messages(
         count = _PEEK_COUNT if left is None else min(_PEEK_COUNT, left)
         ask = partial(management.peek, at, count)
         # A local broker that fails on purpose is to be seen failing, not four attempts later.
-        found = ask() if target.is_local else patiently(ask)
+        found = ask() if target.is_local else with_retries(ask)
         for data in found:
             message = read(data, entity=entity.path)
             yield message

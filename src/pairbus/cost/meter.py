@@ -6,7 +6,7 @@ increments for every message, so it has no lock and no method for adding. Any th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,13 @@ UNIT_BYTES: Final = 64 * 1024
 def units_of(size: int) -> int:
     """The number of operations that a message of `size` encoded bytes counts as."""
     return (size + UNIT_BYTES - 1) // UNIT_BYTES or 1
+
+
+def units_of_all(sizes: Collection[int]) -> int:
+    """The same for several messages. Most are smaller than a unit, so this is worth a shortcut."""
+    if not sizes or max(sizes) <= UNIT_BYTES:
+        return len(sizes)
+    return sum(map(units_of, sizes))
 
 
 @dataclass(slots=True)

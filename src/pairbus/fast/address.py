@@ -235,26 +235,15 @@ class Address:
         """Make a client, not connected yet. `options` are FastClient's, e.g. timeout_seconds."""
         from pairbus.fast.client import FastClient
 
-        return FastClient(**self.arguments(), **options)
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of FastClient that an address decides."""
-        given: dict[str, Any]
+        where: dict[str, Any] = {"port": self.port, "ca_file": self.ca_file}
         if isinstance(self.source, WithCredential):
-            given = {
-                "namespace": self.source.namespace,
-                "credential": self.source.make(),
-                "use_tls": self.source.use_tls,
-            }
+            namespace, credential = self.source.namespace, self.source.make()
+            where["use_tls"] = self.source.use_tls
         else:
             string = self._string()
-            given = {
-                "namespace": string.address,
-                "credential": string.credential(),
-                "use_tls": not string.is_emulator,
-                "entity_path": string.entity_path,
-            }
-        return given | {"port": self.port, "ca_file": self.ca_file}
+            namespace, credential = string.address, string.credential()
+            where |= {"use_tls": not string.is_emulator, "entity_path": string.entity_path}
+        return FastClient(namespace, credential, **where, **options)
 
     def _string(self) -> ConnectionString:
         assert not isinstance(self.source, WithCredential)

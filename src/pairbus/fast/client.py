@@ -1,4 +1,4 @@
-"""`FastClient`: one namespace, and what is made on it. See the package for what it is for."""
+"""`FastClient`: one namespace, and the senders and receivers made on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from pairbus.cost.meter import Meter, Reading
 from pairbus.errors import OptionsError
 from pairbus.fast.address import check_entity_path, split_host
-from pairbus.fast.connection import Access, tls_context
+from pairbus.fast.connection import NamespaceConnection, tls_context
 from pairbus.fast.management import Management
 from pairbus.fast.receiver import Receiver, stop_all
 from pairbus.fast.sender import Sender
@@ -20,10 +21,10 @@ _SILENCE_SECONDS_MIN: Final = 30.0
 
 
 class FastClient:
-    """For one thread at a time, all that is made on it included; only `cut` is for any thread.
+    """For one thread at a time, with all that is made on it; only `interrupt` is for any thread.
 
-    A lost connection is opened anew by the next call. What was on its way is told as an error of
-    the call that it belonged to, and nothing is sent twice.
+    The next call opens a lost connection again. The call that was using it raises the error, and
+    nothing is sent twice.
     """
 
     def __init__(
@@ -37,13 +38,15 @@ class FastClient:
         timeout_seconds: float = 60.0,
         silence_seconds: float | None = None,
         entity_path: str | None = None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`credential`: what the SDK takes: a named key, a signature, or an object with get_token.
+        """`credential`: a named key, a signature, or an object with get_token, as in the SDK.
 
-        `timeout_seconds` is for connecting, and then for each answer of the service. A connection
-        on which nothing at all was heard for `silence_seconds` is given up while something is
-        waited for. `entity_path` is the only entity that may be used, as with EntityPath.
+        `timeout_seconds` limits connecting, and then each answer of the service. While a call
+        waits, a connection that was silent for `silence_seconds` is given up. `entity_path` is the
+        only entity that may be used, as EntityPath in a connection string. `meter` counts the
+        operations; without one the client counts for itself.
         """
         if timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds is {timeout_seconds}, but must be above 0")
@@ -54,7 +57,7 @@ class FastClient:
             tls, default = tls_context(ca_file), 5671
         else:
             name, default = f"{name}:{own_port}" if own_port else name, own_port or 5672
-        self._access = Access(
+        self._connection = NamespaceConnection(
             name,
             host,
             credential,
@@ -64,11 +67,10 @@ class FastClient:
             silence_seconds=silence_seconds or max(timeout_seconds, _SILENCE_SECONDS_MIN),
             clock=clock,
         )
+        self._meter = meter or Meter(namespace, since=clock())
         self._entity_path = entity_path
         self._receivers: list[Receiver] = []
         self._managements: dict[str, Management] = {}
-
-    # -- its life ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<FastClient {self.namespace}{'' if self.is_open else ' not open'}>"
@@ -82,55 +84,70 @@ class FastClient:
 
     @property
     def namespace(self) -> str:
-        return self._access.namespace
+        return self._connection.namespace
 
     @property
     def is_open(self) -> bool:
-        return self._access.is_open
+        return self._connection.is_open
 
     def open(self) -> None:
-        """Not needed: the first call opens. But it tells early whether anybody is there."""
-        with self._access.telling(f"connecting to {self.namespace}"):
-            self._access.connection()
+        """Connect early, to see whether the namespace answers. Optional: the first call does it."""
+        with self._connection.translating_errors(f"connecting to {self.namespace}"):
+            self._connection.connection()
 
     def close(self) -> None:
-        """Receivers release what waits in them, if the service takes it back soon. Never raises."""
+        """Receivers release what waits in them, if the service answers soon. Never raises."""
         stop_all([one for one in self._receivers if not one.is_closed])
         self._receivers.clear()
-        self._access.close()
+        self._connection.close()
 
-    def wait_until(self, limit: float) -> None:
-        """From now on, no answer is waited for beyond this (monotonic), nor is a farewell."""
-        self._access.limit = limit
+    def set_deadline(self, deadline: float) -> None:
+        """From now on no call, and no `close`, waits for an answer beyond this (monotonic)."""
+        self._connection.latest_deadline = deadline
 
-    def cut(self) -> None:
-        """From any thread: whatever is waited for ends, with ServiceBusConnectionError."""
-        self._access.cut()
+    def interrupt(self) -> None:
+        """From any thread: a call that waits raises ServiceBusConnectionError."""
+        self._connection.interrupt()
 
-    # -- what is made on it -----------------------------------------------------------------
+    def usage(self) -> Reading:
+        """The operations of this client so far, as they are billed; see `docs/cost.md`.
+
+        Counted as the service counts: each message that comes, even if it is released unread; each
+        one that is accepted or settled; each poll that ends without a message. An operation whose
+        answer was lost with the connection is not counted.
+        """
+        return self._meter.read()
+
+    # -- entities ---------------------------------------------------------------------------
 
     def receiver(
         self, path: str, *, credit: int, mode: Mode = "peekLock", at_most: int | None = None
     ) -> Receiver:
         """`credit`: how many messages may be on their way or wait here, all of them locked.
 
-        `at_most`: so many in all are ever asked for.
+        `at_most`: how many messages are requested in all.
         """
-        management = self.management(path)
         receiver = Receiver(
-            self._access, path, management, credit=credit, mode=mode, at_most=at_most
+            self._connection,
+            path,
+            self.management(path),
+            self._meter.of(path),
+            credit=credit,
+            mode=mode,
+            at_most=at_most,
         )
         self._receivers = [one for one in self._receivers if not one.is_closed]
         self._receivers.append(receiver)
         return receiver
 
     def sender(self, path: str) -> Sender:
-        return Sender(self._access, self._checked(path))
+        return Sender(self._connection, self._checked(path), self._meter.of(path))
 
     def management(self, path: str) -> Management:
         known = self._managements.get(self._checked(path))
         if known is None:
-            known = self._managements[path] = Management(self._access, path)
+            known = Management(self._connection, path, self._meter.of(path))
+            self._managements[path] = known
         return known
 
     def _checked(self, path: str) -> str:

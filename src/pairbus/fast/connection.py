@@ -1,7 +1,8 @@
-"""The connection to one namespace, opened when it is needed, and the tokens on it.
+"""The connection to one namespace, its tokens, and the links to entities on it.
 
-A connection that was lost is opened anew by the next call that needs one. Nobody is told what
-became of what was on the old one but by the error that the call in question raised.
+All of them are opened when they are first needed. A lost connection or link is opened again by the
+next call that needs it. What became of messages on the lost one is reported only by the error of
+the call that was using it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,34 @@ import errno
 import math
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Self, TypeVar
 
 import certifi
+from azure.core.exceptions import AzureError
 
-from pairbus.amqp.client.connection import ClientError, Connection
-from pairbus.fast.errors import of_client
-from pairbus.fast.tokens import Cbs, source_of
+from pairbus.amqp.client.connection import (
+    ClientError,
+    Connection,
+    LinkLost,
+    PeerSilent,
+    ReceiverLink,
+    SenderLink,
+)
+from pairbus.fast.errors import from_client_error
+from pairbus.fast.tokens import TokenAuthority, source_of
+
+L = TypeVar("L", ReceiverLink, SenderLink)
 
 _PROPERTIES: Final = {"product": "pairbus"}
-_LOOK_SECONDS: Final = 1.0
-FAREWELL_SECONDS: Final = 2.0
-"""How long an ending may take. It is a courtesy, and the other side may be gone."""
+_CHECK_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 2.0
+"""The most that closing waits for an answer: it is a courtesy, and the peer may be gone."""
 
 
-class Access:
+class NamespaceConnection:
     def __init__(
         self,
         namespace: str,
@@ -40,7 +52,7 @@ class Access:
         silence_seconds: float,
         clock: Callable[[], float],
     ) -> None:
-        """`namespace`: as the SDK would name it in addresses, so with its port if without TLS."""
+        """`namespace`: its name in addresses, with the port if without TLS, as in the SDK."""
         self.namespace = namespace
         self.timeout_seconds = timeout_seconds
         self._silence_seconds = silence_seconds
@@ -50,25 +62,23 @@ class Access:
         self._source = source_of(credential)
         self._clock = clock
         self._connection: Connection | None = None
-        self._cbs: Cbs | None = None
+        self._tokens: TokenAuthority | None = None
         self._is_closed = False
-        self.limit = math.inf
-        """Nothing is waited for beyond this (monotonic)."""
+        self.latest_deadline = math.inf
+        """No call waits for an answer beyond this (monotonic)."""
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.is_over
 
     def connection(self) -> Connection:
-        """The one there is, or a new one; tokens on it that run out soon are renewed."""
+        """The open connection, or a new one. Tokens that expire soon are renewed."""
         if self._is_closed:
             raise ValueError(f"the client of {self.namespace!r} is closed")
         connection = self._connection
         if connection is None or connection.is_over:
             connection = self._open()
-        cbs = self._cbs
-        if cbs is not None and self._clock() >= cbs.renew_at:
-            cbs.renew(until=self.until())
+        self._renew_tokens()
         return connection
 
     def _open(self) -> Connection:
@@ -79,72 +89,74 @@ class Access:
             properties=_PROPERTIES,
             silence_seconds=self._silence_seconds,
         )
-        connection.open(max(self.until() - time.monotonic(), 0.0))
+        connection.open(max(self.deadline() - time.monotonic(), 0.0))
         self._connection = connection
-        self._cbs = Cbs(connection, self._source, clock=self._clock)
+        self._tokens = TokenAuthority(connection, self._source, clock=self._clock)
         connection.upkeep = self._upkeep
         return connection
 
+    def authorize(self, paths: Sequence[str]) -> tuple[Connection, list[Exception | None]]:
+        """The connection, and for each entity the error that kept the service from accepting a
+        token for it, if any. Takes the time of one."""
+        connection = self.connection()
+        assert self._tokens is not None
+        audiences = [f"sb://{self.namespace}/{path}" for path in paths]
+        return connection, self._tokens.authorize(audiences, until=self.deadline())
+
     def authorized(self, path: str) -> Connection:
         """The connection, on which the service has accepted a token for this entity."""
-        connection = self.connection()
-        assert self._cbs is not None
-        self._cbs.authorize(self._audience(path), until=self.until())
+        connection, [error] = self.authorize([path])
+        if error is not None:
+            raise error
         return connection
 
-    def authorized_all(self, paths: Sequence[str]) -> tuple[Connection, list[bool]]:
-        """The same for several entities in the time of one, and for which of them it has."""
-        connection = self.connection()
-        assert self._cbs is not None
-        audiences = [self._audience(path) for path in paths]
-        self._cbs.authorize_all(audiences, until=self.until())
-        return connection, [self._cbs.is_shown(one) for one in audiences]
-
-    def _audience(self, path: str) -> str:
-        return f"sb://{self.namespace}/{path}"
+    def _renew_tokens(self) -> bool:
+        tokens = self._tokens
+        if tokens is None or self._clock() < tokens.renew_at:
+            return False
+        tokens.renew(until=self.deadline())
+        return True
 
     def _upkeep(self) -> float:
-        """While something is waited for. Answers when (monotonic) to come again."""
-        cbs = self._cbs
-        if cbs is not None and self._clock() >= cbs.renew_at:
-            cbs.renew(until=self.until())
-            return time.monotonic()  # what is waited for may have come meanwhile
-        # Soon: tokens go by another clock than waiting does, and that may be set.
-        return time.monotonic() + _LOOK_SECONDS
+        """Called while a call waits. Returns when (monotonic) to call again."""
+        if self._renew_tokens():
+            return time.monotonic()  # what the caller waits for may have come meanwhile
+        # Soon: tokens expire by the wall clock, which may be set.
+        return time.monotonic() + _CHECK_SECONDS
 
     def close(self) -> None:
         self._is_closed = True
-        connection, self._connection, self._cbs = self._connection, None, None
+        connection, self._connection, self._tokens = self._connection, None, None
         if connection is not None:
             connection.upkeep = None
-            connection.close(max(self.until(FAREWELL_SECONDS) - time.monotonic(), 0.0))
+            connection.close(max(self.deadline(CLOSE_SECONDS) - time.monotonic(), 0.0))
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         connection = self._connection
         if connection is not None:
             connection.cut()
 
     # -- small things -----------------------------------------------------------------------
 
-    def until(self, seconds_max: float = math.inf) -> float:
-        """When an answer that is asked for now is overdue."""
-        return min(time.monotonic() + min(self.timeout_seconds, seconds_max), self.limit)
+    def deadline(self, seconds_max: float = math.inf) -> float:
+        """When an answer to a request made now is overdue."""
+        return min(time.monotonic() + min(self.timeout_seconds, seconds_max), self.latest_deadline)
 
     def address(self, path: str) -> str:
-        """As the SDK writes it: with TLS in the scheme even where there is none."""
+        """As the SDK writes it: with the scheme of TLS even without TLS."""
         return f"amqps://{self.namespace}/{path}"
 
     @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Whatever the AMQP client raises is told as the SDK would."""
+    def translating_errors(self, what: str) -> Iterator[None]:
+        """Raise the errors of the AMQP client as those of the SDK."""
         try:
             yield
         except ClientError as error:
-            raise of_client(error, what) from error
+            raise from_client_error(error, what) from error
 
 
 def tls_context(ca_file: str | Path | None) -> ssl.SSLContext:
-    """Who is trusted: the authorities in this file, or those that the SDK trusts."""
+    """Trusts the authorities in this file, or those that the SDK trusts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca_file is not None and not Path(ca_file).is_file():
@@ -154,3 +166,119 @@ def tls_context(ca_file: str | Path | None) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise ValueError(f"the ca_file {str(ca_file)!r} holds no certificates: {error}") from error
     return context
+
+
+# -- links ------------------------------------------------------------------------------------
+
+
+class Attachment(ABC, Generic[L]):
+    """What receivers and senders have in common: a link to one entity, attached when needed."""
+
+    def __init__(self, namespace: NamespaceConnection, path: str) -> None:
+        self.path = path
+        self._namespace = namespace
+        self._connection: Connection | None = None
+        self._link: L | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r} of {self._namespace.namespace}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _new_link(self, connection: Connection) -> L:
+        """A link that the service has not answered yet."""
+
+    def _ready(self) -> tuple[Connection, L]:
+        """The link, attached again if it was lost. Raises ClientError."""
+        if self._is_closed:
+            raise ValueError(f"{self!r} is closed")
+        self._check_link()
+        if self._alive() is None:
+            self._link = None
+            [error] = _attach([self])
+            if error is not None:
+                raise error
+        assert self._connection is not None
+        assert self._link is not None
+        return self._connection, self._link
+
+    def _check_link(self) -> None:
+        """Renew tokens if it is time. That waits for an answer, and the link may end meanwhile."""
+        if self._alive() is not None:
+            self._namespace.connection()
+        if self._alive() is None:
+            self._keep_received()
+
+    def _keep_received(self) -> None:
+        """Called when the link is lost: keep the messages that came by it."""
+
+    def _alive(self) -> tuple[Connection, L] | None:
+        """The link if it is alive; attaches nothing."""
+        link, connection = self._link, self._connection
+        if link is None or connection is None or connection.is_over or not link.alive:
+            return None
+        return connection, link
+
+    def close(self) -> object:
+        """Detach. Never raises."""
+        alive = self._alive()
+        if alive is not None and not self._is_closed:
+            connection, link = alive
+            with contextlib.suppress(ClientError):
+                connection.detach(link, self._namespace.deadline(CLOSE_SECONDS))
+        self._is_closed = True
+        self._link = None
+        return None
+
+
+def attach_all(attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]]) -> None:
+    """Attach several of one client for the first time, in the time that one of them takes.
+
+    Never raises: a call that needs a link which failed tries again, and raises its error.
+    """
+    new = [one for one in attachments if one._link is None and not one._is_closed]
+    if len(new) > 1:
+        with contextlib.suppress(ClientError, AzureError):
+            _attach(new)
+
+
+def _attach(
+    attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]],
+) -> list[Exception | None]:
+    """Attach them all at once. Returns the error of each, or None."""
+    namespace = attachments[0]._namespace
+    connection, errors = namespace.authorize([one.path for one in attachments])
+    links: list[ReceiverLink | SenderLink | None] = []
+    for index, one in enumerate(attachments):
+        link = None
+        if errors[index] is None:
+            try:
+                link = one._new_link(connection)
+            except ClientError as error:
+                errors[index] = error
+        links.append(link)
+    connection.wait_quietly(
+        lambda: all(link is None or link.attached or link.is_over for link in links),
+        namespace.deadline(),
+    )
+    for index, (one, link) in enumerate(zip(attachments, links, strict=True)):
+        if link is None:
+            continue
+        what = f"a link of {one.path!r}"
+        if link.attached:
+            one._connection, one._link = connection, link
+        elif link.is_over:
+            errors[index] = LinkLost(f"{what} was refused", link.error)
+        else:
+            link.detach()
+            errors[index] = PeerSilent(
+                f"{namespace.namespace} did not answer within {namespace.timeout_seconds:g} s: "
+                f"waited for {what}"
+            )
+    return errors

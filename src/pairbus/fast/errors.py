@@ -1,8 +1,8 @@
-"""What the fast client raises: the SDK's exceptions, made of what the service said.
+"""The errors of the fast client: the SDK's exceptions, made from the answers of the service.
 
-`servicebus.failures.kind_of` knows the SDK's errors by their class, by their condition, and by the
-name of the class inside of them; hence the names of those here. Two are ours, for calls of which
-a part may have happened: SendFailed and SettleFailed.
+`client.sdk.failures.kind_of` recognises the SDK's errors by their class, by their condition, and by
+the class name of their inner exception, so the inner exceptions here have the same names. Two
+errors are ours, for calls that may have succeeded in part: SendFailed and SettleFailed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.client.connection import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 
 
 class AMQPException(Exception):
-    """What the service said, as the SDK's own inner exceptions tell it."""
+    """The answer of the service, with the fields of the SDK's own inner exceptions."""
 
     def __init__(self, condition: str, description: str = "") -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
@@ -28,26 +28,26 @@ class AMQPException(Exception):
 
 
 class AMQPConnectionError(AMQPException):
-    """... about a connection"""
+    """... to a connection"""
 
 
 class AMQPLinkError(AMQPException):
-    """... about a link"""
+    """... to a link"""
 
 
 class MessageException(AMQPException):
-    """... about a message"""
+    """... to a message"""
 
 
 class TokenAuthFailure(AMQPException):
-    """... about a token"""
+    """... to a token"""
 
     def __init__(self, status_code: int | None, description: str) -> None:
         super().__init__("amqp:client-error", description)
         self.status_code = status_code
 
 
-# What the SDK makes of a condition; of any other it makes a plain ServiceBusError.
+# The SDK's class for a condition; for any other it is a plain ServiceBusError.
 BY_CONDITION: Final[dict[str, type[sdk.ServiceBusError]]] = {
     "amqp:not-found": sdk.MessagingEntityNotFoundError,
     "amqp:unauthorized-access": sdk.ServiceBusAuthorizationError,
@@ -67,9 +67,9 @@ BY_CONDITION: Final[dict[str, type[sdk.ServiceBusError]]] = {
 
 
 class SendFailed(sdk.ServiceBusError):
-    """Not all messages of a `send` were taken. `error` says why, and is what `kind_of` is for.
+    """The service did not accept all messages of a `send`. `error` says why; `kind_of` takes it.
 
-    Indexes are of the sequence that was given to `send`.
+    The ranges are indexes of the sequence that was given to `send`.
     """
 
     def __init__(
@@ -84,65 +84,69 @@ class SendFailed(sdk.ServiceBusError):
         self.path = path
         self.error = error
         self.accepted = sum(map(len, accepted))
-        """How many the service has taken for certain."""
+        """How many the service has accepted for certain."""
         self.accepted_ranges = tuple(accepted)
         self.refused_ranges = tuple(refused)
-        """Which it has not taken: refused, or never sent."""
+        """Refused, or never sent."""
         self.doubtful_ranges = tuple(doubtful)
-        """Which were sent, and no answer came."""
+        """Sent, but not answered."""
         total = sum(map(len, (*accepted, *refused, *doubtful)))
-        super().__init__(f"{path!r} took {self.accepted} of {total} messages: {error}", error=error)
+        super().__init__(
+            f"{path!r} accepted {self.accepted} of {total} messages: {error}", error=error
+        )
 
 
 class SettleFailed(sdk.ServiceBusError):
-    """Some messages could not be settled; all others of the call are."""
+    """Some messages could not be settled; all others of the call were."""
 
-    def __init__(self, path: str, failed: Sequence[tuple[Received, sdk.ServiceBusError]]) -> None:
+    def __init__(
+        self, path: str, failed: Sequence[tuple[ReceivedMessage, sdk.ServiceBusError]]
+    ) -> None:
         self.path = path
         self.failed = tuple(failed)
         self.error = failed[0][1]
-        """Why, of the first of them."""
+        """The reason of the first of them."""
         super().__init__(
             f"{len(failed)} messages of {path!r} could not be settled: {self.error}",
             error=self.error,
         )
 
 
-def of_message(error: AmqpError | None, what: str) -> sdk.ServiceBusError:
+def from_refusal(error: AmqpError | None, what: str) -> sdk.ServiceBusError:
     """The service refused a message or a settlement."""
     return _made(error or AmqpError("amqp:unknown-error"), what, MessageException)
 
 
-def of_client(error: ClientError, what: str) -> sdk.ServiceBusError:
+def from_client_error(error: ClientError, what: str) -> sdk.ServiceBusError:
     """A link or a connection failed, or an answer did not come."""
-    said = error.error
+    peer_error = error.error
     if isinstance(error, PeerSilent):
         return sdk.OperationTimeoutError(message=f"{what}: {error}", error=error)
     if isinstance(error, LinkLost):
-        if said is not None:
-            return _made(said, what, AMQPLinkError)
+        if peer_error is not None:
+            return _made(peer_error, what, AMQPLinkError)
         inner = AMQPLinkError("amqp:link:detach-forced", str(error))
         return sdk.ServiceBusConnectionError(message=f"{what}: {error}", error=inner)
-    if isinstance(error, ConnectionLost) and said is not None:
-        lost: Any = AMQPConnectionError(said.condition, said.description)
+    if isinstance(error, ConnectionLost) and peer_error is not None:
+        lost: Any = AMQPConnectionError(peer_error.condition, peer_error.description)
     else:
         lost = error.__cause__ or AMQPConnectionError("amqp:socket-error", str(error))
     return sdk.ServiceBusConnectionError(message=f"{what}: {error}", error=lost)
 
 
-def of_answer(
+def from_response(
     status: int | None, error: AmqpError | None, description: str, what: str
 ) -> sdk.ServiceBusError:
-    """An answer of $management that is not a success."""
+    """A response of $management that is not a success."""
     if error is None:
         return sdk.ServiceBusError(f"{what}: {description}", status_code=status)
     return _made(error, what, MessageException, status_code=status)
 
 
-def of_token(status: int | None, description: str, audience: str) -> sdk.ServiceBusError:
-    said = f"the token for {audience!r} was refused with status {status}: {description}"
+def from_token_status(status: int | None, description: str, audience: str) -> sdk.ServiceBusError:
+    text = f"the token for {audience!r} was refused with status {status}: {description}"
     inner = TokenAuthFailure(status, description)
-    return sdk.ServiceBusAuthenticationError(message=said, error=inner)
+    return sdk.ServiceBusAuthenticationError(message=text, error=inner)
 
 
 def _made(
@@ -150,8 +154,10 @@ def _made(
 ) -> sdk.ServiceBusError:
     made_of: Any = BY_CONDITION.get(error.condition, sdk.ServiceBusError)
     inner = kind(error.condition, error.description)
-    said = f"{what}: {error.description or error.condition}."
     made: sdk.ServiceBusError = made_of(
-        message=said, error=inner, condition=error.condition, **more
+        message=f"{what}: {error.description or error.condition}.",
+        error=inner,
+        condition=error.condition,
+        **more,
     )
     return made

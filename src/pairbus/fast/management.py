@@ -1,4 +1,4 @@
-"""What is asked of `<entity>/$management`: peeking, locks, settling by token, scheduling."""
+"""Requests to `<entity>/$management`: peek, renew locks, settle by lock token."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 from pairbus.amqp.client.requests import Answer, Requests
 from pairbus.amqp.codec.types import Array, Int, UInt
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.fast.connection import Access
-from pairbus.fast.errors import of_answer
-from pairbus.fast.message import Received, moment
+from pairbus.cost.meter import Tally, units_of
+from pairbus.fast.connection import NamespaceConnection
+from pairbus.fast.errors import from_response
+from pairbus.fast.message import ReceivedMessage, moment
 
 Disposition = Literal["completed", "abandoned", "defered", "suspended"]
-"""As the service spells them; suspended: into the dead-letter queue."""
+"""As the service spells them; "suspended" moves a message to the dead-letter queue."""
 
-_MARGIN_SECONDS: Final = 1.0  # for the service's answer to arrive before ours is overdue
+_MARGIN_SECONDS: Final = 1.0  # the service must give up before we do
 _TOKENS_MAX: Final = 500  # in one request
 
 
 class Management:
-    """The requests of one entity. Links for them are attached when they are needed."""
+    """The requests to one entity. Their links are attached when they are needed."""
 
-    def __init__(self, access: Access, path: str) -> None:
+    def __init__(self, namespace: NamespaceConnection, path: str, tally: Tally) -> None:
         self.path = path
-        self._access = access
+        self._namespace = namespace
+        self._tally = tally
         self._requests: Requests | None = None
 
     def __repr__(self) -> str:
-        return f"<Management {self.path!r} of {self._access.namespace}>"
+        return f"<Management {self.path!r} of {self._namespace.namespace}>"
 
     def peek(self, from_sequence: int, count: int) -> list[bytes]:
-        """Up to so many messages from that number on, as they are delivered but not locked.
+        """Up to `count` messages from this sequence number on, as delivered but not locked.
 
-        The service may give fewer than there are; nothing at all means that there are none.
+        The service may return fewer than there are; an empty list means that there are none.
         """
         body = {"from-sequence-number": int(from_sequence), "message-count": Int(count)}
         answer = self._ask("peek-message", body, is_nothing=(202, 204))
-        if answer is None:
-            return []
-        return [_entry(one, "message", bytes) for one in _entry(answer, "messages", list)]
+        found = [] if answer is None else _entry(answer, "messages", list)
+        messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
+        self._tally.peek += units_of(sum(map(len, messages)))
+        return messages
 
     def renew_locks(self, tokens: Sequence[UUID | bytes]) -> list[datetime]:
-        """Until when each of them holds now. All or none of them."""
+        """Returns when each lock expires now. All are renewed, or none."""
         answer = self._ask("renew-lock", {"lock-tokens": _tokens(tokens)})
+        self._tally.renew += len(tokens)
         moments = [moment(one) for one in _entry(answer, "expirations", list)]
         return [one for one in moments if one is not None]
 
@@ -59,62 +63,53 @@ class Management:
         reason: str = "",
         description: str = "",
     ) -> None:
-        """From any connection, as long as the locks hold. All or none of them."""
+        """Works from any connection while the locks are valid. All are settled, or none."""
         body: dict[str, Any] = {"disposition-status": disposition, "lock-tokens": _tokens(tokens)}
         if disposition == "suspended":
             body |= {"deadletter-reason": reason, "deadletter-description": description}
         self._ask("update-disposition", body)
+        self._tally.settle += len(tokens)
 
     def settle_each(
         self,
-        received: Sequence[Received],
+        received: Sequence[ReceivedMessage],
         disposition: Disposition,
         reason: str = "",
         description: str = "",
-    ) -> list[tuple[Received, ServiceBusError]]:
-        """Whatever still can be settled, is. Answers what could not, and why."""
-        lost: list[tuple[Received, ServiceBusError]] = []
+    ) -> list[tuple[ReceivedMessage, ServiceBusError]]:
+        """Settle all that can still be settled. Returns those that could not, with the reason."""
+        lost: list[tuple[ReceivedMessage, ServiceBusError]] = []
         pending = [received[at : at + _TOKENS_MAX] for at in range(0, len(received), _TOKENS_MAX)]
         while pending:
             some = pending.pop()
             try:
                 self.settle(
-                    [one.tag for one in some], disposition, reason=reason, description=description
+                    [one.lock_token_bytes for one in some],
+                    disposition,
+                    reason=reason,
+                    description=description,
                 )
             except MessageLockLostError as error:
                 half = len(some) // 2
-                if half:  # one of them is lost: which, the service does not say
+                if half:  # the service does not say which of the locks is lost
                     pending += [some[:half], some[half:]]
                 else:
                     lost.append((some[0], error))
         return lost
 
-    def schedule(self, messages: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Message ids and encoded messages, whose x-opt-scheduled-enqueue-time says when.
-
-        Answers their sequence numbers, by which they can be cancelled.
-        """
-        entries = [{"message-id": name, "message": data} for name, data in messages]
-        answer = self._ask("schedule-message", {"messages": entries})
-        return [int(number) for number in _entry(answer, "sequence-numbers", list)]
-
-    def cancel_scheduled(self, sequence_numbers: Sequence[int]) -> None:
-        numbers = Array([int(number) for number in sequence_numbers])
-        self._ask("cancel-scheduled-message", {"sequence-numbers": numbers})
-
     def _ask(
         self, operation: str, body: dict[str, Any], *, is_nothing: tuple[int, ...] = ()
     ) -> Any:
-        """The body of the answer; None for a status that says that there is nothing."""
+        """The body of the answer; None for a status that means "nothing found"."""
         what = f"{operation} of {self.path!r}"
-        access = self._access
-        with access.telling(what):
-            connection = access.authorized(self.path)
+        namespace = self._namespace
+        with namespace.translating_errors(what):
+            connection = namespace.authorized(self.path)
             if self._requests is None or not self._requests.alive:
                 self._requests = Requests(
-                    connection, f"{self.path}/$management", until=access.until()
+                    connection, f"{self.path}/$management", until=namespace.deadline()
                 )
-            seconds = max(access.timeout_seconds - _MARGIN_SECONDS, 0.0)
+            seconds = max(namespace.timeout_seconds - _MARGIN_SECONDS, 0.0)
             answer = self._requests.ask(
                 {
                     "operation": f"com.microsoft:{operation}",
@@ -122,7 +117,7 @@ class Management:
                     "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
                 },
                 body,
-                until=access.until(),
+                until=namespace.deadline(),
             )
         status = answer.properties.get("statusCode")
         if status in is_nothing:
@@ -137,13 +132,13 @@ def _refusal(answer: Answer, what: str) -> ServiceBusError:
     condition = answer.properties.get("errorCondition")
     description = str(answer.properties.get("statusDescription", ""))
     error = None if condition is None else AmqpError(str(condition), description)
-    return of_answer(status if isinstance(status, int) else None, error, description, what)
+    return from_response(status if isinstance(status, int) else None, error, description, what)
 
 
 def _entry(body: object, key: str, kind: type) -> Any:
     value = body.get(key) if isinstance(body, dict) else None
     if not isinstance(value, kind):
-        raise ServiceBusError(f"an answer of $management has {value!r:.80} as {key!r}")
+        raise ServiceBusError(f"the answer of $management has {value!r:.80} for {key!r}")
     return value
 
 

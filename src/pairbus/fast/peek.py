@@ -72,7 +72,7 @@ class Peeker:
         self._client.close()
 
     def chunk(self, number: int, count: int) -> list[bytes]:
-        return patiently(lambda: self._management.peek(number, count), sleep=self._sleep)
+        return with_retries(lambda: self._management.peek(number, count), sleep=self._sleep)
 
     def first_at(self, number: int) -> int | None:
         """The sequence number of the first message that has this or a higher one."""
@@ -153,7 +153,7 @@ class Peeker:
         return number
 
 
-def patiently(call: Callable[[], T], *, sleep: Callable[[float], Any] = time.sleep) -> T:
+def with_retries(call: Callable[[], T], *, sleep: Callable[[float], Any] = time.sleep) -> T:
     """A few times, where the connection was lost or the service is busy."""
     pause = 0.5
     for attempt in range(ATTEMPTS):

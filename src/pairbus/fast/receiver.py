@@ -1,86 +1,99 @@
-"""Receiving from one entity: messages as bytes, taken in bulk and settled in ranges."""
+"""Receiving from one entity: messages as bytes, received in bulk and settled in ranges."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.client.connection import ClientError, Connection, ConnectionLost, ReceiverLink
+from pairbus.amqp.client.connection import (
+    ClientError,
+    Connection,
+    ConnectionLost,
+    PeerSilent,
+    ReceiverLink,
+    Settlement,
+)
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
-from pairbus.fast.attachment import Attachment
-from pairbus.fast.connection import FAREWELL_SECONDS, Access
+from pairbus.cost.meter import Tally, units_of_all
+from pairbus.fast.connection import CLOSE_SECONDS, Attachment, NamespaceConnection
+from pairbus.fast.errors import SettleFailed, from_refusal
 from pairbus.fast.management import Disposition, Management
-from pairbus.fast.message import Received
-from pairbus.fast.settling import Settling
+from pairbus.fast.message import ReceivedMessage
 
 _ABANDONED: Final = modified(failed=True)
 _MODES: Final = ("peekLock", "receiveAndDelete")
+_Failed = list[tuple[ReceivedMessage, ServiceBusError]]
 
 
 class Receiver(Attachment[ReceiverLink]):
     def __init__(
         self,
-        access: Access,
+        namespace: NamespaceConnection,
         path: str,
         management: Management,
+        tally: Tally,
         *,
         credit: int,
         mode: str,
         at_most: int | None = None,
     ) -> None:
-        super().__init__(access, path)
+        super().__init__(namespace, path)
         if credit < 1:
-            raise ValueError(f"a credit of {credit} for {path!r}: at least 1 is needed")
+            raise ValueError(f"credit for {path!r} is {credit}, but must be at least 1")
         if mode not in _MODES:
-            raise ValueError(f"mode {mode!r} for {path!r}: {' or '.join(_MODES)} is expected")
+            raise ValueError(f"mode for {path!r} is {mode!r}; expected {' or '.join(_MODES)}")
         self._management = management
+        self._tally = tally
         self._credit = credit
         self._deletes = mode == "receiveAndDelete"
         self._at_most = at_most
         self._taken = 0
-        self._asks_no_more = False
-        self._left: list[Received] = []  # of a link that was lost: locked, and still ours
+        self._grants_no_more = False
+        self._kept: list[ReceivedMessage] = []  # of a lost link: still locked for us
+        # A poll is a grant of credit; the service bills one that ends without a message.
+        self._is_polling = False
+        self._was_answered = False
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
     def open(self) -> None:
-        """Not needed: the first `receive` does that. Attaches, and asks for messages."""
-        with self._access.telling(f"receiving from {self.path!r}"):
+        """Attach and grant credit early. Optional: the first `receive` does it."""
+        with self._namespace.translating_errors(f"receiving from {self.path!r}"):
             connection, link = self._ready()
-            self._top_up(link)
+            self._grant(link)
             connection.turn(0.0)
 
     # -- receiving --------------------------------------------------------------------------
 
-    def receive(self, max_count: int, *, max_wait_seconds: float) -> list[Received]:
-        """Wait for the first, then take what is there; nothing, if none came in time.
+    def receive(self, max_count: int, *, max_wait_seconds: float) -> list[ReceivedMessage]:
+        """Wait for the first message, then take all that are here. Empty if none came in time.
 
-        What waited here when a link was lost comes first: its locks outlive the link.
+        Messages that a lost link had delivered come first: their locks outlive the link.
         """
         if max_count < 1:
             raise ValueError(f"max_count is {max_count}, but must be at least 1")
         until = time.monotonic() + max_wait_seconds
-        with self._access.telling(f"receiving from {self.path!r}"):
-            self._look_after()
-            if self._left:
-                taken, self._left = self._left[:max_count], self._left[max_count:]
-                self._taken += len(taken)
+        with self._namespace.translating_errors(f"receiving from {self.path!r}"):
+            self._check_link()
+            if self._kept:
+                taken, self._kept = self._kept[:max_count], self._kept[max_count:]
+                self._took(taken)
                 return taken
             connection, link = self._ready()
-            self._top_up(link)
+            self._grant(link)
             if len(link.inbox) < max_count:
                 try:
                     connection.turn(0.0)
                 except ConnectionLost:
-                    if not link.inbox:  # else the next call will be told
+                    if not link.inbox:  # otherwise the next call raises it
                         raise
             if not link.inbox:
                 connection.wait_quietly(lambda: link.inbox or link.is_over, until)
@@ -92,157 +105,282 @@ class Receiver(Attachment[ReceiverLink]):
                 link.inbox = []
             else:
                 taken, link.inbox = taken[:max_count], taken[max_count:]
-            self._taken += len(taken)
-            self._top_up(link)
+            self._took(taken)
+            self._grant(link)
             return taken
 
-    def ask_no_more(self) -> None:
-        """Grant no more credit until `stop`: what was asked for comes, and nothing beyond it."""
-        self._asks_no_more = True
+    def _took(self, taken: Sequence[ReceivedMessage]) -> None:
+        self._taken += len(taken)
+        self._count(taken)
+
+    def stop_granting(self) -> None:
+        """Grant no more credit until `stop`: what was granted is used, and nothing beyond it."""
+        self._grants_no_more = True
 
     @property
-    def has_asked(self) -> bool:
-        """There is credit that the service has not used yet."""
+    def has_credit(self) -> bool:
+        """The service has credit that it has not used yet."""
         return self._link is not None and self._link.credit > 0
 
-    def _top_up(self, link: ReceiverLink) -> None:
-        """In bulk: a flow for each message would be a cost of its own."""
-        if self._asks_no_more:
+    def _grant(self, link: ReceiverLink) -> None:
+        """In bulk: one flow frame per message would cost too much."""
+        self._is_polling = True
+        if self._grants_no_more:
             return
         room, least = self._credit - len(link.inbox), max(1, self._credit // 4)
         if self._at_most is not None:
-            left = self._at_most - self._taken - len(self._left) - len(link.inbox)
+            left = self._at_most - self._taken - len(self._kept) - len(link.inbox)
             room, least = min(room, left), least if link.credit else 1
         if room - link.credit >= least:
             link.grant(room)
 
-    def _asked_for(self, connection: Connection) -> ReceiverLink:
+    def _new_link(self, connection: Connection) -> ReceiverLink:
         return connection.session().attach_receiver(
-            self._access.address(self.path),
-            _deleted if self._deletes else Received,
+            self._namespace.address(self.path),
+            _unlocked if self._deletes else ReceivedMessage,
             snd_settle_mode=1 if self._deletes else 0,
             rcv_settle_mode=0 if self._deletes else 1,
             properties={"com.microsoft:receiver-name": f"pairbus-{uuid4()}"},
         )
 
-    def _salvage(self) -> None:
-        """Its locks outlive it."""
+    def _keep_received(self) -> None:
         link = self._link
-        if link is not None and link.inbox:
-            self._left, link.inbox = self._left + link.inbox, []
+        if link is None:
+            return
+        self._was_answered |= bool(link.inbox)
+        self._poll_ended()
+        if link.inbox:
+            self._kept, link.inbox = self._kept + link.inbox, []
 
     # -- settling ---------------------------------------------------------------------------
 
-    def complete(self, received: Sequence[Received]) -> None:
-        """Returns when all are; SettleFailed tells which could not be.
+    def complete(self, received: Sequence[ReceivedMessage]) -> None:
+        """Returns when all are completed. Raises SettleFailed with those that could not be.
 
-        Of a call that raised anything else nobody knows: call it again, and it goes by lock token.
-        The more consecutive the messages, the cheaper.
+        After any other error the result is unknown: call it again, and it settles by lock token.
+        Messages that came one after the other cost the least.
         """
-        self.begin_completing(received).land()
+        self.start_completing(received).wait()
 
-    def begin_completing(self, received: Sequence[Received]) -> Settling:
-        """The same without waiting: the answers are for `land`, which raises what `complete` does.
+    def start_completing(self, received: Sequence[ReceivedMessage]) -> PendingSettlement:
+        """The same without waiting for the answers; `wait` does that, and raises the errors.
 
-        When this returns, nothing that happens to this process keeps the service from hearing of
-        it; except where their link is lost: then it is for `land` to say it.
+        When this returns, the service gets the settlement even if this process dies; unless the
+        messages' link is lost: then only `wait` sends it.
         """
-        return self._begin(received, ACCEPTED, "completed")
+        return self._start(received, ACCEPTED, "completed")
 
-    def abandon(self, received: Sequence[Received]) -> None:
-        """They can be had again at once, with one delivery more on their count. See `complete`."""
-        self._begin(received, _ABANDONED, "abandoned").land()
+    def abandon(self, received: Sequence[ReceivedMessage]) -> None:
+        """Available again at once, with the delivery count increased. See `complete`."""
+        self._start(received, _ABANDONED, "abandoned").wait()
 
-    def release(self, received: Sequence[Received]) -> None:
-        """They can be had again at once, as if they had not been lent. See `complete`."""
-        self._begin(received, RELEASED, "abandoned").land()
+    def release(self, received: Sequence[ReceivedMessage]) -> None:
+        """Available again at once, with the delivery count unchanged. See `complete`."""
+        self._start(received, RELEASED, "abandoned").wait()
 
     def dead_letter(
-        self, received: Sequence[Received], *, reason: str, description: str = ""
+        self, received: Sequence[ReceivedMessage], *, reason: str, description: str = ""
     ) -> None:
         """All with the same reason. See `complete`."""
         info = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         outcome = rejected(AmqpError("com.microsoft:dead-letter", description, info))
-        self._begin(received, outcome, "suspended", reason, description).land()
+        self._start(received, outcome, "suspended", reason, description).wait()
 
-    def _begin(
+    def _start(
         self,
-        received: Sequence[Received],
+        received: Sequence[ReceivedMessage],
         outcome: Outcome,
-        status: Disposition,
+        disposition: Disposition,
         reason: str = "",
         description: str = "",
-    ) -> Settling:
-        """On the link that they came by; by their tokens, if that is gone."""
+    ) -> PendingSettlement:
+        """On the link that the messages came by; by lock token, if that is lost."""
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
-        here, elsewhere = received, list[Received]()
+        here, elsewhere = self._by_link(received)
+
+        def by_token() -> _Failed:
+            return self._management.settle_each(elsewhere, disposition, reason, description)
+
+        pending = PendingSettlement(
+            self._namespace, self.path, here, by_token if elsewhere else None, self._tally
+        )
+        alive = self._alive()
+        if here and alive is not None:
+            pending.send(*alive, outcome)
+        return pending
+
+    def _by_link(
+        self, received: Sequence[ReceivedMessage]
+    ) -> tuple[Sequence[ReceivedMessage], Sequence[ReceivedMessage]]:
+        """Those that came by the link that is alive now, and the others."""
         alive = self._alive()
         if alive is None:
-            here, elsewhere = [], list(received)
-        elif any(one.link is not alive[1] for one in received):
-            elsewhere = [one for one in received if one.link is not alive[1]]
-            here = [one for one in received if one.link is alive[1]]
+            return [], received
+        link = alive[1]
+        if all(one.link is link for one in received):
+            return received, []
+        here = [one for one in received if one.link is link]
+        return here, [one for one in received if one.link is not link]
 
-        def by_token() -> list[tuple[Received, ServiceBusError]]:
-            return self._management.settle_each(elsewhere, status, reason, description)
+    # -- the end ----------------------------------------------------------------------------
 
-        begun = Settling(
-            self._access, self.path, here, by_token if elsewhere else None, self._has_settled
-        )
-        if here and alive is not None:
-            begun.say(*alive, outcome)
-        return begun
+    def stop(self) -> list[ReceivedMessage]:
+        """Receive no more: take credit back, and release what waits here at once.
 
-    def _has_settled(self, count: int) -> None:
-        """The service has settled so many on the link: for who counts."""
-
-    # -- its end ----------------------------------------------------------------------------
-
-    def stop(self) -> list[Received]:
-        """Take nothing more: credit is called back, and what waits here is released at once.
-
-        Its delivery count stays as it is. With receiveAndDelete it cannot be given back: it is what
-        this returns. The next `receive` begins again. Never raises for the service's troubles: if
-        it cannot be told, the locks run out by themselves.
+        Delivery counts stay as they are. With receiveAndDelete nothing can be released, so this
+        returns what waits here. The next `receive` starts again. Never raises for errors of the
+        service: if it cannot be reached, the locks expire.
         """
         return stop_all([self])
 
-    def _stopped(self) -> list[Received]:
-        """Credit was called back: give back what waits here."""
-        self._asks_no_more = False
-        waiting, self._left = self._left, []
+    def _stopped(self) -> list[ReceivedMessage]:
+        """Credit was taken back: release what waits here."""
+        self._grants_no_more = False
+        waiting, self._kept = self._kept, []
         if self._link is not None:
             waiting, self._link.inbox = waiting + self._link.inbox, []
-        if self._deletes:
-            return waiting
-        if waiting:
+        self._count(waiting)
+        if waiting and not self._deletes:
             with contextlib.suppress(ClientError, AzureError):
-                self._give_back(waiting)
-        return []
+                self._release_quickly(waiting)
+        self._poll_ended()
+        return waiting if self._deletes else []
 
-    def _give_back(self, received: list[Received]) -> None:
+    def _release_quickly(self, received: list[ReceivedMessage]) -> None:
+        """Without waiting for answers on the link."""
+        here, elsewhere = self._by_link(received)
         alive = self._alive()
-        here = []
         if alive is not None:
             connection, link = alive
-            here = sorted([one.delivery_id for one in received if one.link is link])
-            link.settle(here, RELEASED, two_phase=False)
+            link.settle(sorted([one.delivery_id for one in here]), RELEASED, two_phase=False)
             connection.turn(0.0)
-        if len(here) < len(received) and self._access.is_open:
-            # By links that are lost: nothing can be said there any more, so by token.
-            elsewhere = [one for one in received if alive is None or one.link is not alive[1]]
+        if elsewhere and self._namespace.is_open:
+            # Their links are lost, and nothing can be sent there any more: by lock token.
             self._management.settle_each(elsewhere, "abandoned")
+        self._tally.settle += len(here)
 
-    def close(self) -> list[Received]:
+    def close(self) -> list[ReceivedMessage]:
         """`stop`, and detach."""
         left = [] if self._is_closed else self.stop()
         super().close()
         return left
 
+    # -- counting ---------------------------------------------------------------------------
 
-def stop_all(receivers: Sequence[Receiver]) -> list[Received]:
-    """`stop` of several receivers of one client, in the time that one of them takes."""
+    def _count(self, received: Sequence[ReceivedMessage]) -> None:
+        if received:
+            # Those of a lost link have answered the poll of that link.
+            self._was_answered |= received[-1].link is self._link
+            self._tally.receive += units_of_all([len(one.data) for one in received])
+
+    def _poll_ended(self) -> None:
+        if self._is_polling and not self._was_answered:
+            self._tally.empty_receive += 1
+        self._is_polling = self._was_answered = False
+
+
+def _unlocked(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> ReceivedMessage:
+    """Without a lock token, whatever tag the service sends with receiveAndDelete."""
+    return ReceivedMessage(link, number, b"", data)
+
+
+class PendingSettlement:
+    """A settlement that a receiver has started. Call `wait` once."""
+
+    __slots__ = (
+        "_by_token",
+        "_connection",
+        "_error",
+        "_here",
+        "_link",
+        "_namespace",
+        "_path",
+        "_sent",
+        "_tally",
+    )
+
+    def __init__(
+        self,
+        namespace: NamespaceConnection,
+        path: str,
+        here: Sequence[ReceivedMessage],
+        by_token: Callable[[], _Failed] | None,
+        tally: Tally,
+    ) -> None:
+        """`here`: those that came by the receiver's link; `by_token` settles the others."""
+        self._namespace = namespace
+        self._path = path
+        self._here = here
+        self._by_token = by_token
+        self._tally = tally
+        self._connection: Connection | None = None
+        self._link: ReceiverLink | None = None
+        self._sent: Settlement | None = None
+        self._error: AzureError | None = None
+
+    @property
+    def _what(self) -> str:
+        return f"settling {len(self._here)} messages of {self._path!r}"
+
+    @property
+    def is_sent(self) -> bool:
+        """The service gets it even if this process dies. Otherwise `wait` has to send it."""
+        return self._by_token is None and self._error is None
+
+    def send(self, connection: Connection, link: ReceiverLink, outcome: Outcome) -> None:
+        """Raises nothing: `wait` does."""
+        self._connection, self._link = connection, link
+        ids = sorted([one.delivery_id for one in self._here])
+        try:
+            with self._namespace.translating_errors(self._what):
+                self._namespace.connection()  # renews tokens, if it is time
+                self._sent = connection.begin_settling(link, ids, outcome)
+                # Once the system has the bytes, our death cannot take the settlement back.
+                connection.flush(self._namespace.deadline())
+        except AzureError as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Returns when all are settled. Raises SettleFailed, or an error that leaves it unknown."""
+        failed: _Failed = []
+        if self._here:
+            refusals = self._answer()
+            if refusals:
+                what = f"settling of {self._path!r}"
+                failed = [
+                    (one, from_refusal(refusals[one.delivery_id], what))
+                    for one in self._here
+                    if one.delivery_id in refusals
+                ]
+            self._tally.settle += len(self._here) - len(failed)
+            for one in self._here:
+                one.link = None
+        if self._by_token is not None:
+            failed += self._by_token()
+        if failed:
+            raise SettleFailed(self._path, failed)
+
+    def _answer(self) -> dict[int, AmqpError]:
+        if self._error is not None:
+            raise self._error
+        connection, link, sent = self._connection, self._link, self._sent
+        assert connection is not None
+        assert link is not None
+        assert sent is not None
+        with self._namespace.translating_errors(self._what):
+            try:
+                return connection.settled(link, sent, until=self._namespace.deadline())
+            except PeerSilent:
+                link.detach()  # a late answer would be taken for another's; so: by lock token
+                raise
+
+
+# -- several receivers ------------------------------------------------------------------------
+
+
+def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
+    """`stop` for several receivers of one client, in the time that one of them takes."""
     links: list[ReceiverLink] = []
     connection: Connection | None = None
     for receiver in receivers:
@@ -255,11 +393,32 @@ def stop_all(receivers: Sequence[Receiver]) -> list[Received]:
         with contextlib.suppress(ClientError):
             connection.wait_quietly(
                 lambda: all(not link.credit or link.is_over for link in links),
-                receivers[0]._access.until(FAREWELL_SECONDS),
+                receivers[0]._namespace.deadline(CLOSE_SECONDS),
             )
     return [one for receiver in receivers for one in receiver._stopped()]
 
 
-def _deleted(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> Received:
-    """Not locked, so without a token; whatever the service has for a tag then."""
-    return Received(link, number, b"", data)
+def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> list[Receiver]:
+    """Those, all of one client, that have a message now or whose link has ended; empty if none in
+    time. Grants credit where it is missing; it stays until `stop`."""
+    until = time.monotonic() + max_wait_seconds
+    connection: Connection | None = None
+    links: list[ReceiverLink] = []
+    for receiver in receivers:
+        with receiver._namespace.translating_errors(f"receiving from {receiver.path!r}"):
+            connection, link = receiver._ready()
+        receiver._grant(link)
+        links.append(link)
+
+    def ready() -> list[Receiver]:
+        return [
+            one
+            for one, link in zip(receivers, links, strict=True)
+            if link.inbox or link.is_over or one._kept
+        ]
+
+    if connection is not None:
+        what = f"receiving from {len(links)} entities"
+        with receivers[0]._namespace.translating_errors(what):
+            connection.wait_quietly(ready, until)
+    return ready()

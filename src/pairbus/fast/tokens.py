@@ -1,53 +1,66 @@
-"""Tokens: made of whatever credential the SDK takes, shown on `$cbs`, and renewed in time.
+"""Tokens: made from any credential that the SDK takes, put on `$cbs`, and renewed in time.
 
-The service wants one for each entity and connection, and ends the links whose token has run out.
-A token is renewed when a tenth of its life is left, as the SDK does. Knows nothing of messages.
+The service needs one for each entity and connection, and ends links whose token has expired. A
+token is renewed when a tenth of its life is left, as in the SDK. Knows nothing of messages.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote_plus
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
-from pairbus.amqp.client.connection import Connection, ConnectionLost
-from pairbus.amqp.client.requests import Requests
+from pairbus.amqp.client.connection import (
+    ClientError,
+    Connection,
+    ConnectionLost,
+    LinkLost,
+    PeerSilent,
+)
+from pairbus.amqp.client.requests import Answer, Requests
 from pairbus.amqp.codec.types import Timestamp
-from pairbus.fast.errors import of_token
+from pairbus.fast.errors import from_token_status
 
 SAS: Final = "servicebus.windows.net:sastoken"
 JWT: Final = "jwt"
 _SCOPE: Final = "https://servicebus.azure.net//.default"
 _LIFE_SECONDS: Final = 3600
 _RETRY_SECONDS: Final = 30.0
-_LAST_PART: Final = 0.1  # of its life, in which a token is renewed
+_LAST_PART: Final = 0.1  # of its life: when it begins, a token is renewed
 _CBS: Final = "$cbs"
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Token:
     text: str
     expires: float
     """Seconds since the epoch."""
     kind: str
+    renew_at: float = math.inf
+
+    def accepted(self, now: float) -> None:
+        """The service has accepted it: from now on it is renewed in time."""
+        if math.isfinite(self.expires):
+            self.renew_at = self.expires - _LAST_PART * max(self.expires - now, 0.0)
 
 
 TokenSource = Callable[[str, float], Token]
-"""An audience and the time -> a token for it."""
+"""Makes a token for an audience, at a time."""
 
 
 def sign(audience: str, name: str, key: str, *, expires: int) -> str:
-    """A shared access signature."""
+    """Make a shared access signature."""
     resource = quote_plus(audience)
     digest = hmac.new(key.encode(), f"{resource}\n{expires}".encode(), hashlib.sha256).digest()
     signature = quote_plus(base64.b64encode(digest))
@@ -57,7 +70,7 @@ def sign(audience: str, name: str, key: str, *, expires: int) -> str:
 
 
 def source_of(credential: Any) -> TokenSource:
-    """By the SDK's rules: a named key, a signature, or an object with `get_token`."""
+    """As in the SDK, a credential is a named key, a signature, or an object with `get_token`."""
     if isinstance(credential, AzureNamedKeyCredential):
 
         def by_key(audience: str, now: float) -> Token:
@@ -75,8 +88,8 @@ def source_of(credential: Any) -> TokenSource:
         return by_signature
     if not callable(getattr(credential, "get_token", None)):
         raise TypeError(
-            f"a credential of {type(credential).__name__}: AzureNamedKeyCredential, "
-            "AzureSasCredential or an object with get_token() is expected"
+            f"the credential is a {type(credential).__name__}; expected AzureNamedKeyCredential, "
+            "AzureSasCredential or an object with get_token()"
         )
     kind = getattr(credential, "token_type", JWT)
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
@@ -100,7 +113,7 @@ def _expiry(signature: str) -> float:
     return math.inf
 
 
-class Cbs:
+class TokenAuthority:
     """The tokens of one connection."""
 
     def __init__(
@@ -110,81 +123,102 @@ class Cbs:
         self._source = source
         self._clock = clock
         self._requests: Requests | None = None
-        self._shown: dict[str, _Shown] = {}
+        self._accepted: dict[str, Token] = {}
         self.renew_at = math.inf
-        """When, by the clock, the first of them is to be renewed."""
+        """When, by the clock, the next token must be renewed."""
 
-    def authorize(self, audience: str, *, until: float) -> None:
-        """The service has accepted a token for this audience. Raises if it has not."""
-        if not self.is_shown(audience):
-            self._show(audience, until)
-            self._plan()
-
-    def authorize_all(self, audiences: Sequence[str], *, until: float) -> None:
-        """The same for several in the time of one. Who was refused is told by `authorize`."""
-        now = self._clock()
-        try:
-            tokens = [(one, self._source(one, now)) for one in audiences if not self.is_shown(one)]
-        except Exception:  # a credential may raise anything
-            return
-        if not tokens:
-            return
-        answers = self._asking(until).ask_all(
-            [(_put(audience, token), token.text) for audience, token in tokens], until=until
+    def authorize(self, audiences: Sequence[str], *, until: float) -> list[Exception | None]:
+        """Put the tokens that are missing, all at once. Returns the error of each, or None."""
+        errors = dict.fromkeys(audiences, None) | self._put(
+            [one for one in audiences if not self._is_authorized(one)], until
         )
-        for (audience, token), answer in zip(tokens, answers, strict=True):
-            if answer is not None and _is_success(answer.properties.get("status-code")):
-                self._shown[audience] = _Shown(token, now)
         self._plan()
+        return [errors[one] for one in audiences]
 
-    def is_shown(self, audience: str) -> bool:
-        shown = self._shown.get(audience)
-        return shown is not None and self._clock() < shown.expires
+    def _is_authorized(self, audience: str) -> bool:
+        token = self._accepted.get(audience)
+        return token is not None and self._clock() < token.expires
 
     def renew(self, *, until: float) -> None:
-        """All whose time has come. What fails is tried again as long as the old token holds.
+        """Renew all that are due. A failure is tried again while the old token is valid.
 
-        Then it is forgotten: the service ends what stood on it, and says so to who needs it.
+        Then the token is forgotten: the service ends its links, and their users get the error.
         """
-        self.renew_at = math.inf  # while waiting for the answer, nobody is to begin again
-        for audience, shown in list(self._shown.items()):
-            now = self._clock()
-            if now < shown.renew_at:
+        self.renew_at = math.inf  # while this waits for the answers, no other renewal may begin
+        now = self._clock()
+        due = [audience for audience, token in self._accepted.items() if now >= token.renew_at]
+        for audience, error in self._put(due, until).items():
+            if error is None:
                 continue
-            try:
-                self._show(audience, until)
-            except ConnectionLost:
-                raise
-            except Exception as error:  # a credential may raise anything
-                logger.warning("the token for %s cannot be renewed: %s", audience, error)
-                left = shown.expires - now
-                if left > 0:
-                    shown.renew_at = now + min(_RETRY_SECONDS, max(left / 2, 1.0))
-                else:
-                    del self._shown[audience]
+            logger.warning("the token for %s cannot be renewed: %s", audience, error)
+            token = self._accepted[audience]
+            left = token.expires - now
+            if left > 0:
+                token.renew_at = now + min(_RETRY_SECONDS, max(left / 2, 1.0))
+            else:
+                del self._accepted[audience]
         self._plan()
 
     def _plan(self) -> None:
-        self.renew_at = min((one.renew_at for one in self._shown.values()), default=math.inf)
+        self.renew_at = min((one.renew_at for one in self._accepted.values()), default=math.inf)
 
-    def _show(self, audience: str, until: float) -> None:
+    def _put(self, audiences: Sequence[str], until: float) -> dict[str, Exception | None]:
+        """The error of each audience, or None. Raises ConnectionLost, which is all's."""
+        errors: dict[str, Exception | None] = {}
+        tokens: dict[str, Token] = {}
         now = self._clock()
-        token = self._source(audience, now)
-        asked = _put(audience, token)
-        answer = self._asking(until).ask(asked, token.text, until=until, reply_to=False)
-        status = answer.properties.get("status-code")
-        if not _is_success(status):
-            description = str(answer.properties.get("status-description", ""))
-            raise of_token(status if isinstance(status, int) else None, description, audience)
-        self._shown[audience] = _Shown(token, now)
+        for audience in audiences:
+            try:
+                tokens[audience] = self._source(audience, now)
+            except Exception as error:  # a credential may raise anything
+                errors[audience] = error
+        answers = self._ask(tokens, until) if tokens else []
+        for (audience, token), answer in zip(tokens.items(), answers, strict=True):
+            errors[audience] = _error_in(answer, audience)
+            if errors[audience] is None:
+                token.accepted(now)
+                self._accepted[audience] = token
+        return errors
 
-    def _asking(self, until: float) -> Requests:
+    def _ask(self, tokens: Mapping[str, Token], until: float) -> list[Answer | ClientError]:
+        asked = [(_put_token(audience, token), token.text) for audience, token in tokens.items()]
+        answers: list[Answer | None] = [None] * len(asked)
+        if len(asked) > 1:
+            with contextlib.suppress(LinkLost, PeerSilent):
+                answers = self._request_links(until).ask_all(asked, until=until)
+        # Whatever got no answer is asked on its own, which also tells why.
+        return [
+            self._ask_one(*asked[index], until) if answer is None else answer
+            for index, answer in enumerate(answers)
+        ]
+
+    def _ask_one(
+        self, properties: Mapping[str, Any], body: str, until: float
+    ) -> Answer | ClientError:
+        try:
+            return self._request_links(until).ask(properties, body, until=until, reply_to=False)
+        except ConnectionLost:
+            raise
+        except ClientError as error:
+            return error
+
+    def _request_links(self, until: float) -> Requests:
         if self._requests is None or not self._requests.alive:
             self._requests = Requests(self._connection, _CBS, until=until)
         return self._requests
 
 
-def _put(audience: str, token: Token) -> dict[str, Any]:
+def _error_in(answer: Answer | ClientError, audience: str) -> Exception | None:
+    if isinstance(answer, ClientError):
+        return answer
+    status = answer.properties.get("status-code")
+    if isinstance(status, int) and 200 <= status < 300:
+        return None
+    description = str(answer.properties.get("status-description", ""))
+    return from_token_status(status if isinstance(status, int) else None, description, audience)
+
+
+def _put_token(audience: str, token: Token) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "operation": "put-token",
         "type": token.kind,
@@ -193,19 +227,3 @@ def _put(audience: str, token: Token) -> dict[str, Any]:
     if math.isfinite(token.expires):
         properties["expiration"] = Timestamp(int(token.expires * 1000))
     return properties
-
-
-def _is_success(status: object) -> bool:
-    return isinstance(status, int) and 200 <= status < 300
-
-
-class _Shown:
-    """A token that the service has accepted on this connection."""
-
-    __slots__ = ("expires", "renew_at")
-
-    def __init__(self, token: Token, now: float) -> None:
-        self.expires = token.expires
-        self.renew_at = token.expires - _LAST_PART * max(token.expires - now, 0.0)
-        if not math.isfinite(token.expires):
-            self.renew_at = math.inf

@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 
 from pairbus.errors import OptionsError
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.message import Received
-from pairbus.fast.peek import PartitionedEntity, Peeker, patiently
+from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.peek import PartitionedEntity, Peeker, with_retries
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
 from pairbus.spark import arrow
@@ -103,7 +103,7 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         held = self._held().batches.get(end[_COUNT], [])
-        messages = [(one.data, one.lock_token if one.tag else None) for one in held]
+        messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in held]
         return [Messages(part) for part in _parts(messages, self._options.partitions)]
 
     def commit(self, end: Offset) -> None:
@@ -167,9 +167,9 @@ class _Hold:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._deletes = options.mode != PEEK_LOCK
-        self.batches: dict[int, list[Received]] = {}
+        self.batches: dict[int, list[ReceivedMessage]] = {}
         """By the offset at which they end."""
-        self._left: list[Received] = []
+        self._left: list[ReceivedMessage] = []
         """Deleted in the queue, and in no batch yet."""
         self._client = options.address.client(timeout_seconds=options.timeout_seconds)
         credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
@@ -186,7 +186,7 @@ class _Hold:
 
     def take(self, at: int, most: int, wait_seconds: float) -> int:
         """Receive a batch, which begins at the offset `at`; how many it has."""
-        taken: list[Received] = self._left[:most]
+        taken: list[ReceivedMessage] = self._left[:most]
         self._left = self._left[most:]
         size = sum(len(one.data) for one in taken)
         wait = 0.0 if taken else wait_seconds
@@ -205,12 +205,12 @@ class _Hold:
                 self._renewing().watch(taken)
         return len(taken)
 
-    def _receive(self, most: int, wait: float, has_some: bool) -> list[Received]:
-        def receive() -> list[Received]:
+    def _receive(self, most: int, wait: float, has_some: bool) -> list[ReceivedMessage]:
+        def receive() -> list[ReceivedMessage]:
             return self._receiver.receive(most, max_wait_seconds=wait)
 
         if not has_some:
-            return patiently(receive)
+            return with_retries(receive)
         try:
             return receive()
         except AzureError:
@@ -226,10 +226,10 @@ class _Hold:
                 self._complete(batch)
             del self.batches[end]
 
-    def _complete(self, batch: list[Received]) -> None:
+    def _complete(self, batch: list[ReceivedMessage]) -> None:
         self._renewing().forget(batch)
         try:
-            patiently(lambda: self._receiver.complete(batch))
+            with_retries(lambda: self._receiver.complete(batch))
         except SettleFailed as failed:
             log.warning(
                 "%d of %d messages of %r were read and could not be completed, so they will be "

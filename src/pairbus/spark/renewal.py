@@ -18,7 +18,7 @@ from typing import Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 from pairbus.spark.options import ReadOptions
 
 log = logging.getLogger("pairbus.spark")
@@ -47,7 +47,7 @@ class Renewal:
         self._is_over = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, received: Iterable[Received]) -> None:
+    def watch(self, received: Iterable[ReceivedMessage]) -> None:
         now = self._clock()
         with self._changed:
             for one in received:
@@ -56,7 +56,9 @@ class Renewal:
                     until = locked_until.timestamp()
                     give_up = now + self._options.renewal_seconds
                     due = now + max(until - now, 0.0) / 2
-                    self._locks[one.tag] = _Lock(one.tag, due, until, give_up)
+                    self._locks[one.lock_token_bytes] = _Lock(
+                        one.lock_token_bytes, due, until, give_up
+                    )
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name=f"renew {self._options.path}", daemon=True
@@ -64,10 +66,10 @@ class Renewal:
                 self._thread.start()
             self._changed.notify()
 
-    def forget(self, received: Iterable[Received]) -> None:
+    def forget(self, received: Iterable[ReceivedMessage]) -> None:
         with self._changed:
             for one in received:
-                self._locks.pop(one.tag, None)
+                self._locks.pop(one.lock_token_bytes, None)
 
     def stop(self) -> None:
         with self._changed:

@@ -14,8 +14,8 @@ from azure.core.exceptions import AzureError
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.message import Received
-from pairbus.fast.settling import Settling
+from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.receiver import PendingSettlement
 from pairbus.syphon.policy import Destinations
 from pairbus.syphon.receipts import Outcome, TaskReport
 from pairbus.syphon.restore import Restored
@@ -23,7 +23,7 @@ from pairbus.syphon.step import Bury
 
 logger = logging.getLogger("pairbus.syphon")
 
-Pair = tuple[Received, Restored]
+Pair = tuple[ReceivedMessage, Restored]
 """A message as it was received, and as it was sent by the application."""
 
 # Locks of backlog queues last a minute; what is older than this when its turn comes is renewed.
@@ -40,11 +40,13 @@ class Source:
         self.empty_since: float | None = None
         self._client = client
         self._report = report
-        self._settling: tuple[Settling, Sequence[Received]] | None = None
+        self._settling: tuple[PendingSettlement, Sequence[ReceivedMessage]] | None = None
 
     # --- settling ---------------------------------------------------------------------------------
 
-    def settle(self, done: Sequence[Received], buried: Mapping[Bury, Sequence[Received]]) -> None:
+    def settle(
+        self, done: Sequence[ReceivedMessage], buried: Mapping[Bury, Sequence[ReceivedMessage]]
+    ) -> None:
         """Complete what has gone home, and dead-letter what is to be buried.
 
         Completing is only begun: `land` ends it. But nothing that happens to this process from here
@@ -52,8 +54,8 @@ class Source:
         """
         if done:
             self.land()
-            self._settling = self.receiver.begin_completing(done), done
-            if not self._settling[0].is_said:
+            self._settling = self.receiver.start_completing(done), done
+            if not self._settling[0].is_sent:
                 self.land()
         for step, received in buried.items():
             self._settle(
@@ -67,7 +69,7 @@ class Source:
         begun, self._settling = self._settling, None
         if begun is not None:
             settling, done = begun
-            self._settle(settling.land, lambda: self.receiver.complete(done), doubtful=len(done))
+            self._settle(settling.wait, lambda: self.receiver.complete(done), doubtful=len(done))
 
     def _settle(
         self,
@@ -94,9 +96,11 @@ class Source:
                     self._report.record_possible_duplicates(self.queue, "", doubtful)
                     self._report.record_error(self.queue, error)
 
-    def renew(self, received: Sequence[Received]) -> None:
+    def renew(self, received: Sequence[ReceivedMessage]) -> None:
         try:
-            self._client.management(self.queue).renew_locks([one.tag for one in received])
+            self._client.management(self.queue).renew_locks(
+                [one.lock_token_bytes for one in received]
+            )
         except AzureError as error:
             logger.info("locks of %s could not be renewed: %s", self.queue, error)
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.fast.attachment import attach_all
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection import attach_all
 from pairbus.fast.errors import SendFailed
-from pairbus.fast.flight import Flight, land
-from pairbus.fast.message import Received
-from pairbus.fast.sender import Sender
+from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.sender import PendingSend, Sender, wait_all
 from pairbus.syphon.backlog_queue import RENEW_SECONDS, Pair, Source
 from pairbus.syphon.policy import POLICY, Destination, Destinations, Failure, Reaction
 from pairbus.syphon.receipts import Outcome, TaskReport
@@ -39,7 +38,7 @@ class Course:
     parts: list[list[Pair]]
     """What is left, in the order in which it is to be tried."""
     part: list[Pair] = field(default_factory=list)
-    flight: Flight | None = None
+    flight: PendingSend | None = None
     """What is in the air: the messages of `part`."""
     since: float = 0.0
     """... and since when (monotonic)."""
@@ -53,8 +52,8 @@ class Half:
     began: float
     groups: dict[str, list[Pair]] = field(default_factory=dict)
     """By destination, in lower case."""
-    done: list[Received] = field(default_factory=list)
-    buried: dict[Bury, list[Received]] = field(default_factory=dict)
+    done: list[ReceivedMessage] = field(default_factory=list)
+    buried: dict[Bury, list[ReceivedMessage]] = field(default_factory=dict)
     courses: list[Course] = field(default_factory=list)
 
 
@@ -99,7 +98,7 @@ class Delivery:
     def land(self, half: Half) -> None:
         """Until nothing of it is in the air, nor to be tried again."""
         while half.courses:
-            land([course.flight for course in half.courses if course.flight is not None])
+            wait_all([course.flight for course in half.courses if course.flight is not None])
             self._keep_locked(half)
             for course in half.courses:
                 self._landed(half, course)
@@ -149,7 +148,7 @@ class Delivery:
             raise RuntimeError(f"what is held for {course.destination.path!r} was to be sent")
         course.part = part
         course.since = time.monotonic()
-        course.flight = self._sender(course.destination.path).begin(
+        course.flight = self._sender(course.destination.path).start(
             [message.data for _, message in part]
         )
 

@@ -19,13 +19,11 @@ from azure.core.exceptions import AzureError
 from pairbus.client.route.envelope import EnvelopeError
 from pairbus.cost.meter import Reading
 from pairbus.fast.address import Address
-from pairbus.fast.attachment import attach_all
-from pairbus.fast.message import Received
-from pairbus.fast.receiver import stop_all
-from pairbus.fast.watch import wait_for_any
+from pairbus.fast.connection import attach_all
+from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.receiver import stop_all, wait_for_any
 from pairbus.syphon.backlog_queue import Source
 from pairbus.syphon.delivery import Delivery, Half
-from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Destination, Destinations
 from pairbus.syphon.receipts import Receipt, TaskReport
 from pairbus.syphon.restore import restore
@@ -73,7 +71,7 @@ class Drained:
     """Queue, and why it could not be received from or settled in."""
     full: tuple[str, ...] = ()
     """The queues in which more is left that nobody has looked at, because too much is held."""
-    spent: tuple[Reading, ...] = ()
+    usage: tuple[Reading, ...] = ()
     """What was asked of the namespaces."""
 
 
@@ -87,9 +85,8 @@ class _Drain:
         self._report = TaskReport(run=task.run, round=task.round, clock=clock)
         self._destinations = Destinations(task.known)
         # Neither is connected yet: one that cannot be reached is trouble, and not the end.
-        self._spending = Spending(since=clock())
-        self._home = self._spending.client(task.primary, timeout_seconds=ANSWER_SECONDS_MAX)
-        self._backlog = self._spending.client(task.secondary, timeout_seconds=ANSWER_SECONDS_MAX)
+        self._home = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._backlog = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
         self._delivery = Delivery(self._home, self._destinations, self._report)
         self._sources = [
             Source(self._backlog, queue, self._report, credit=_credit(task))
@@ -124,7 +121,7 @@ class _Drain:
             emptied=tuple(sorted(self._report.emptied)),
             errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
-            spent=self._spending.readings(),
+            usage=(self._home.usage(), self._backlog.usage()),
         )
 
     def _work(self) -> None:
@@ -142,7 +139,7 @@ class _Drain:
     def _open(self) -> None:
         """The task's time begins when the secondary has let us in, however far away it is."""
         began = time.monotonic()
-        self._backlog.wait_until(began + self._task.open_seconds)
+        self._backlog.set_deadline(began + self._task.open_seconds)
         attach_all([source.receiver for source in self._sources])
         for source in list(self._active):
             if source in self._active:  # else it was lost together with others
@@ -159,15 +156,15 @@ class _Drain:
         """Whatever has gone silent, the task ends soon after its time."""
         ahead = time.monotonic() - self._report.now()
         self._delivery.ends_at = self._pace.sends_until
-        self._home.wait_until(self._pace.home_until + ahead)
-        self._backlog.wait_until(self._pace.backlog_until + ahead)
+        self._home.set_deadline(self._pace.home_until + ahead)
+        self._backlog.set_deadline(self._pace.backlog_until + ahead)
 
     def _reach_home(self, half: Half) -> None:
         """The first to be sent: the connection to the primary is opened for it."""
         self._has_reached_home = True
         self._delivery.ends_at = math.inf
         began = time.monotonic()
-        self._home.wait_until(began + self._task.open_seconds)
+        self._home.set_deadline(began + self._task.open_seconds)
         self._delivery.begin(half)
         patience = max((one.patience for one in self._destinations), default=0.0)
         self._pace.reached(took=time.monotonic() - began, patience=patience)
@@ -188,7 +185,7 @@ class _Drain:
         if not self._is_ending and self._pace.is_enough(AHEAD_MAX, of=self._count, now=now):
             self._is_ending = True
             for source in self._sources:
-                source.receiver.ask_no_more()
+                source.receiver.stop_granting()
 
     # --- taking -----------------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ class _Drain:
 
     def _seems_empty(self, source: Source) -> bool:
         """Nothing more is to be had of it in this task."""
-        if self._is_ending and not source.receiver.has_asked:
+        if self._is_ending and not source.receiver.has_credit:
             return True  # it has given what it was asked for, so it may have more
         now = self._report.now()
         if source.empty_since is None:
@@ -242,7 +239,7 @@ class _Drain:
         except AzureError:
             return  # the next look at each of them tells whose trouble it is
 
-    def _restored(self, source: Source, taken: Iterable[Received]) -> Half:
+    def _restored(self, source: Source, taken: Iterable[ReceivedMessage]) -> Half:
         half = Half(source, self._report.now())
         now_ms, ttl_keeps_running = int(half.began * 1000), self._task.ttl_keeps_running
         groups = half.groups

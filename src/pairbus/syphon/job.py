@@ -24,11 +24,11 @@ from pairbus.errors import OptionsError, PairbusError
 from pairbus.fast.address import Address
 from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
 from pairbus.syphon.drain import Drained, DrainTask
-from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Condition, Destination
 from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded, merged
 from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Backlogs, Group
+from pairbus.syphon.usage import Usage
 from pairbus.syphon.watch import ANSWER_SECONDS, Tails, Watch
 from pairbus.syphon.window import opening
 
@@ -110,9 +110,11 @@ class Job:
         self._discovery = PeriodicDiscovery(list_queues, every_seconds=DISCOVER_SECONDS)
         self._is_listed = False
         self._begins_with_a_round = options.begins_with_a_round
-        self.spending = Spending(since=clock())
-        """What it and its tasks have spent so far, by namespace and entity."""
-        self._connect = partial(self.spending.client, options.secondary)
+        self.usage = Usage(since=clock())
+        """The operations of the syphon and its tasks so far."""
+        self._connect = partial(
+            options.secondary.client, meter=self.usage.meter_of(options.secondary.host)
+        )
         self._tails = Tails(self._connect, stopping=self._stopping)
         self._watch = Watch(
             self._connect,
@@ -228,7 +230,7 @@ class Job:
         began = time.monotonic()
         results = self._run([self._task(group) for group in groups])
         for result in results:
-            self.spending.add(result.spent)
+            self.usage.add(result.usage)
         receipts = merged(receipt for result in results for receipt in result.receipts)
         if self._ledger is not None:
             self._ledger.append(receipts)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import OptionsError
-from pairbus.syphon.meter import Spending
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import RoundEnded
+from pairbus.syphon.usage import Usage
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -26,9 +26,9 @@ class SyphonMetrics:
     """To be called with each round's end, as a job's `progress`."""
 
     def __init__(
-        self, registry: CollectorRegistry | None = None, *, spending: Spending | None = None
+        self, registry: CollectorRegistry | None = None, *, usage: Usage | None = None
     ) -> None:
-        """A registry of its own, unless it is given one. `spending`: the job's."""
+        """A registry of its own, unless it is given one. `usage`: the job's."""
         try:
             import prometheus_client as prometheus
         except ImportError as error:
@@ -67,8 +67,8 @@ class SyphonMetrics:
             ("primary", "destination"),
             registry=to,
         )
-        if spending is not None:
-            to.register(_Operations(spending))
+        if usage is not None:
+            to.register(_Operations(usage))
 
     def __call__(self, ended: RoundEnded) -> None:
         for receipt in ended.receipts:
@@ -108,8 +108,8 @@ class SyphonMetrics:
 class _Operations:
     """What prometheus_client asks when it is scraped."""
 
-    def __init__(self, spending: Spending) -> None:
-        self._spending = spending
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
 
     def describe(self) -> list[Metric]:
         return []
@@ -122,7 +122,7 @@ class _Operations:
             "Operations as they are billed, in units of 64 KB.",
             labels=("namespace", "entity", "operation"),
         )
-        for reading in self._spending.readings():
+        for reading in self._usage.readings():
             for entity, tally in reading.entities.items():
                 for operation, count in tally.as_dict().items():
                     if count:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.restore import Restored
 
@@ -104,7 +104,7 @@ class TaskReport:
         enqueued = [message.enqueued_ms for message in messages if message.enqueued_ms is not None]
         self._count(queue, path, outcome, reason, len(messages), sizes, enqueued)
 
-    def record_unreadable(self, queue: str, received: Received, reason: str) -> None:
+    def record_unreadable(self, queue: str, received: ReceivedMessage, reason: str) -> None:
         """Count one message that could not be restored and was dead-lettered."""
         time = received.enqueued_time
         enqueued = [] if time is None else [round(time.timestamp() * 1000)]

@@ -15,9 +15,8 @@ from azure.core.exceptions import AzureError
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.message import read_facts
-from pairbus.fast.receiver import Receiver
-from pairbus.fast.watch import wait_for_any
+from pairbus.fast.message import read_annotations_of
+from pairbus.fast.receiver import Receiver, wait_for_any
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -172,7 +171,7 @@ class Tails:
             at = self._tails.setdefault(queue, 0)
             if self._stopping.is_set() or not (page := management.peek(at + 1, _PAGE)):
                 return has_news
-            numbers = [read_facts(one).get("x-opt-sequence-number") for one in page]
+            numbers = [read_annotations_of(one).get("x-opt-sequence-number") for one in page]
             last = max((one for one in numbers if isinstance(one, int)), default=0)
             has_news = True
             if last <= at:
@@ -184,7 +183,7 @@ class Tails:
 @contextmanager
 def _cut_after(client: FastClient, seconds: float) -> Iterator[None]:
     """Nobody answers: that is a matter of the connection, and not of one queue."""
-    timer = threading.Timer(seconds, client.cut)
+    timer = threading.Timer(seconds, client.interrupt)
     timer.daemon = True
     timer.start()
     try:

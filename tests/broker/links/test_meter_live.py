@@ -65,7 +65,7 @@ def test_a_poll_that_ends_without_a_message_is_one_receive(broker, client):
 def test_a_receiver_that_vanishes_has_asked_too(broker):
     with Address.from_connection_string(broker.connection_string).client() as client:
         client.receiver("left", credit=10).receive(1, max_wait_seconds=0.01)
-        client.cut()
+        client.interrupt()
 
     expect(broker, "left", Tally(empty_receive=1))
 

@@ -1,13 +1,17 @@
-"""Python types for the AMQP types that Python has no own type for.
+"""Python types for the AMQP types that Python lacks.
 
-They subclass what they wrap, so that `Symbol("a") == "a"` and a map can be asked for either; only
-encoding cares for the difference. Plain str, bytes, bool, None, UUID, float (double), int (long),
-list and dict stand for themselves. Nothing is checked here: `encode` refuses what does not fit.
+They subclass what they wrap, so `Symbol("a") == "a"` and both find the same key of a map; only
+encoding tells them apart. Plain str, bytes, bool, None, UUID, float (double), int (long), list and
+dict are themselves. Nothing is checked here: `encode` refuses a value that does not fit.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Symbol(str):

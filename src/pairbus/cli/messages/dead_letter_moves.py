@@ -25,7 +25,7 @@ from pairbus.errors import NamespaceError
 from pairbus.fast.client import FastClient
 from pairbus.fast.compose import RowError, message_of
 from pairbus.fast.errors import SendFailed, SettleFailed
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import UnreadableMessage, read
 from pairbus.fast.sender import Sender
@@ -47,7 +47,7 @@ class Fate:
     """Nothing is held yet."""
 
 
-Act = Callable[[list[Received]], None]
+Act = Callable[[list[ReceivedMessage]], None]
 
 
 def walk(
@@ -61,7 +61,7 @@ def walk(
 ) -> None:
     receiver = client.receiver(place.path, credit=_CHUNK)
     deal_with = act(receiver)
-    others: list[Received] = []
+    others: list[ReceivedMessage] = []
     seen: set[int | None] = set()
     last = time.monotonic()
     try:
@@ -88,7 +88,7 @@ def walk(
         release(receiver, others)
 
 
-def release(receiver: Receiver, received: list[Received]) -> None:
+def release(receiver: Receiver, received: list[ReceivedMessage]) -> None:
     """As far as they are still ours; else their locks have run out already."""
     with suppress(AzureError):
         if received:
@@ -96,7 +96,7 @@ def release(receiver: Receiver, received: list[Received]) -> None:
 
 
 def purged(receiver: Receiver, fate: Fate) -> Act:
-    def act(received: list[Received]) -> None:
+    def act(received: list[ReceivedMessage]) -> None:
         try:
             receiver.complete(received)
         except SettleFailed as failed:
@@ -125,10 +125,10 @@ class Resubmitting:
         self._fate = fate
         self._gives_new_ids = gives_new_ids
 
-    def __call__(self, received: list[Received]) -> None:
+    def __call__(self, received: list[ReceivedMessage]) -> None:
         now_ms = round(datetime.now(UTC).timestamp() * 1000)
-        ready: list[tuple[Received, bytes]] = []
-        bad: list[Received] = []
+        ready: list[tuple[ReceivedMessage, bytes]] = []
+        bad: list[ReceivedMessage] = []
         for one in received:
             try:
                 new_id = str(uuid4()) if self._gives_new_ids else None
@@ -155,7 +155,7 @@ class Resubmitting:
             ) from failed
         self._complete([one for one, _ in ready])
 
-    def _complete(self, received: list[Received]) -> None:
+    def _complete(self, received: list[ReceivedMessage]) -> None:
         """They have been acknowledged elsewhere."""
         if not received:
             return

@@ -26,7 +26,7 @@ from pairbus.cli.messages.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import Form, Row, form_of, row_of, typed_of
 from pairbus.cli.target import Target
 from pairbus.fast.columns import DATA_BODY, STATES
-from pairbus.fast.message import Received
+from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import read
 
 CREDIT_MAX: Final = 100
@@ -80,7 +80,7 @@ class QuickSource(Source):
             self._release(received)
             raise
 
-    def _taken(self, received: Received) -> Taken:
+    def _taken(self, received: ReceivedMessage) -> Taken:
         row = row_of(read(received.data, entity=self._path))
         return Taken(form_of(row | {"lockedUntil": None}), received)
 
@@ -96,7 +96,7 @@ class QuickSource(Source):
     def give_back(self, taken: list[Taken]) -> None:
         self._release([one.handle for one in taken])
 
-    def _release(self, received: list[Received]) -> None:
+    def _release(self, received: list[ReceivedMessage]) -> None:
         with suppress(AzureError):
             if received:
                 self._receiver.release(received)

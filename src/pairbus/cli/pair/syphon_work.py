@@ -114,7 +114,7 @@ def _metrics(
     if wanted.metrics_port is None:
         yield
         return
-    metrics = SyphonMetrics(spending=job.spending)
+    metrics = SyphonMetrics(usage=job.usage)
     host = wanted.metrics_host
     served = metrics.serve(wanted.metrics_port, host=host)
     print(f"metrics: http://{host}:{served}/metrics", file=sys.stderr, flush=True)

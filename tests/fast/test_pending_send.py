@@ -1,4 +1,4 @@
-"""Several sends in the air at once: what becomes of each does not touch the others."""
+"""Several sends at once: what becomes of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from pairbus.fast.flight import land
+from pairbus.fast.sender import wait_all
 from tests.fast.world import message, messages, names
 
 LARGE = bytes(100_000)  # two of these fill a batch
@@ -23,35 +23,35 @@ def left(client, path):
 
 
 def test_messages_for_several_entities_are_waited_for_together(client):
-    flights = [
-        client.sender("q").begin(messages(5)),
-        client.sender("other").begin(messages(3)),
-        client.sender("events").begin(messages(2)),
+    sends = [
+        client.sender("q").start(messages(5)),
+        client.sender("other").start(messages(3)),
+        client.sender("events").start(messages(2)),
     ]
-    land(flights)
-    assert [flight.failure() for flight in flights] == [None] * 3
+    wait_all(sends)
+    assert [send.failure() for send in sends] == [None] * 3
     assert left(client, "q") == [f"m-{number}" for number in range(5)]
     assert left(client, "other") == [f"m-{number}" for number in range(3)]
     assert left(client, "events/Subscriptions/audit") == ["m-0", "m-1"]
 
 
 def test_what_one_entity_refuses_the_others_take(client):
-    refused = client.sender("sessions").begin(messages(4))  # without a session id
-    taken = client.sender("q").begin(messages(4))
-    land([refused, taken])
+    refused = client.sender("sessions").start(messages(4))  # without a session id
+    taken = client.sender("q").start(messages(4))
+    wait_all([refused, taken])
     assert taken.failure() is None
     failed = refused.failure()
     assert (failed.accepted, failed.refused_ranges, failed.doubtful_ranges) == (0, (range(4),), ())
     assert len(left(client, "q")) == 4
 
 
-def test_an_entity_that_is_not_there_fails_its_own_flight_before_it_has_begun(client):
-    flights = [client.sender(path).begin(messages(2)) for path in ("nowhere", "q")]
-    land(flights)
-    failed = flights[0].failure()
+def test_an_entity_that_is_not_there_fails_its_own_send_only(client):
+    sends = [client.sender(path).start(messages(2)) for path in ("nowhere", "q")]
+    wait_all(sends)
+    failed = sends[0].failure()
     assert isinstance(failed.error, MessagingEntityNotFoundError | ServiceBusAuthenticationError)
     assert (failed.refused_ranges, failed.doubtful_ranges) == ((range(2),), ())
-    assert flights[1].failure() is None
+    assert sends[1].failure() is None
 
 
 def test_the_answers_of_others_count_although_one_never_comes(client, broker):
@@ -59,12 +59,12 @@ def test_the_answers_of_others_count_although_one_never_comes(client, broker):
     for sender in senders.values():
         sender.send(messages(1))
     with broker.faults.hang(entity="other"):
-        flights = [sender.begin(messages(3)) for sender in senders.values()]
-        client.wait_until(time.monotonic() + 0.3)
+        sends = [sender.start(messages(3)) for sender in senders.values()]
+        client.set_deadline(time.monotonic() + 0.3)
         began = time.monotonic()
-        land(flights)
+        wait_all(sends)
         assert time.monotonic() - began < 3
-    taken, silent = flights
+    taken, silent = sends
     assert taken.failure() is None
     failed = silent.failure()
     assert isinstance(failed.error, OperationTimeoutError)
@@ -72,11 +72,11 @@ def test_the_answers_of_others_count_although_one_never_comes(client, broker):
 
 
 def test_when_the_connection_is_lost_all_that_is_in_the_air_is_in_doubt(client):
-    flights = [client.sender(path).begin(messages(3)) for path in ("q", "other")]
-    client.cut()
-    land(flights)
-    for flight in flights:
-        failed = flight.failure()
+    sends = [client.sender(path).start(messages(3)) for path in ("q", "other")]
+    client.interrupt()
+    wait_all(sends)
+    for send in sends:
+        failed = send.failure()
         if failed is not None:  # its answer may have come just before
             assert isinstance(failed.error, ServiceBusConnectionError)
             assert failed.doubtful_ranges == (range(3),)
@@ -86,31 +86,31 @@ def test_batches_of_one_flight_follow_each_other_and_stop_behind_a_refused_one(c
     """One batch at a time, unless more are asked for: so order is kept."""
     wrong = message("wrong", body=LARGE)  # without a session id
     fine = [message(f"s-{number}", body=LARGE, group="g") for number in range(6)]
-    flights = [
-        client.sender("sessions").begin([*fine[:2], wrong, *fine[2:]]),
-        client.sender("q").begin(messages(7, body=LARGE)),
+    sends = [
+        client.sender("sessions").start([*fine[:2], wrong, *fine[2:]]),
+        client.sender("q").start(messages(7, body=LARGE)),
     ]
-    land(flights)
-    failed = flights[0].failure()
+    wait_all(sends)
+    failed = sends[0].failure()
     assert failed.accepted_ranges == (range(2),)
     assert [index for some in failed.refused_ranges for index in some] == list(range(2, 7))
-    assert flights[1].failure() is None
+    assert sends[1].failure() is None
     assert len(left(client, "q")) == 7
 
 
 def test_nothing_to_send_is_over_at_once(client):
-    flight = client.sender("q").begin([])
-    land([flight])
-    assert flight.failure() is None
+    send = client.sender("q").start([])
+    wait_all([send])
+    assert send.failure() is None
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0])
 def test_a_client_whose_time_is_up_waits_for_nothing(client, seconds):
     client.open()
-    client.wait_until(time.monotonic() + seconds)
+    client.set_deadline(time.monotonic() + seconds)
     began = time.monotonic()
-    flight = client.sender("q").begin(messages(1))
-    land([flight])
+    send = client.sender("q").start(messages(1))
+    wait_all([send])
     client.close()
     assert time.monotonic() - began < 1
-    assert flight.failure() is not None
+    assert send.failure() is not None

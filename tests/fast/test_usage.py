@@ -9,7 +9,6 @@ from pairbus.broker import Broker
 from pairbus.cost.meter import Meter, Tally
 from pairbus.fast.address import Address
 from pairbus.fast.errors import SendFailed
-from pairbus.syphon.meter import metered
 from tests.broker.world import encoded
 
 pytestmark = pytest.mark.req("M-01")
@@ -33,7 +32,7 @@ def meter():
 @pytest.fixture
 def client(broker, meter):
     address = Address.from_connection_string(broker.connection_string)
-    with metered(address, meter, timeout_seconds=SECONDS) as client:
+    with address.client(meter=meter, timeout_seconds=SECONDS) as client:
         yield client
 
 
@@ -108,8 +107,8 @@ def test_requests_to_management(broker, client, meter):
     assert management.peek(1000, 10) == []
     receiver = client.receiver("q4", credit=3)
     some = received(receiver, 3)
-    management.renew_locks([one.tag for one in some])
-    management.settle([one.tag for one in some], "completed")
+    management.renew_locks([one.lock_token_bytes for one in some])
+    management.settle([one.lock_token_bytes for one in some], "completed")
     receiver.close()
 
     assert agreed(broker, meter, "q4") == Tally(send=3, receive=3, peek=3 + 1, renew=3, settle=3)
