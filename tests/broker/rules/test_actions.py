@@ -27,14 +27,14 @@ from pairbus.amqp.codec.types import (
 )
 from pairbus.amqp.codec.values import encode
 from pairbus.broker.rules import (
-    Changes,
     EvaluationError,
     Facts,
+    PropertyChanges,
     SqlAction,
     apply_changes,
     compile_action,
 )
-from pairbus.broker.rules.plain import decimal_of
+from pairbus.broker.rules.values import decimal_of
 from tests.amqp.wire import same
 from tests.broker.rules.messages import BODY, message
 
@@ -169,9 +169,9 @@ def test_the_example_of_the_documents_with_system_properties():
     )
 
     seen = Facts.from_parts(after)
-    assert seen.user == {"color": "red", "nothing": None, "quantity": 5}
-    assert seen.system("CorrelationId") == "low"
-    assert seen.system("Label") == "red"
+    assert seen.user.read() == {"color": "red", "nothing": None, "quantity": 5}
+    assert seen.system["CorrelationId"] == "low"
+    assert seen.system["Label"] == "red"
 
 
 SYSTEM = {
@@ -209,7 +209,7 @@ def test_set_makes_system_properties(expression, name, expected, has_properties)
 
     after = acted(expression, parts, id=ID, hour=timedelta(hours=1))
 
-    assert Facts.from_parts(after).system(name) == expected
+    assert Facts.from_parts(after).system[name] == expected
     assert after.bare.endswith(BODY)
     assert read_application_properties(after.bare, after.application_properties) == ORDER
     annotations = read_annotations(after.annotations)
@@ -220,13 +220,13 @@ def test_set_makes_system_properties(expression, name, expected, has_properties)
 def test_system_properties_can_be_made_of_what_they_were():
     after = acted("SET sys.Label = sys.Label + '.x'", message({}, Label="a"))
 
-    assert Facts.from_parts(after).system("Label") == "a.x"
+    assert Facts.from_parts(after).system["Label"] == "a.x"
 
 
 def test_later_statements_see_changed_system_properties():
     after = acted("SET sys.Label = 'x'; SET seen = sys.Subject", message({}, Label="a"))
 
-    assert Facts.from_parts(after).user == {"seen": "x"}
+    assert Facts.from_parts(after).user.read() == {"seen": "x"}
 
 
 def test_a_content_type_is_written_as_the_symbol_it_is():
@@ -261,10 +261,10 @@ def test_an_action_leaves_message_and_facts_as_they_were():
     changes = act(seen)
     apply_changes(parts, changes)
 
-    assert changes == Changes({"Label": "b"}, {"color": "x"}, {"quantity"})
+    assert changes == PropertyChanges({"Label": "b"}, {"color": "x"}, {"quantity"})
     assert parts == before
-    assert seen.user == ORDER
-    assert seen.system("Label") == "a"
+    assert seen.user.read() == ORDER
+    assert seen.system["Label"] == "a"
 
 
 @pytest.mark.parametrize("system", [{}, {"Label": "a"}], ids=["without properties", "with them"])
@@ -278,7 +278,7 @@ def test_a_message_without_application_properties_gets_them_behind_its_propertie
 def test_no_changes_are_no_copy():
     parts = message(ORDER)
 
-    assert apply_changes(parts, Changes()) is parts
+    assert apply_changes(parts, PropertyChanges()) is parts
     assert acted("REMOVE absent", message(None, Label="a")).application_properties is None
 
 
@@ -320,7 +320,7 @@ def test_changes_change_what_they_name_and_nothing_else(old, new, removed, syste
         bare = parts.bare
         parts = slice_message(bare[slice(*second)] + bare[slice(*first)] + bare[second[1] :])
 
-    after = apply_changes(parts, Changes(dict(system), dict(new), set(removed)))
+    after = apply_changes(parts, PropertyChanges(dict(system), dict(new), set(removed)))
 
     kept = {name: value for name, value in old.items() if name not in removed}
     pairs = section_values(after.bare, *after.application_properties)[1] / 2
@@ -328,8 +328,8 @@ def test_changes_change_what_they_name_and_nothing_else(old, new, removed, syste
     assert read_application_properties(after.bare, after.application_properties) == kept | new
     seen = Facts.from_parts(after)
     for name, value in ({"Label": "l", "To": None, "SessionId": None} | system).items():
-        assert seen.system(name) == value
-    assert seen.system("MessageId") == "m"
+        assert seen.system[name] == value
+    assert seen.system["MessageId"] == "m"
     assert after.bare.endswith(BODY)
     again = slice_message(after.bare)
     assert again.properties == after.properties

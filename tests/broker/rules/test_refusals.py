@@ -144,7 +144,7 @@ def test_a_parameter_is_refused(value, reason):
 
 
 def test_a_correlation_filter_on_null_is_refused():
-    with pytest.raises(RuleError, match="'a' must have a value"):
+    with pytest.raises(RuleError, match="'a' needs a value"):
         compile_filter(CorrelationFilter(properties={"a": None}))
 
 

@@ -6,7 +6,7 @@ message is a message).
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -269,8 +269,10 @@ def _text_of(data: bytes, pos: int) -> bytes | None:
     return None
 
 
-def with_application_properties(bare: bytes, span: Span | None, add: Mapping[str, Any]) -> bytes:
-    """Add or replace application properties; the other pairs stay byte for byte."""
+def with_application_properties(
+    bare: bytes, span: Span | None, add: Mapping[str, Any], remove: Iterable[str] = ()
+) -> bytes:
+    """Add, replace and remove application properties; the other pairs stay byte for byte."""
     new = b"".join([encode(str(key)) + encode(value) for key, value in add.items()])
     if span is None:
         # In the place that the standard gives it: behind the properties, if they come first.
@@ -278,7 +280,7 @@ def with_application_properties(bare: bytes, span: Span | None, add: Mapping[str
         span, old, count = (at, at), b"", 0
     else:
         old = bare[section_values(bare, *span)[0] : span[1]]
-        old, count = without_keys(old, frozenset(key.encode() for key in add))
+        old, count = without_keys(old, frozenset(key.encode() for key in (*add, *remove)))
     section = encode_section(APPLICATION_PROPERTIES, encode_map(old + new, count + len(add)))
     return bare[: span[0]] + section + bare[span[1] :]
 

@@ -33,7 +33,7 @@ from pairbus.broker.rules import (
     SqlFilter,
     TrueFilter,
 )
-from pairbus.broker.rules.plain import wire
+from pairbus.broker.rules.values import to_amqp
 from pairbus.errors import ConfigError
 
 _RULE: Final = 0x13700000004
@@ -186,7 +186,7 @@ def _described_filter(filter_: Filter) -> Described:
             return Described(ULong(_SQL_FILTER), [filter_.expression, level])
         case CorrelationFilter():
             fields = [getattr(filter_, name) for name in _CORRELATION.values()]
-            properties = {name: wire(value) for name, value in filter_.properties.items()}
+            properties = {name: to_amqp(value) for name, value in filter_.properties.items()}
             return Described(ULong(_CORRELATION_FILTER), [*fields, properties])
 
 

@@ -27,9 +27,9 @@ from pairbus.broker.messages.entity import Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import (
-    Changes,
     EvaluationError,
     Facts,
+    PropertyChanges,
     TrueFilter,
     apply_changes,
     compile_action,
@@ -51,7 +51,7 @@ class _Rule:
     description: RuleDescription
     matches: Callable[[Facts], bool] | None
     """None matches everything."""
-    action: Callable[[Facts], Changes] | None
+    action: Callable[[Facts], PropertyChanges] | None
 
 
 def _compiled(rule: RuleDescription) -> _Rule:
@@ -62,7 +62,7 @@ def _compiled(rule: RuleDescription) -> _Rule:
     )
 
 
-def _changed(one: IncomingMessage, rule: _Rule, changes: Changes) -> IncomingMessage:
+def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> IncomingMessage:
     changes.user_set.setdefault(_RULE_NAME, rule.description.name)
     try:
         parts = apply_changes(one.parts, changes)

@@ -1,32 +1,37 @@
-"""SQL actions: what SET and REMOVE make of a message, as changes that are applied to its bytes.
+"""SQL actions: what SET and REMOVE make of a message, and how its bytes change.
 
-Statements run in order, each on what the ones before have left. The message itself is not touched:
-an action works on a draft, and several rules may look at the same Facts.
+Statements run in order, each on the result of the ones before. An action works on a draft, because
+several rules may read the same Facts. When its changes are written, only the properties and the
+application properties are taken apart, never the body; all other bytes stay as they came.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pairbus.amqp.codec.sections import Parts, slice_message
+from pairbus.amqp.codec.stamp import with_application_properties, with_property, without_keys
+from pairbus.amqp.codec.types import Symbol, Timestamp
+from pairbus.amqp.codec.values import encode
 from pairbus.broker.rules import nodes
-from pairbus.broker.rules.closures import Value, property_name
-from pairbus.broker.rules.compile import Compiler
-from pairbus.broker.rules.errors import EvaluationError
-from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
-from pairbus.broker.rules.filters import SqlAction
-from pairbus.broker.rules.plain import wire
-from pairbus.broker.rules.values import as_type_of, duration, moment, text
+from pairbus.broker.rules.compile import Compiler, property_name
+from pairbus.broker.rules.facts import ANNOTATIONS, FIELDS, SYSTEM_NAMES, Facts
+from pairbus.broker.rules.filters import EvaluationError, SqlAction
+from pairbus.broker.rules.operators import Value
+from pairbus.broker.rules.values import as_type_of, duration, moment, text, to_amqp, to_ms
 
 ID_CHARACTERS_MAX: Final = 128
+_UINT_MAX: Final = 2**32 - 1
+_NULL: Final = encode(None)
 
 
 @dataclass(slots=True)
-class Changes:
-    """What an action wants: system properties by name, application properties as they are spelled.
+class PropertyChanges:
+    """What an action changes: system properties by name, application properties by spelling.
 
-    Those of `user_removed` go first, then those of `user_set` come. Values have AMQP types where it
-    matters; a system property that is None is cleared.
+    `user_removed` is removed first, then `user_set` is added. Values have AMQP types where it
+    matters. None clears a system property.
     """
 
     system: dict[str, object | None] = field(default_factory=dict)
@@ -34,18 +39,18 @@ class Changes:
     user_removed: set[str] = field(default_factory=set)
 
 
-Step = Callable[[Facts, Changes], None]
+Step = Callable[[Facts, PropertyChanges], None]
 
 
-def compile_action(action: SqlAction) -> Callable[[Facts], Changes]:
-    """Raises RuleError; what it returns raises EvaluationError, and leaves the facts alone."""
+def compile_action(action: SqlAction) -> Callable[[Facts], PropertyChanges]:
+    """Raises RuleError. The function it returns raises EvaluationError and changes no facts."""
     compiler = Compiler(action.expression, action.parameters)
-    from pairbus.broker.rules.parse import parse_action  # as late as in filters.py
+    from pairbus.broker.rules.parse import parse_action  # as late as in compile.py
 
     steps = [_step(compiler, statement) for statement in parse_action(action.expression)]
 
-    def act(facts: Facts) -> Changes:
-        draft, changes = facts.draft(), Changes()
+    def act(facts: Facts) -> PropertyChanges:
+        draft, changes = facts.draft(), PropertyChanges()
         for step in steps:
             step(draft, changes)
         return changes
@@ -67,7 +72,7 @@ def _step(compiler: Compiler, statement: nodes.Statement) -> Step:
                 )
             return _set_system(canonical, convert, compiler.value(value))
         case nodes.Assign(value=value):
-            return _set_user(target.name, _wire_value(compiler, value))
+            return _set_user(target.name, _copied_value(compiler, value))
         case nodes.Remove() if target.is_system:
             reason = f"system properties cannot be removed: SET sys.{target.name} = NULL clears it"
             raise compiler.refused(target.at, reason)
@@ -75,17 +80,17 @@ def _step(compiler: Compiler, statement: nodes.Statement) -> Step:
             return _remove_user(target.name)
 
 
-def _wire_value(compiler: Compiler, node: nodes.Expression) -> Value:
-    """What is only copied keeps its AMQP type, also one that rules cannot compute with."""
+def _copied_value(compiler: Compiler, node: nodes.Expression) -> Value:
+    """A value that is only copied keeps its AMQP type, even one that rules cannot compute with."""
     if isinstance(node, nodes.Property) and not node.is_system:
         lower = node.name.lower()
-        return lambda draft: draft.app.wire.get(lower)
+        return lambda draft: draft.user.amqp.get(lower)
     if isinstance(node, nodes.Lookup):
         read = compiler.value(node.name)
 
         def look_up(draft: Facts) -> Any:
             name = read(draft)
-            return None if name is None else draft.app.wire.get(property_name(name))
+            return None if name is None else draft.user.amqp.get(property_name(name))
 
         return look_up
     return compiler.value(node)
@@ -94,18 +99,18 @@ def _wire_value(compiler: Compiler, node: nodes.Expression) -> Value:
 def _set_user(name: str, read: Value) -> Step:
     lower = name.lower()
 
-    def step(draft: Facts, changes: Changes) -> None:
-        app = draft.app
+    def step(draft: Facts, changes: PropertyChanges) -> None:
+        user = draft.user
         value = read(draft)
-        existing = app.wire.get(lower)
+        existing = user.amqp.get(lower)
         if existing is not None:
             value = as_type_of(existing, value)
         try:
-            value = wire(value)
+            value = to_amqp(value)
         except OverflowError as error:
             raise EvaluationError(f"SET {name}: {error}") from error
-        spelled = app.spelling.get(lower, name)
-        app.put(lower, spelled, value)
+        spelled = user.spelling.get(lower, name)
+        user.put(lower, spelled, value)
         changes.user_set[spelled] = value
 
     return step
@@ -114,11 +119,11 @@ def _set_user(name: str, read: Value) -> Step:
 def _remove_user(name: str) -> Step:
     lower = name.lower()
 
-    def step(draft: Facts, changes: Changes) -> None:
-        app = draft.app
-        if lower in app:
-            spelled = app.spelling.pop(lower)
-            del app[lower], app.wire[lower]
+    def step(draft: Facts, changes: PropertyChanges) -> None:
+        user = draft.user
+        if lower in user:
+            spelled = user.spelling.pop(lower)
+            del user[lower], user.amqp[lower]
             changes.user_set.pop(spelled, None)
             changes.user_removed.add(spelled)
 
@@ -126,11 +131,11 @@ def _remove_user(name: str) -> Step:
 
 
 def _set_system(name: str, convert: Callable[[str, object], object], read: Value) -> Step:
-    def step(draft: Facts, changes: Changes) -> None:
+    def step(draft: Facts, changes: PropertyChanges) -> None:
         value = read(draft)
         if value is not None:
             value = convert(name, value)
-        draft.own[name] = changes.system[name] = value
+        draft.system[name] = changes.system[name] = value
 
     return step
 
@@ -187,3 +192,63 @@ _SETTABLE: Final[dict[str, Callable[[str, object], object]]] = {
     "ViaPartitionKey": _identifier,
     "ScheduledEnqueueTimeUtc": _moment,
 }
+
+
+# -- writing the changes into a message -------------------------------------------------------
+
+
+def apply_changes(parts: Parts, changes: PropertyChanges) -> Parts:
+    """New parts; the old ones stay valid for other subscriptions. Checked values cannot fail."""
+    system = changes.system
+    if "TimeToLive" in system:
+        parts = replace(parts, ttl_ms=_ttl_ms(system["TimeToLive"]))
+    if not system.keys().isdisjoint(ANNOTATIONS):
+        parts = _with_annotations(parts, system)
+    fields = [(FIELDS[name], value) for name, value in system.items() if name in FIELDS]
+    if fields:
+        parts = _with_bare(parts, _with_fields(parts, fields))
+    if changes.user_set or (changes.user_removed and parts.application_properties is not None):
+        bare = with_application_properties(
+            parts.bare, parts.application_properties, changes.user_set, changes.user_removed
+        )
+        parts = _with_bare(parts, bare)
+    return parts
+
+
+def _with_bare(parts: Parts, bare: bytes) -> Parts:
+    found = slice_message(bare)
+    return replace(
+        parts,
+        bare=bare,
+        properties=found.properties,
+        application_properties=found.application_properties,
+    )
+
+
+def _ttl_ms(value: Any) -> int | None:
+    if value is None:
+        return None
+    milliseconds = value // timedelta(milliseconds=1)
+    return None if milliseconds > _UINT_MAX else max(1, milliseconds)
+
+
+def _with_annotations(parts: Parts, system: dict[str, Any]) -> Parts:
+    changed = {key: system[name] for name, key in ANNOTATIONS.items() if name in system}
+    raw, count = without_keys(parts.annotations, frozenset(key.encode() for key in changed))
+    for key, value in changed.items():
+        if value is not None:
+            value = Timestamp(to_ms(value)) if isinstance(value, datetime) else value
+            raw, count = raw + encode(Symbol(key)) + encode(value), count + 1
+    return replace(parts, annotations=raw, annotation_count=count)
+
+
+def _with_fields(parts: Parts, fields: list[tuple[int, Any]]) -> bytes:
+    start, end = parts.properties or (0, 0)
+    section = parts.bare[start:end]  # a copy without the body, which may be large
+    for index, value in fields:
+        span = (0, len(section)) if section else None
+        kind = Symbol if index == FIELDS["ContentType"] else str
+        section = with_property(
+            section, span, index, _NULL if value is None else encode(kind(value))
+        )
+    return b"".join((parts.bare[:start], section, parts.bare[end:]))

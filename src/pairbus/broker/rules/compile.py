@@ -1,34 +1,27 @@
-"""From syntax to functions: each node becomes one closure, made once and called per message.
+"""From filters to functions: each node of the syntax becomes one closure, called per message.
 
-A predicate says True, False or None for UNKNOWN; an expression gives a plain value, None if it has
-none. What rules nearly always are, a property against literals, gets a closure of its own without
-inner calls. Nothing of a rule's text is ever run as code.
+A predicate returns True, False or None for UNKNOWN; an expression returns a Python value, or None.
+The usual case, a property compared with a literal, gets a closure of its own without inner calls.
+Nothing of a rule's text is ever run as code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID, uuid4
 
 from pairbus.broker.rules import nodes
-from pairbus.broker.rules.closures import (
-    Test,
-    Value,
-    after,
-    all_of,
-    any_of,
-    chained,
-    exists,
-    is_member,
-    is_null,
-    lookup,
-    negated,
-    property_value,
-    system_name,
+from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
+from pairbus.broker.rules.filters import (
+    CorrelationFilter,
+    EvaluationError,
+    FalseFilter,
+    Filter,
+    RuleError,
+    SqlFilter,
+    TrueFilter,
 )
-from pairbus.broker.rules.errors import EvaluationError, RuleError
-from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
 from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.operators import (
@@ -36,27 +29,99 @@ from pairbus.broker.rules.operators import (
     KINDS,
     MIRRORED,
     TEXT_CHARACTERS_MAX,
-    comparable,
+    Test,
+    Value,
+    after,
+    all_of,
+    any_of,
+    chained,
+    comparable_types,
     comparison,
     equal,
+    is_member,
+    is_null,
     is_special,
+    negated,
     signed,
 )
-from pairbus.broker.rules.plain import plain, utc
+from pairbus.broker.rules.values import to_python, utc
 
 DEPTH_MAX: Final = 64
 
 _VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
 
-def check_values(expression: str, values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters, or a correlation filter's properties, as plain values by lower-case name.
+_CORRELATION_NAMES: Final = {
+    "correlation_id": "CorrelationId",
+    "message_id": "MessageId",
+    "to": "To",
+    "reply_to": "ReplyTo",
+    "label": "Label",
+    "session_id": "SessionId",
+    "reply_to_session_id": "ReplyToSessionId",
+    "content_type": "ContentType",
+}
 
-    Raises RuleError for what rules have no type for.
+
+def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
+    """Whether a message matches: only if the condition is TRUE; UNKNOWN does not match.
+
+    Raises RuleError; what it returns raises EvaluationError.
+    """
+    match filter:
+        case TrueFilter():
+            return lambda facts: True
+        case FalseFilter():
+            return lambda facts: False
+        case SqlFilter(expression, parameters):
+            # Loaded with the first expression: a broker without rules needs no parser.
+            from pairbus.broker.rules.parse import parse_filter
+
+            test = Compiler(expression, parameters).test(parse_filter(expression))
+            return lambda facts: test(facts) is True
+        case CorrelationFilter():
+            return _correlation(filter)
+    assert_never(filter)
+
+
+def _correlation(filter: CorrelationFilter) -> Callable[[Facts], bool]:
+    system = [
+        (name, getattr(filter, field_name))
+        for field_name, name in _CORRELATION_NAMES.items()
+        if getattr(filter, field_name) is not None
+    ]
+    user: list[tuple[str, Any, frozenset[type]]] = []
+    shown = "CorrelationFilter"
+    for name, expected in check_values(shown, filter.properties).items():
+        if expected is None:
+            raise RuleError(shown, f"the property {name!r} needs a value: nothing equals null")
+        user.append((name, expected, KINDS[expected.__class__]))
+    if len(system) == 1 and not user:
+        [(only, wanted)] = system
+        return lambda facts: bool(facts.system[only] == wanted)
+
+    def matches(facts: Facts) -> bool:
+        system_values, user_values = facts.system, facts.user
+        for name, expected in system:
+            if system_values[name] != expected:
+                return False
+        for name, expected, kinds in user:
+            value = user_values[name]
+            if value.__class__ not in kinds or value != expected:
+                return False
+        return True
+
+    return matches
+
+
+def check_values(expression: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Parameters, or a correlation filter's properties, as Python values by lower-case name.
+
+    Raises RuleError for a type that rules do not have.
     """
     found: dict[str, object] = {}
     for name, given in values.items():
-        value = plain(given)
+        value = to_python(given)
         if value is not None and not isinstance(value, _VALUE_TYPES):
             kinds = "a string, number, boolean, time, duration, uuid or bytes"
             raise RuleError(expression, f"the value of {name} must be {kinds}, not {value!r}")
@@ -67,7 +132,7 @@ def check_values(expression: str, values: Mapping[str, object]) -> dict[str, obj
 
 
 class Compiler:
-    """Compiles one rule. Holds what its nodes refer to, and counts how deep they are nested."""
+    """Compiles one rule. Holds its parameters, and counts how deep its nodes are nested."""
 
     def __init__(self, expression: str, parameters: Mapping[str, object]) -> None:
         self._expression = expression
@@ -126,12 +191,12 @@ class Compiler:
         return lambda facts: compare(first(facts), second(facts))
 
     def _compare_literal(self, symbol: str, left: nodes.Expression, literal: Any) -> Test:
-        kinds, operate = comparable(symbol, literal), COMPARISONS[symbol]
+        kinds, operate = comparable_types(symbol, literal), COMPARISONS[symbol]
         if isinstance(left, nodes.Property) and not left.is_system:
             name = left.name.lower()
 
             def of_user(facts: Facts) -> bool | None:
-                value = facts.app[name]
+                value = facts.user[name]
                 return operate(value, literal) if value.__class__ in kinds else None
 
             return of_user
@@ -139,7 +204,7 @@ class Compiler:
             name = system_name(left)
 
             def of_system(facts: Facts) -> bool | None:
-                value = facts.own[name]
+                value = facts.system[name]
                 return operate(value, literal) if value.__class__ in kinds else None
 
             return of_system
@@ -254,7 +319,7 @@ class Compiler:
 
 
 def _is_special(value: object) -> bool:
-    """Literals that not every number may be compared to; only a parameter can be one."""
+    """Literals that cannot be compared with every number. Only a parameter can be one."""
     return is_special(value) or isinstance(value, Decimal)
 
 
@@ -272,3 +337,41 @@ def _matches(matches: Matches, value: object) -> bool | None:
     if len(value) > TEXT_CHARACTERS_MAX:
         raise EvaluationError(f"LIKE on a string of more than {TEXT_CHARACTERS_MAX} characters")
     return matches(value)
+
+
+# -- properties ------------------------------------------------------------------------------
+
+
+def system_name(node: nodes.Property) -> str:
+    return SYSTEM_NAMES.get(node.name.lower(), node.name)
+
+
+def property_value(node: nodes.Property) -> Value:
+    if node.is_system:
+        canonical = system_name(node)
+        return lambda facts: facts.system[canonical]
+    lower = node.name.lower()
+    return lambda facts: facts.user[lower]
+
+
+def property_name(value: object) -> str:
+    """The name that `property(...)` was given."""
+    if isinstance(value, str):
+        return value.lower()
+    raise EvaluationError(f"property() takes a name, not {value!r}")
+
+
+def lookup(name: Value) -> Value:
+    def value(facts: Facts) -> object:
+        wanted = name(facts)
+        return None if wanted is None else facts.user[property_name(wanted)]
+
+    return value
+
+
+def exists(node: nodes.Property) -> Test:
+    """A system property exists if the message has it."""
+    if node.is_system:
+        return is_null(property_value(node), True)
+    lower = node.name.lower()
+    return lambda facts: lower in facts.user.read()

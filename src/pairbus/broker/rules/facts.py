@@ -1,8 +1,8 @@
-"""What a rule may look at of one message, read from its bytes when it is asked for, and once.
+"""What rules can see of one message, read from its bytes on first use.
 
-One Facts serves all rules of all subscriptions of a topic. Names are told apart without regard to
-case, as Service Bus does; of two application properties that differ by case alone, the first
-counts. Knows the wire's fields, but nothing of queues.
+One Facts serves all rules of all subscriptions of a topic. Names are compared without case, as
+Service Bus does; of two application properties that differ by case alone, the first counts. Knows
+the fields of AMQP, but nothing of queues.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pairbus.amqp.codec.sections import (
 )
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.broker.rules.errors import EvaluationError
-from pairbus.broker.rules.plain import from_ms, plain
+from pairbus.broker.rules.filters import EvaluationError
+from pairbus.broker.rules.values import from_ms, to_python
 
 TTL_MAX: Final = timedelta(days=10_675_199, seconds=10_085, microseconds=477_580)
-"""What .NET shows of a message that says nothing of its time to live."""
+"""What .NET shows for a message without a time to live."""
 
-# The names of the documents and of today's clients -> the one that is used in here.
+# Names in the documentation and in today's clients -> the name used here.
 _NAMES: Final = (
     "MessageId", "To", "Label", "ReplyTo", "CorrelationId", "ContentType", "SessionId",
     "ReplyToSessionId", "TimeToLive", "PartitionKey", "ViaPartitionKey", "ScheduledEnqueueTimeUtc",
@@ -62,7 +62,7 @@ ANNOTATIONS: Final = {
 
 
 class SystemValues(dict[str, object]):
-    """Values of system properties by their name in SYSTEM_NAMES; read when first asked for."""
+    """System properties by their name in SYSTEM_NAMES, each read on first use."""
 
     __slots__ = ("annotations", "given", "parts")
 
@@ -124,7 +124,7 @@ def _annotated(name: str) -> Callable[[SystemValues], object]:
     def read(values: SystemValues) -> object:
         value = values.annotation(key)
         expected = Timestamp if key == ANNOTATIONS["ScheduledEnqueueTimeUtc"] else str
-        return plain(value) if isinstance(value, expected) else None
+        return to_python(value) if isinstance(value, expected) else None
 
     return read
 
@@ -154,7 +154,7 @@ _READERS: Final[dict[str, Callable[[SystemValues], object]]] = {
     "Size": _given("size"),
     "State": _given("state"),
     "DeadLetterSource": _given("dead_letter_source"),
-    # Of a message that is only being distributed, nobody holds a lock; nor is any express.
+    # A message that is being distributed has no lock, and none is express.
     "LockedUntilUtc": lambda values: None,
     "LockToken": lambda values: None,
     "ForcePersistence": lambda values: False,
@@ -162,13 +162,13 @@ _READERS: Final[dict[str, Callable[[SystemValues], object]]] = {
 
 
 class UserValues(dict[str, object]):
-    """Application properties by lower-case name, as plain values; a missing one is None."""
+    """Application properties by lower-case name, as Python values. A missing one is None."""
 
-    __slots__ = ("_unread", "spelling", "wire")
+    __slots__ = ("_unread", "amqp", "spelling")
 
     spelling: dict[str, str]
-    wire: dict[str, Any]
-    """The values with their AMQP types, for SET to keep. Both are there once `read` has been."""
+    amqp: dict[str, Any]
+    """The values with their AMQP types, for SET to keep. `read` sets both."""
 
     def __init__(self, parts: Parts | None) -> None:
         self._unread = parts
@@ -180,7 +180,7 @@ class UserValues(dict[str, object]):
         return self.get(name)
 
     def read(self) -> Self:
-        """Decode them all, unless that has been done; for whoever asks otherwise than by []."""
+        """Decode them all, once. To be called before any access other than by []."""
         parts = self._unread
         if parts is not None:
             try:
@@ -189,33 +189,33 @@ class UserValues(dict[str, object]):
                 reason = f"the application properties cannot be read: {error}"
                 raise EvaluationError(reason) from error
             self._unread = None
-            self.spelling, self.wire = {}, {}
+            self.spelling, self.amqp = {}, {}
             for name, value in found.items():
                 if (lower := name.lower()) not in self:
                     self.put(lower, name, value)
         return self
 
     def put(self, lower: str, name: str, value: Any) -> None:
-        self[lower] = plain(value)
-        self.wire[lower] = value
+        self[lower] = to_python(value)
+        self.amqp[lower] = value
         self.spelling[lower] = name
 
     def draft(self) -> UserValues:
         self.read()
         copy = UserValues(None)
         copy.update(self)
-        copy.spelling, copy.wire = self.spelling.copy(), self.wire.copy()
+        copy.spelling, copy.amqp = self.spelling.copy(), self.amqp.copy()
         return copy
 
 
 class Facts:
-    """`own` and `app` are for compiled rules, which know the names' inner form."""
+    """`system` by the names of SYSTEM_NAMES, `user` by lower-case names."""
 
-    __slots__ = ("app", "own")
+    __slots__ = ("system", "user")
 
-    def __init__(self, own: SystemValues, app: UserValues) -> None:
-        self.own = own
-        self.app = app
+    def __init__(self, system: SystemValues, user: UserValues) -> None:
+        self.system = system
+        self.user = user
 
     @classmethod
     def from_parts(
@@ -243,16 +243,6 @@ class Facts:
         }
         return cls(SystemValues(parts, given), UserValues(parts))
 
-    def system(self, name: str) -> object | None:
-        """Raises EvaluationError if there is no such property; None if the message lacks it."""
-        return self.own[SYSTEM_NAMES.get(name.lower(), name)]
-
-    @property
-    def user(self) -> Mapping[str, object]:
-        """The application properties by the names they were sent with."""
-        app = self.app.read()
-        return {app.spelling[lower]: value for lower, value in app.items()}
-
     def draft(self) -> Facts:
-        """A copy for an action to work on."""
-        return Facts(self.own.draft(), self.app.draft())
+        """A copy for an action to change."""
+        return Facts(self.system.draft(), self.user.draft())

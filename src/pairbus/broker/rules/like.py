@@ -1,8 +1,8 @@
-"""LIKE: `%` for any characters, `_` for one, compared as they are, upper and lower case apart.
+"""LIKE: `%` for any characters, `_` for one. Upper and lower case differ.
 
-Patterns and texts are strangers', so nothing here may take long: no regular expression, no going
-back. Pieces between two `%` are looked for from left to right, each by a search whose time grows
-with the text and not with text times pattern.
+Patterns and texts come from strangers, so nothing here may take long: no regular expression, no
+backtracking. Pieces between two `%` are searched from left to right, and the time of each search
+grows with the text, not with text times pattern.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ PATTERN_CHARACTERS_MAX: Final = 1024
 Matches = Callable[[str], bool]
 _ANY_ONE: Final = None
 Piece = tuple[str | None, ...]
-"""Characters, and None where any one will do."""
+"""Characters, and None where any character matches."""
 
 
 class BadPattern(ValueError):
@@ -40,9 +40,9 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
 
 
 def _spread(first: Piece, finders: list[Callable[[str, int], int]], last: Piece) -> Matches:
-    """What begins with `first`, ends with `last`, and has the others between, in order.
+    """Texts that begin with `first`, end with `last`, and have the others between, in order.
 
-    The earliest place for each is the best: whatever follows finds the most room behind it.
+    The earliest place for each is the best: it leaves the most room for what follows.
     """
     begins, ends = _fits(first), _fits(last)
     first_size, last_size = len(first), len(last)
@@ -96,7 +96,7 @@ def _runs(piece: Piece) -> list[tuple[int, str]]:
 
 
 def _fits(piece: Piece) -> Callable[[str, int], bool]:
-    """Whether the piece is in a text exactly at a place that leaves room for it."""
+    """Whether a text has the piece exactly at a place. The caller checks that it has room."""
     literal = _literal(piece)
     if literal is not None:
         return lambda text, at: text.startswith(literal, at)
@@ -107,7 +107,7 @@ def _fits(piece: Piece) -> Callable[[str, int], bool]:
 def _finder(piece: Piece) -> Callable[[str, int], int]:
     """The end of the first place where the piece is in a text, from `start` on; -1 if nowhere.
 
-    An end behind the text's end means nowhere, too: the caller looks at that once, at last.
+    An end beyond the text also means nowhere; the caller checks that once, at the end.
     """
     size, runs = len(piece), _runs(piece)
     if len(runs) > 1:

@@ -1,7 +1,7 @@
-"""The syntax of rules as values: what `parse` makes, and `compile` and `actions` read.
+"""The syntax of rules as values: `parse` makes them, `compile` and `actions` read them.
 
-Chains of one precedence are flat, so that `a + b + c` is no deeper than `a + b`: only what a
-person wrote nested is nested here. Nothing in here computes anything.
+Chains of one precedence are flat, so that `a + b + c` is no deeper than `a + b`: only what was
+written nested is nested here. Nothing here computes anything.
 """
 
 from __future__ import annotations

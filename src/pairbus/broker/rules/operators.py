@@ -1,8 +1,9 @@
-"""The operators of rules on plain values: which types meet, and what comes of it.
+"""The operators of rules on Python values, and how they join functions of a message.
 
-None is UNKNOWN: a property that is missing or null, and a comparison that has no answer, as between
-a string and a number. Arithmetic that cannot be done is an EvaluationError; nothing is converted
-but numbers among each other, and whatever is added to a string.
+None is UNKNOWN: a property that is missing or null, and a comparison without an answer, as between
+a string and a number. Arithmetic that is not possible is an EvaluationError. Only numbers are
+converted to one another, and any value that is added to a string. AND and OR stop only when the
+verdict is certain: what follows UNKNOWN is still evaluated, and may still fail.
 """
 
 import operator
@@ -13,12 +14,16 @@ from math import copysign, fmod, inf, isfinite, nan
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.broker.rules.errors import EvaluationError
+from pairbus.broker.rules.facts import Facts
+from pairbus.broker.rules.filters import EvaluationError
 from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.values import text
 
+Value = Callable[[Facts], Any]
+Test = Callable[[Facts], bool | None]
+
 TEXT_CHARACTERS_MAX: Final = 65_536
-"""What all properties of a message may have together; concatenation must not grow beyond."""
+"""The limit of all properties of a message together; concatenation must not exceed it."""
 
 NUMBERS: Final = frozenset((int, float, Decimal))
 STRINGS: Final = frozenset((str,))
@@ -68,8 +73,8 @@ def comparison(symbol: str) -> Callable[[Any, Any], bool | None]:
     return compare
 
 
-def comparable(symbol: str, literal: object) -> frozenset[type]:
-    """The types of a value that this comparison with this literal has an answer for."""
+def comparable_types(symbol: str, literal: object) -> frozenset[type]:
+    """The types that can be compared with this literal."""
     kind = literal.__class__
     return KINDS.get(kind, frozenset()) if symbol in EQUALITY or kind in ORDERED else frozenset()
 
@@ -209,3 +214,86 @@ _NAMES: Final[dict[type, str]] = {
 
 def _name(value: object) -> str:
     return _NAMES.get(value.__class__, value.__class__.__name__)
+
+
+# -- functions of a message -------------------------------------------------------------------
+
+
+def chained(first: Value, rest: list[tuple[str, Value]]) -> Value:
+    def value(facts: Facts) -> object:
+        result = first(facts)
+        for symbol, operand in rest:
+            result = calculate(symbol, result, operand(facts))
+        return result
+
+    return value
+
+
+def after(read: Value, verdict: bool | None) -> Test:
+    """A known verdict, but only after an evaluation that may fail."""
+
+    def test(facts: Facts) -> bool | None:
+        read(facts)
+        return verdict
+
+    return test
+
+
+def is_member(
+    read: Value, choices: frozenset[object], kinds: frozenset[type], negated: bool
+) -> Test:
+    if negated:
+
+        def is_none_of_them(facts: Facts) -> bool | None:
+            value = read(facts)
+            return value not in choices if value.__class__ in kinds else None
+
+        return is_none_of_them
+
+    def is_one_of_them(facts: Facts) -> bool | None:
+        value = read(facts)
+        return value in choices if value.__class__ in kinds else None
+
+    return is_one_of_them
+
+
+def is_null(read: Value, negated: bool) -> Test:
+    if negated:
+        return lambda facts: read(facts) is not None
+    return lambda facts: read(facts) is None
+
+
+def negated(operand: Test) -> Test:
+    def test(facts: Facts) -> bool | None:
+        verdict = operand(facts)
+        return verdict if verdict is None else not verdict
+
+    return test
+
+
+def all_of(operands: list[Test]) -> Test:
+    def test(facts: Facts) -> bool | None:
+        verdict: bool | None = True
+        for operand in operands:
+            one = operand(facts)
+            if one is not True:
+                if one is False:
+                    return False
+                verdict = None
+        return verdict
+
+    return test
+
+
+def any_of(operands: list[Test]) -> Test:
+    def test(facts: Facts) -> bool | None:
+        verdict: bool | None = False
+        for operand in operands:
+            one = operand(facts)
+            if one is not False:
+                if one:
+                    return True
+                verdict = None
+        return verdict
+
+    return test

@@ -1,8 +1,8 @@
 """From the text of a rule to its syntax, or to a RuleError with line, column and reason.
 
-The grammar is in `grammar.lark`; here are the words that are reserved, what literals mean, and the
-sentences for what does not fit. The text is a stranger's: it is bounded before it is read, and the
-parser keeps its own stack, so that no nesting can exhaust Python's.
+The grammar is in `grammar.lark`. Here are the reserved words, the meaning of literals, and the
+error texts. The text comes from a stranger: its length is limited before it is read, and the parser
+keeps its own stack, so that no nesting can exhaust Python's.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from unicodedata import category
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 
 from pairbus.broker.rules import nodes
-from pairbus.broker.rules.errors import RuleError
+from pairbus.broker.rules.filters import RuleError
 
 EXPRESSION_CHARACTERS_MAX: Final = 1024
 STATEMENTS_MAX: Final = 32

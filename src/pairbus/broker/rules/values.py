@@ -1,20 +1,29 @@
-"""Values turned into other types where a rule asks for it: `+` on strings, and SET.
+"""AMQP values as the Python values that rules compute with, and back; conversions among them.
 
-Conversions follow what .NET does with the same values, as far as the documents say so. None is
-never converted, and what cannot be converted without loss is left to the caller to refuse or keep.
+Rules know integers, doubles, decimals, strings, booleans, uuids, times, durations and bytes. Any
+other value (a list, a map, an unknown described value) stays as it is: it exists, is not null, and
+compares to nothing. Conversions, for `+` on strings and for SET, follow what .NET does with the
+same values, as far as that is documented. None is never converted.
 """
 
 import re
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import inf, nan
 from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.codec.types import (
     Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
     Described,
     Float,
     Int,
+    Long,
     Short,
     Symbol,
     Timestamp,
@@ -23,7 +32,121 @@ from pairbus.amqp.codec.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.rules.plain import plain, to_ms, utc
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1: Final = datetime(1, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_MS_MIN: Final = (_YEAR_1 - EPOCH) // _MILLISECOND
+_MS_MAX: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC) - EPOCH) // _MILLISECOND
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """Times outside Python's calendar become the nearest one inside."""
+    return EPOCH + timedelta(milliseconds=min(max(int(milliseconds), _MS_MIN), _MS_MAX))
+
+
+def to_ms(moment: datetime) -> int:
+    return (utc(moment) - EPOCH) // _MILLISECOND
+
+
+def utc(moment: datetime) -> datetime:
+    """A time without a zone is UTC, as all times of Service Bus are."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def to_python(value: Any) -> object:
+    convert = _TO_PYTHON.get(value.__class__)
+    return value if convert is None else convert(value)
+
+
+# -- decimals: IEEE 754, in the binary encoding that AMQP asks for -----------------------------
+
+# Bytes of a decimal -> bits of its exponent, the exponent's bias, its largest coefficient.
+_DECIMALS: Final = {4: (8, 101, 10**7), 8: (10, 398, 10**16), 16: (14, 6176, 10**34)}
+
+
+def decimal_of(raw: bytes) -> Decimal | float:
+    exponent_bits, bias, limit = _DECIMALS[len(raw)]
+    bits = int.from_bytes(raw)
+    size = 8 * len(raw) - 1
+    negative = bits >> size
+    bits &= (1 << size) - 1
+    if bits >> (size - 4) == 0b1111:
+        if bits >> (size - 5) == 0b11111:
+            return nan
+        return -inf if negative else inf
+    if bits >> (size - 2) == 0b11:  # the coefficient has an implied 0b100 in front
+        shift = size - 2 - exponent_bits
+        coefficient = 0b100 << shift | bits & (1 << shift) - 1
+        exponent = bits >> shift & (1 << exponent_bits) - 1
+    else:
+        shift = size - exponent_bits
+        coefficient, exponent = bits & (1 << shift) - 1, bits >> shift
+    if coefficient >= limit:
+        coefficient = 0  # not canonical: the standard reads it as zero
+    digits = tuple(map(int, str(coefficient)))
+    return Decimal((negative, digits, exponent - bias))
+
+
+def decimal_128(number: Decimal) -> Decimal128:
+    """`number` must be finite; Python's 28 digits always fit into the 34."""
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    coefficient = int("".join(map(str, digits)))
+    exponent_bits, bias, limit = _DECIMALS[16]
+    biased = exponent + bias
+    if coefficient >= limit or not 0 <= biased < 3 << (exponent_bits - 2):
+        raise OverflowError(f"{number} does not fit into a decimal of 128 bits")
+    shift = 127 - exponent_bits
+    return Decimal128((sign << 127 | biased << shift | coefficient).to_bytes(16))
+
+
+# -- described values, as Microsoft's clients send them ---------------------------------------
+
+
+def _described(value: Described) -> object:
+    expected, convert = _DESCRIBED.get(str(value.descriptor), (None, None))
+    if expected is None or convert is None or not isinstance(value.value, expected):
+        return value
+    return convert(value.value)
+
+
+def _moment_of_ticks(ticks: Any) -> datetime:
+    return from_ms(int(ticks) // 10_000 + _MS_MIN) + timedelta(microseconds=ticks % 10_000 // 10)
+
+
+_DESCRIBED: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
+    "com.microsoft:timespan": (int, lambda ticks: timedelta(microseconds=int(ticks) // 10)),
+    "com.microsoft:datetime-offset": (int, _moment_of_ticks),
+    "com.microsoft:uri": (str, str),
+}
+
+_TO_PYTHON: Final[dict[type, Callable[[Any], object]]] = {
+    **dict.fromkeys((Byte, Short, Int, Long, UByte, UShort, UInt, ULong), int),
+    Float: float,
+    Symbol: str,
+    Char: str,
+    Timestamp: from_ms,
+    Decimal32: decimal_of,
+    Decimal64: decimal_of,
+    Decimal128: decimal_of,
+    Described: _described,
+}
+
+
+def to_amqp(value: Any) -> Any:
+    """The AMQP value of a Python value. A value that came in as AMQP stays as it is."""
+    kind = value.__class__
+    if kind is datetime:
+        return Timestamp(to_ms(value))
+    if kind is timedelta:
+        return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
+    if kind is Decimal:
+        return decimal_128(value)
+    return value
+
+
+# -- conversions ------------------------------------------------------------------------------
 
 _UNSIGNED: Final[dict[type, int]] = {UByte: 8, UShort: 16, UInt: 32, ULong: 64}
 _SIGNED: Final[dict[type, int]] = {Byte: 8, Short: 16, Int: 32, int: 64}
@@ -39,7 +162,7 @@ NUMBER_CHARACTERS_MAX: Final = 64
 
 
 def text(value: object) -> str | None:
-    """The value as `'' + value` shows it; None if it is of no type that has a text."""
+    """The value as `'' + value` shows it. None if its type has no text."""
     match value:
         case str():
             return value
@@ -132,11 +255,11 @@ def double(value: object) -> float | None:
 
 
 def as_type_of(existing: Any, value: Any) -> Any:
-    """`value` in the type that a property has already, if it can be had without loss.
+    """`value` in the type that a property has already, if no information is lost.
 
     A receiver that reads `quantity` as an int32 goes on doing so after SET quantity = quantity / 2.
     """
-    kind, new = existing.__class__, plain(value)
+    kind, new = existing.__class__, to_python(value)
     if value.__class__ is kind or new is None:
         return value
     converted = _as_kind(kind, new, existing)
