@@ -6,7 +6,7 @@ import ssl
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -102,15 +102,15 @@ def test_a_new_name_or_an_old_age_renews_the_server_under_the_same_ca(
     assert ca_file.read_bytes() == ca
 
 
-def test_an_expired_ca_is_replaced_with_all_it_signed(tmp_path: Path, now: float) -> None:
-    long_ago = Certificates(tmp_path, NAMES)
-    ca = long_ago.ca_file(now=now - 4000 * DAY).read_bytes()
+def test_a_ca_that_expires_soon_is_replaced_with_all_it_signed(tmp_path: Path, now: float) -> None:
+    ca_file = Certificates(tmp_path, NAMES).ca_file(now=now)
+    ca, server = ca_file.read_bytes(), (tmp_path / "server.pem").read_bytes()
 
-    today = Certificates(tmp_path, NAMES)
-    ca_file = today.ca_file(now=now)
+    less_than_a_month_before_it_expires = datetime(2999, 12, 20, tzinfo=UTC).timestamp()
+    Certificates(tmp_path, NAMES).ca_file(now=less_than_a_month_before_it_expires)
 
     assert ca_file.read_bytes() != ca
-    assert trusted(today, ca_file, "localhost", now=now)
+    assert (tmp_path / "server.pem").read_bytes() != server
 
 
 def test_without_a_folder_they_live_until_close(now: float) -> None:
