@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.broker.admin.atom import escape
-from pairbus.broker.admin.entity_xml import ATTRIBUTES
+from pairbus.broker.entities.settings import SETTINGS
 from tests.broker.admin.site import Site, wrapped
 
 DESCRIPTIONS = ("QueueDescription", "TopicDescription", "SubscriptionDescription")
@@ -27,7 +27,9 @@ def site():
 texts = st.one_of(st.sampled_from(VALUES), st.text(max_size=20)).map(escape)
 properties = st.builds(
     lambda name, text: f"<{name}>{text}</{name}>",
-    st.sampled_from([*ATTRIBUTES.values(), "AuthorizationRules", "CountDetails", "Nonsense"]),
+    st.sampled_from(
+        [*(one.name for one in SETTINGS), "AuthorizationRules", "CountDetails", "Nonsense"]
+    ),
     texts,
 )
 entities = st.builds(

@@ -1,19 +1,12 @@
 """Topics, subscriptions and rules of a Config.json."""
 
 import json
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.broker.entities.config import (
-    QUEUE_PROPERTIES,
-    SUBSCRIPTION_PROPERTIES,
-    TOPIC_PROPERTIES,
-    load_config,
-)
+from pairbus.broker.entities.config import load_config
 from pairbus.broker.entities.descriptions import (
-    QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -442,18 +435,3 @@ def test_what_cannot_be_is_reported_with_its_line(load, lines, line, why):
 
     _, found, reason = str(caught.value).split(":", 2)
     assert (int(found), reason.strip()[: len(why)]) == (line, why)
-
-
-@pytest.mark.parametrize(
-    ("kind", "properties"),
-    [
-        (QueueDescription, QUEUE_PROPERTIES),
-        (TopicDescription, TOPIC_PROPERTIES),
-        (SubscriptionDescription, SUBSCRIPTION_PROPERTIES),
-    ],
-)
-def test_the_file_has_a_name_for_every_setting(kind, properties):
-    settings = {field.name for field in fields(kind)} - kind.lacks
-    elsewhere = {"name", "rules", "authorization_rules"}
-
-    assert {field for field, _ in properties.values()} == settings - elsewhere

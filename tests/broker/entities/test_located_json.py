@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.located_json import Array, Complaint, Object, parse
+from pairbus.broker.entities.located_json import Array, ConfigMistake, Object, parse
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -46,7 +46,7 @@ def test_a_repeated_key_is_kept():
 
 
 def test_what_is_not_json_is_refused_with_its_line():
-    with pytest.raises(Complaint) as caught:
+    with pytest.raises(ConfigMistake) as caught:
         parse('{\n"a": 1,\n}')
 
     assert caught.value.line in (2, 3)  # newer decoders point at the comma

@@ -27,6 +27,7 @@ from pairbus.broker.entities.descriptions import (
     SubscriptionDescription,
     subscription_path,
 )
+from pairbus.broker.entities.settings import in_service_names
 from pairbus.broker.entities.stored import FIXED
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription
@@ -216,9 +217,7 @@ def _check_premium(settings: dict[str, Any]) -> None:
         )
     for name in ("enable_partitioning", "enable_express"):
         if settings.get(name):
-            raise bad_request(
-                f"{entity_xml.ATTRIBUTES[name]} is not possible in Premium namespaces"
-            )
+            raise bad_request(f"{in_service_names(name)} is not possible in Premium namespaces")
 
 
 def _check_standard(settings: dict[str, Any], kilobytes: int) -> None:
@@ -246,4 +245,4 @@ def _config_errors() -> Iterator[None]:
     except EntityExists as error:
         raise conflict(str(error)) from error
     except ConfigError as error:
-        raise bad_request(entity_xml.in_service_names(str(error))) from error
+        raise bad_request(in_service_names(str(error))) from error

@@ -1,8 +1,8 @@
-"""Queues, topics and subscriptions as XML, both ways, by one table each.
+"""Queues, topics and subscriptions as XML, both ways.
 
-The tables are in the order of the service, which some clients rely on. A row is either a setting
-that a client may write, or something that is only shown: clients send back all that they were
-shown, so it is passed over. What nobody knows is refused, as it would have no effect.
+The elements are in the order of the service, which some clients rely on. Each is a setting
+(`settings.py`), which a client may write, or something that is only shown: clients send back all
+that they were shown, so it is ignored. Unknown elements are refused, as they would have no effect.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from pairbus.broker.entities.descriptions import (
     Status,
     SubscriptionDescription,
     TopicDescription,
+    settings_of,
 )
 from pairbus.broker.entities.durations import format_duration, parse_duration
+from pairbus.broker.entities.settings import Setting, ValueKind
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
@@ -47,20 +49,13 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    element: str
-    attribute: str
-    form: Form
-
-
-@dataclass(frozen=True, slots=True)
 class Keys:
-    element: str = "AuthorizationRules"
+    name: str = "AuthorizationRules"
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    element: str
+    name: str
     write: Callable[[Queue], str]
     attributes: str = ""
 
@@ -69,7 +64,7 @@ class Shown:
 class Fixed:
     """A setting of the service that has one value here; another is refused, not forgotten."""
 
-    element: str
+    name: str
     value: bool
 
 
@@ -101,28 +96,32 @@ def _write_target(path: str | None, address: RequestAddress) -> str | None:
     return None if path is None else escape(f"sb://{address.host}/{path}")
 
 
-_DURATION: Final = Form(
-    lambda text, address: parse_duration(text),
-    lambda value, address: format_duration(value),
-    "an ISO 8601 duration such as PT1M or P14D",
-)
-_INTEGER: Final = Form(_read_whole, lambda value, address: str(value), "a whole number")
-_BOOLEAN: Final = Form(
-    lambda text, address: boolean(text), lambda value, address: str(value).lower(), "true or false"
-)
-_STATUS: Final = Form(
-    lambda text, address: Status(text),
-    lambda value, address: str(value),
-    f"one of {', '.join(Status)}",
-)
-_TEXT: Final = Form(
-    lambda text, address: text or None,
-    lambda value, address: None if value is None else escape(value),
-    "a text",
-)
-_TARGET: Final = Form(
-    _read_target, _write_target, "the name or address of a queue or topic of this namespace"
-)
+_FORMS: Final[Mapping[ValueKind, Form]] = {
+    ValueKind.DURATION: Form(
+        lambda text, address: parse_duration(text),
+        lambda value, address: format_duration(value),
+        "an ISO 8601 duration such as PT1M or P14D",
+    ),
+    ValueKind.INTEGER: Form(_read_whole, lambda value, address: str(value), "a whole number"),
+    ValueKind.BOOLEAN: Form(
+        lambda text, address: boolean(text),
+        lambda value, address: str(value).lower(),
+        "true or false",
+    ),
+    ValueKind.STATUS: Form(
+        lambda text, address: Status(text),
+        lambda value, address: str(value),
+        f"one of {', '.join(Status)}",
+    ),
+    ValueKind.TEXT: Form(
+        lambda text, address: text or None,
+        lambda value, address: None if value is None else escape(value),
+        "a text",
+    ),
+    ValueKind.TARGET: Form(
+        _read_target, _write_target, "the name or address of a queue or topic of this namespace"
+    ),
+}
 
 
 # -- what is only shown -----------------------------------------------------------------------
@@ -169,71 +168,79 @@ _COUNT_DETAILS: Final = Shown("CountDetails", _count_details, f' xmlns:d2p1="{_C
 _AVAILABLE: Final = Shown("EntityAvailabilityStatus", lambda entity: "Available")
 _ORDERED: Final = Shown("SupportOrdering", lambda entity: "true")
 
-# -- settings of several kinds ----------------------------------------------------------------
-
-_LOCK: Final = Setting("LockDuration", "lock_duration", _DURATION)
-_CAPACITY: Final = Setting("MaxSizeInMegabytes", "max_size_in_megabytes", _INTEGER)
-_DUPLICATES: Final = Setting("RequiresDuplicateDetection", "requires_duplicate_detection", _BOOLEAN)
-_SESSIONS: Final = Setting("RequiresSession", "requires_session", _BOOLEAN)
-_TTL: Final = Setting("DefaultMessageTimeToLive", "default_message_time_to_live", _DURATION)
-_EXPIRED: Final = Setting(
-    "DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", _BOOLEAN
-)
-_WINDOW: Final = Setting(
-    "DuplicateDetectionHistoryTimeWindow", "duplicate_detection_history_time_window", _DURATION
-)
-_DELIVERIES: Final = Setting("MaxDeliveryCount", "max_delivery_count", _INTEGER)
-_BATCHED: Final = Setting("EnableBatchedOperations", "enable_batched_operations", _BOOLEAN)
-_STATE: Final = Setting("Status", "status", _STATUS)
-_IDLE: Final = Setting("AutoDeleteOnIdle", "auto_delete_on_idle", _DURATION)
-_PARTITIONS: Final = Setting("EnablePartitioning", "enable_partitioning", _BOOLEAN)
-_FORWARD: Final = Setting("ForwardTo", "forward_to", _TARGET)
-_FORWARD_DEAD: Final = Setting(
-    "ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", _TARGET
-)
-_METADATA: Final = Setting("UserMetadata", "user_metadata", _TEXT)
-_MESSAGE_SIZE: Final = Setting(MESSAGE_SIZE, "max_message_size_in_kilobytes", _INTEGER)
 _ANONYMOUS: Final = Fixed("IsAnonymousAccessible", False)
-_EXPRESS: Final = Setting("EnableExpress", "enable_express", _BOOLEAN)
 
-TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
+# -- the order of the elements, in which a text stands for the setting of that name -----------
+
+_ORDER: Final[Mapping[type[EntityDescription], Sequence[str | Keys | Shown | Fixed]]] = {
     QueueDescription: (
-        *(_LOCK, _CAPACITY, _DUPLICATES, _SESSIONS, _TTL, _EXPIRED, _WINDOW, _DELIVERIES),
-        *(_BATCHED, _SIZE, _MESSAGE_COUNT, _ANONYMOUS, Keys(), _STATE, *_TIMES, _ORDERED),
-        *(_COUNT_DETAILS, _IDLE, _PARTITIONS, _AVAILABLE, _EXPRESS, _FORWARD, _METADATA),
-        *(_FORWARD_DEAD, _MESSAGE_SIZE),
+        "LockDuration",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DuplicateDetectionHistoryTimeWindow",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        *(_SIZE, _MESSAGE_COUNT, _ANONYMOUS, Keys()),
+        "Status",
+        *(*_TIMES, _ORDERED, _COUNT_DETAILS),
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        _AVAILABLE,
+        "EnableExpress",
+        "ForwardTo",
+        "UserMetadata",
+        "ForwardDeadLetteredMessagesTo",
+        MESSAGE_SIZE,
     ),
     TopicDescription: (
-        *(_TTL, _CAPACITY, _DUPLICATES, _WINDOW, _BATCHED, _SIZE),
-        *(Fixed("FilteringMessagesBeforePublishing", False), _ANONYMOUS, Keys(), _STATE, *_TIMES),
-        Setting("SupportOrdering", "support_ordering", _BOOLEAN),
+        "DefaultMessageTimeToLive",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "DuplicateDetectionHistoryTimeWindow",
+        "EnableBatchedOperations",
+        *(_SIZE, Fixed("FilteringMessagesBeforePublishing", False), _ANONYMOUS, Keys()),
+        "Status",
+        *_TIMES,
+        "SupportOrdering",
         *(_COUNT_DETAILS, Shown("SubscriptionCount", _subscription_count)),
         Shown("SqlFilterCount", lambda entity: _filter_count(entity, is_correlation=False)),
         Shown("CorrelationFilterCount", lambda entity: _filter_count(entity, is_correlation=True)),
-        *(_IDLE, _PARTITIONS, _AVAILABLE, Fixed("EnableSubscriptionPartitioning", False)),
-        *(_EXPRESS, _METADATA, _MESSAGE_SIZE),
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        *(_AVAILABLE, Fixed("EnableSubscriptionPartitioning", False)),
+        "EnableExpress",
+        "UserMetadata",
+        MESSAGE_SIZE,
     ),
     SubscriptionDescription: (
-        *(_LOCK, _SESSIONS, _TTL, _EXPIRED),
-        Setting(
-            "DeadLetteringOnFilterEvaluationExceptions",
-            "dead_lettering_on_filter_evaluation_exceptions",
-            _BOOLEAN,
-        ),
-        *(_MESSAGE_COUNT, _DELIVERIES, _BATCHED, _STATE, _FORWARD, *_TIMES, _COUNT_DETAILS),
-        *(_FORWARD_DEAD, _IDLE, _AVAILABLE, _METADATA),
+        "LockDuration",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        _MESSAGE_COUNT,
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "Status",
+        "ForwardTo",
+        *(*_TIMES, _COUNT_DETAILS),
+        "ForwardDeadLetteredMessagesTo",
+        "AutoDeleteOnIdle",
+        _AVAILABLE,
+        "UserMetadata",
     ),
+}
+TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
+    kind: tuple(settings_of(kind)[row] if isinstance(row, str) else row for row in rows)
+    for kind, rows in _ORDER.items()
 }
 DEFAULT_RULE: Final = "DefaultRuleDescription"
 # Of later versions of the service, and sent back by clients that were shown it.
 _PASSED_OVER: Final = frozenset({DEFAULT_RULE, "IsClientAffine"})
 _KINDS: Final = {kind.__name__: kind for kind in TABLES}
-ATTRIBUTES: Final = {
-    row.attribute: row.element
-    for table in TABLES.values()
-    for row in table
-    if isinstance(row, Setting)
-}
 
 
 # -- the two directions -----------------------------------------------------------------------
@@ -250,7 +257,7 @@ def kind_of(content: Element) -> type[EntityDescription]:
 
 def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
     """What the body says, by the names of the description's fields."""
-    rows = {row.element: row for row in TABLES[kind_of(content)]}
+    rows = {row.name: row for row in TABLES[kind_of(content)]}
     settings: dict[str, Any] = {}
     seen: set[str] = set()
     for element in content:
@@ -262,19 +269,20 @@ def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
         text = element.text or ""
         match row:
             case Setting():
-                settings[row.attribute] = _read(row.element, row.form, text, address)
+                settings[row.field] = _read(row.name, row.kind, text, address)
             case Keys():
                 settings["authorization_rules"] = rule_xml.read_keys(element)
-            case Fixed() if _read(row.element, _BOOLEAN, text, address) is not row.value:
+            case Fixed() if _read(row.name, ValueKind.BOOLEAN, text, address) is not row.value:
                 raise bad_request(f"{name} can only be {str(row.value).lower()} in this broker")
             case None if name not in _PASSED_OVER:
                 raise bad_request(f"{name[:100]!r} is not a property of a {own_name(content)}")
     return settings
 
 
-def _read(name: str, form: Form, text: str, address: RequestAddress) -> Any:
+def _read(name: str, kind: ValueKind, text: str, address: RequestAddress) -> Any:
+    form = _FORMS[kind]
     try:
-        return form.read(text if form is _TEXT else text.strip(), address)
+        return form.read(text if kind is ValueKind.TEXT else text.strip(), address)
     except ValueError as error:
         raise bad_request(f"{name} is {text[:100]!r}, but must be {form.wanted}") from error
 
@@ -287,7 +295,7 @@ def write_entity(entity: Queue, address: RequestAddress, *, has_message_size: bo
         inner: str | None
         match row:
             case Setting():
-                inner = row.form.write(getattr(entity.description, row.attribute), address)
+                inner = _FORMS[row.kind].write(getattr(entity.description, row.field), address)
             case Keys():
                 inner = rule_xml.write_keys(
                     entity.description.authorization_rules,
@@ -298,16 +306,11 @@ def write_entity(entity: Queue, address: RequestAddress, *, has_message_size: bo
                 inner, attributes = row.write(entity), row.attributes
             case Fixed():
                 inner = str(row.value).lower()
-        if inner is not None and (has_message_size or row.element != MESSAGE_SIZE):
-            pieces.append(f"<{row.element}{attributes}>{inner}</{row.element}>")
+        if inner is not None and (has_message_size or row.name != MESSAGE_SIZE):
+            pieces.append(f"<{row.name}{attributes}>{inner}</{row.name}>")
     return atom.description(kind.__name__, "".join(pieces))
 
 
 def default_rule(content: Element) -> Element | None:
     """A subscription may come with its first rule."""
     return child(content, DEFAULT_RULE)
-
-
-def in_service_names(text: str) -> str:
-    """With the names that the properties have in this API."""
-    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: ATTRIBUTES.get(found[0], found[0]), text)

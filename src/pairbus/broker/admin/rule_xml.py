@@ -21,6 +21,7 @@ from pairbus.broker.admin.atom import child, child_text, escape, moment, own_nam
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.entities.durations import format_duration, parse_duration
 from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 
 ELEMENT: Final = "RuleDescription"
@@ -33,17 +34,6 @@ _KEYS_MAX: Final = 12
 _KEY_LENGTH_MAX: Final = 256
 _KEY_TYPE: Final = "SharedAccessAuthorizationRule"
 _KEY_BYTES: Final = 32
-
-_CORRELATION: Final = (
-    ("CorrelationId", "correlation_id"),
-    ("MessageId", "message_id"),
-    ("To", "to"),
-    ("ReplyTo", "reply_to"),
-    ("Label", "label"),
-    ("SessionId", "session_id"),
-    ("ReplyToSessionId", "reply_to_session_id"),
-    ("ContentType", "content_type"),
-)
 
 
 # -- in ---------------------------------------------------------------------------------------
@@ -70,7 +60,10 @@ def _read_filter(element: Element) -> Filter:
             return SqlFilter(_expression(element), _values(child(element, "Parameters")))
         case "CorrelationFilter":
             return CorrelationFilter(
-                **{attribute: child_text(element, name) for name, attribute in _CORRELATION},
+                **{
+                    attribute: child_text(element, name)
+                    for name, attribute in CORRELATION_PROPERTIES.items()
+                },
                 properties=_values(child(element, "Properties")),
             )
         case other:
@@ -177,7 +170,7 @@ def _write_filter(filter_: Filter) -> str:
         case CorrelationFilter():
             inner = "".join(
                 f"<{name}>{escape(value)}</{name}>"
-                for name, attribute in _CORRELATION
+                for name, attribute in CORRELATION_PROPERTIES.items()
                 if (value := getattr(filter_, attribute)) is not None
             )
             inner += _write_values("Properties", filter_.properties)

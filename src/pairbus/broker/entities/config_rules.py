@@ -1,8 +1,8 @@
 """The rules of a subscription, as the emulator's Config.json writes them.
 
-A filter is a set of values that must match ("Correlation") or an expression ("Sql"); the expression
-of a filter that takes everything is `1=1`, of one that takes nothing `1=0`. Beyond the emulator's
-form, expressions may have Parameters, and values may be numbers, booleans, times and durations.
+A filter is a set of values that must match ("Correlation") or an expression ("Sql"). The expression
+`1=1` matches every message, and `1=0` none. Beyond the emulator's format, expressions may have
+Parameters, and values may be numbers, booleans, times and durations.
 """
 
 from __future__ import annotations
@@ -11,39 +11,33 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from pairbus.broker.entities.config_values import (
+from pairbus.broker.entities.descriptions import Filter, RuleDescription, default_rules
+from pairbus.broker.entities.located_json import (
+    ConfigMistake,
     Members,
+    Node,
+    Object,
+    Scalar,
+    check_unique,
     duration,
     items,
     members,
     name_of,
-    once,
     one_of,
     text,
     text_or_none,
 )
-from pairbus.broker.entities.descriptions import Filter, RuleDescription, default_rules
-from pairbus.broker.entities.located_json import Complaint, Node, Object, Scalar
+from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.errors import ConfigError
 
-CORRELATION_PROPERTIES: Final = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
-}
 TRUE_EXPRESSION: Final = "1=1"
 FALSE_EXPRESSION: Final = "1=0"
 _FILTER_TYPES: Final = ("Correlation", "Sql")
 
 
 def read_rules(of: Members, subscription: str) -> tuple[RuleDescription, ...]:
-    """Without any, the rule that takes everything: tools that write this form leave a `[]` then."""
+    """Without any, the default rule, which matches every message: tools write `[]` for it."""
     seen: dict[str, int] = {}
     nodes = items(of, "Rules", f"Rules of subscription {subscription!r}")
     return tuple(_rule(node, subscription, seen) for node in nodes) or default_rules()
@@ -52,11 +46,11 @@ def read_rules(of: Members, subscription: str) -> tuple[RuleDescription, ...]:
 def _rule(node: Node, subscription: str, seen: dict[str, int]) -> RuleDescription:
     rule = members(node, "a rule", ("Name", "Properties"))
     name, line = name_of(rule, node, "rule")
-    once(seen, name, line, "rule")
+    check_unique(seen, name, line, "rule")
     what = f"rule {name!r} of subscription {subscription!r}"
     _described(line, what, lambda: RuleDescription(name=name))
     if "Properties" not in rule:
-        raise Complaint(line, f"{what} has no Properties")
+        raise ConfigMistake(line, f"{what} has no Properties")
     known = ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
     properties = members(rule["Properties"].node, f"Properties of {what}", known)
     found = _filter(properties, rule["Properties"].line, what, name)
@@ -66,11 +60,11 @@ def _rule(node: Node, subscription: str, seen: dict[str, int]) -> RuleDescriptio
 
 def _filter(properties: Members, line: int, what: str, name: str) -> Filter:
     if "FilterType" not in properties:
-        raise Complaint(line, f"{what} has no FilterType: {' or '.join(_FILTER_TYPES)}")
+        raise ConfigMistake(line, f"{what} has no FilterType: {' or '.join(_FILTER_TYPES)}")
     kind = one_of(properties["FilterType"].node, f"FilterType of {what}", _FILTER_TYPES)
     key = f"{kind}Filter"
     if key not in properties:
-        raise Complaint(
+        raise ConfigMistake(
             properties["FilterType"].line, f"{what} is of type {kind}, but has no {key}"
         )
     read = _sql_filter if kind == "Sql" else _correlation_filter
@@ -121,7 +115,7 @@ def _action(properties: Members, what: str, name: str) -> SqlAction | None:
 
 def _expression(given: Members, node: Node, what: str) -> tuple[str, int]:
     if "SqlExpression" not in given:
-        raise Complaint(node.line, f"{what} has no SqlExpression")
+        raise ConfigMistake(node.line, f"{what} has no SqlExpression")
     member = given["SqlExpression"]
     return text(member.node, f"SqlExpression of {what}"), member.line
 
@@ -130,7 +124,7 @@ def _described(line: int, what: str, make: Callable[[], RuleDescription]) -> Rul
     try:
         return make()
     except ConfigError as error:
-        raise Complaint(line, f"{what}: {error}") from error
+        raise ConfigMistake(line, f"{what}: {error}") from error
 
 
 # -- values that messages are compared with -----------------------------------------------------
@@ -150,11 +144,13 @@ def _value(node: Node, what: str) -> object:
     if isinstance(node, Scalar):
         return node.value
     if not isinstance(node, Object):
-        raise Complaint(node.line, f"{what} must be a text, a number, true or false, not {node}")
+        raise ConfigMistake(
+            node.line, f"{what} must be a text, a number, true or false, not {node}"
+        )
     # JSON has no times and durations: {"Type": "duration", "Value": "PT1M"}.
     typed = members(node, what, ("Type", "Value"))
     if set(typed) != {"Type", "Value"}:
-        raise Complaint(node.line, f"{what} needs a Type and a Value")
+        raise ConfigMistake(node.line, f"{what} needs a Type and a Value")
     kind = one_of(typed["Type"].node, f"the Type of {what}", tuple(_TYPED))
     return _TYPED[kind](typed["Value"].node, what)
 
@@ -163,7 +159,7 @@ def _time(node: Node, what: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text(node, what))
     except ValueError as error:
-        raise Complaint(
+        raise ConfigMistake(
             node.line, f'{what} must be a time such as "2030-12-31T23:59:59Z", not {node}'
         ) from error
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

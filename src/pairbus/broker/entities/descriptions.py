@@ -14,8 +14,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from pairbus.broker.entities.durations import INFINITE, format_duration
+from pairbus.broker.entities.durations import INFINITE
 from pairbus.broker.entities.policies import Policy
+from pairbus.broker.entities.settings import SETTINGS, Setting
 from pairbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
@@ -27,7 +28,6 @@ from pairbus.broker.rules import (
 )
 from pairbus.errors import ConfigError
 
-INT32_MAX: Final = 2**31 - 1
 DEFAULT_RULE: Final = "$Default"
 SUBSCRIPTIONS: Final = "Subscriptions"
 RULES_MAX: Final = 2000
@@ -35,7 +35,6 @@ _RULE_NAME_LENGTH_MAX: Final = 50
 _SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 260
-_METADATA_LENGTH_MAX = 1024
 _SUBSCRIPTION = re.compile(r"(?P<topic>.+?)/subscriptions/(?P<own>.*)", re.IGNORECASE | re.DOTALL)
 
 Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
@@ -54,20 +53,6 @@ def check_name(name: str, kind: str = "queue") -> None:
             f"{kind} name {name!r} is not valid: 1 to {_NAME_LENGTH_MAX} letters, digits, '.', "
             "'-', '_' and '/', starting and ending with a letter or digit"
         )
-
-
-# name -> (least, most); the ranges of the service
-_DURATIONS: Final[dict[str, tuple[timedelta, timedelta]]] = {
-    "lock_duration": (timedelta(seconds=1), timedelta(minutes=5)),
-    "default_message_time_to_live": (timedelta(seconds=1), INFINITE),
-    "duplicate_detection_history_time_window": (timedelta(seconds=20), timedelta(days=7)),
-    "auto_delete_on_idle": (timedelta(minutes=5), INFINITE),
-}
-_INTEGERS: Final[dict[str, tuple[int, int]]] = {
-    "max_size_in_megabytes": (1, 81_920),
-    "max_delivery_count": (1, INT32_MAX),
-    "max_message_size_in_kilobytes": (1, 102_400),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,30 +90,15 @@ class EntityDescription:
         self._check_name()
         for setting in fields(self):
             if setting.name in self.lacks and getattr(self, setting.name) != setting.default:
-                raise ConfigError(f"{self}: a {self.noun} has no {setting.name}")
+                raise ConfigError(f"{self}: a {self.noun} has no setting {setting.name}")
         if self.enable_express and self.requires_duplicate_detection:
             raise ConfigError(
                 f"{self}: enable_express and requires_duplicate_detection exclude each other"
             )
-        if self.user_metadata is not None and len(self.user_metadata) > _METADATA_LENGTH_MAX:
-            raise ConfigError(
-                f"{self}: user_metadata has {len(self.user_metadata)} characters, at most "
-                f"{_METADATA_LENGTH_MAX} are possible"
-            )
-        for name, (least, most) in _DURATIONS.items():
-            value = getattr(self, name)
-            if not isinstance(value, timedelta) or not least <= value <= most:
-                shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
-                raise ConfigError(
-                    f"{self.noun} {self.name!r}: {name} is {shown}, but must be between "
-                    f"{format_duration(least)} and {format_duration(most)}"
-                )
-        for name, (low, high) in _INTEGERS.items():
-            number = getattr(self, name)
-            if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-                raise ConfigError(
-                    f"{self}: {name} is {number!r}, but must be between {low} and {high}"
-                )
+        for one in settings_of(type(self)).values():
+            problem = one.problem_with(getattr(self, one.field))
+            if problem is not None:
+                raise ConfigError(f"{self}: {one.field} {problem}")
 
     def _check_name(self) -> None:
         check_name(self.name, self.noun)
@@ -150,6 +120,12 @@ class EntityDescription:
 
     def __str__(self) -> str:
         return f"{self.noun} {self.name!r}"
+
+
+def settings_of(kind: type[EntityDescription]) -> dict[str, Setting]:
+    """The settings that this kind of entity has, by the service's names."""
+    own = {field.name for field in fields(kind)} - kind.lacks
+    return {one.name: one for one in SETTINGS if one.field in own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.entities.policies import Right
+from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.links.management import (
     Context,
     ManagementOperation,
@@ -46,16 +47,7 @@ _CORRELATION_FILTER: Final = 0x1370000009
 _COMPATIBILITY_LEVEL: Final = 20
 
 # Key in a request's map -> field of CorrelationFilter, in the order of the reply's list.
-_CORRELATION: Final = {
-    "correlation-id": "correlation_id",
-    "message-id": "message_id",
-    "to": "to",
-    "reply-to": "reply_to",
-    "label": "label",
-    "session-id": "session_id",
-    "reply-to-session-id": "reply_to_session_id",
-    "content-type": "content_type",
-}
+_CORRELATION: Final = {field.replace("_", "-"): field for field in CORRELATION_PROPERTIES.values()}
 
 
 def add_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:

@@ -12,44 +12,35 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pairbus.broker.entities.config import (
-    EMULATOR_PROPERTIES,
-    QUEUE_PROPERTIES,
-    SUBSCRIPTION_PROPERTIES,
-    TOPIC_PROPERTIES,
-    Properties,
-)
-from pairbus.broker.entities.config_rules import (
-    CORRELATION_PROPERTIES,
-    FALSE_EXPRESSION,
-    TRUE_EXPRESSION,
-)
+from pairbus.broker.entities.config_rules import FALSE_EXPRESSION, TRUE_EXPRESSION
 from pairbus.broker.entities.descriptions import (
     DEFAULT_RULE,
+    EntityDescription,
+    QueueDescription,
     SubscriptionDescription,
     TopicDescription,
+    settings_of,
 )
 from pairbus.broker.entities.durations import INFINITE, format_duration
+from pairbus.broker.entities.settings import CORRELATION_PROPERTIES, EMULATOR_SETTINGS
 from pairbus.cli.administration import EntityKind
 
-_PROPERTIES: Final[Mapping[EntityKind, Properties]] = {
-    EntityKind.QUEUE: QUEUE_PROPERTIES,
-    EntityKind.TOPIC: TOPIC_PROPERTIES,
-    EntityKind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
+_DESCRIPTIONS: Final[Mapping[EntityKind, type[EntityDescription]]] = {
+    EntityKind.QUEUE: QueueDescription,
+    EntityKind.TOPIC: TopicDescription,
+    EntityKind.SUBSCRIPTION: SubscriptionDescription,
 }
 _DEFAULTS: Final = {
-    field.name: field.default
-    for kind in (TopicDescription, SubscriptionDescription)
-    for field in fields(kind)
+    field.name: field.default for kind in _DESCRIPTIONS.values() for field in fields(kind)
 }
 FOREVER: Final = format_duration(INFINITE)
 
 
-def settings_of(kind: EntityKind, properties: Any) -> dict[str, object]:
-    """All of them, by the file's names."""
+def setting_values(kind: EntityKind, properties: Any) -> dict[str, object]:
+    """All settings of the entity, by the service's names."""
     return {
-        key: _written(field, getattr(properties, field, None))
-        for key, (field, _) in _PROPERTIES[kind].items()
+        name: _written(one.field, getattr(properties, one.field, None))
+        for name, one in settings_of(_DESCRIPTIONS[kind]).items()
     }
 
 
@@ -61,9 +52,9 @@ def entity_form(kind: EntityKind, properties: Any) -> dict[str, Any]:
     """
     chosen = {
         key: value
-        for key, value in settings_of(kind, properties).items()
+        for key, value in setting_values(kind, properties).items()
         if value not in (None, "", FOREVER)
-        and (key in EMULATOR_PROPERTIES or value != _default(kind, key))
+        and (key in EMULATOR_SETTINGS or value != _default(kind, key))
     }
     return {"Name": properties.name, "Properties": chosen}
 
@@ -131,5 +122,5 @@ def _written(field: str, value: Any) -> object:
 
 
 def _default(kind: EntityKind, key: str) -> object:
-    field = _PROPERTIES[kind][key][0]
+    field = settings_of(_DESCRIPTIONS[kind])[key].field
     return _written(field, _DEFAULTS[field])

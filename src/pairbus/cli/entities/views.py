@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pairbus.cli.administration import EntityKind
-from pairbus.cli.entities.config_json import FOREVER, rule_form, settings_of
+from pairbus.cli.entities.config_json import FOREVER, rule_form, setting_values
 from pairbus.cli.output import make_table, print_table
 
 View = dict[str, Any]
@@ -33,7 +33,7 @@ _YEAR_OF_NEVER: Final = 1
 def entity_view(kind: EntityKind, path: Sequence[str], properties: Any, counts: Any) -> View:
     return {
         **place(kind, path),
-        "Properties": settings_of(kind, properties),
+        "Properties": setting_values(kind, properties),
         "AuthorizationRules": _keys(properties),
         "Runtime": {**_counts(counts), **_times(counts)},
     }
