@@ -54,7 +54,8 @@ def _tell(found: dict[str, Any]) -> None:
 
 def _job(options: argparse.Namespace, runner: Any, **settings: Any) -> Any:
     from pairbus.fast.address import Address
-    from pairbus.syphon.job import Job, SyphonOptions
+    from pairbus.syphon.job import Job
+    from pairbus.syphon.options import SyphonOptions
 
     return Job(
         SyphonOptions(

@@ -163,7 +163,8 @@ class ServiceBusPair:
         Returns the number of messages that it brought home.
         """
         from pairbus.fast.address import Address
-        from pairbus.syphon.job import Job, SyphonOptions
+        from pairbus.syphon.job import Job
+        from pairbus.syphon.options import SyphonOptions
         from pairbus.syphon.receipts import Outcome
         from pairbus.syphon.runner import InProcessRunner
 

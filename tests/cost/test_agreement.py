@@ -15,7 +15,8 @@ from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient, ai
 from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
-from pairbus.syphon.job import Job, SyphonOptions
+from pairbus.syphon.job import Job
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import InProcessRunner
 
 SMALL, LARGE = 100, 70_000

@@ -12,7 +12,9 @@ import sys
 
 from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
-from pairbus.syphon.job import Job, RoundEnded, SyphonOptions
+from pairbus.syphon.job import Job
+from pairbus.syphon.options import SyphonOptions
+from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.runner import SparkRunner
 
 PRIMARY, SECONDARY = "PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY"

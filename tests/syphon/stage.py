@@ -15,9 +15,9 @@ from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.syphon.delivery import Delivery, Half
-from pairbus.syphon.drain import Drained, DrainTask, drain
-from pairbus.syphon.job import SyphonOptions
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.options import SyphonOptions
+from pairbus.syphon.receipts import Drained, Outcome, Receipt
 from tests.syphon.backlog import encoded
 
 QUIET_SECONDS = 0.3

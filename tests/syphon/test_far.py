@@ -1,10 +1,10 @@
-"""Namespaces that are far away or slow: a round is short, and yet messages come home, and once."""
+"""Namespaces that are far away or slow: rounds are short, and still messages come home once."""
 
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon import window as pace
-from pairbus.syphon.policy import PATIENCE_SECONDS_MAX, Destination
+from pairbus.syphon import window
+from pairbus.syphon.policy import Destination
 from pairbus.syphon.receipts import Outcome
 from tests.syphon.stage import Stage, backlog_names, copies, count, doubts, numbered
 
@@ -14,9 +14,9 @@ FAR_SECONDS = 0.1
 
 @pytest.fixture
 def stage(monkeypatch):
-    """All times are a third of what they are: so are the distances."""
-    monkeypatch.setattr(pace, "EMPTY_SECONDS", 0.08)
-    monkeypatch.setattr(pace, "ANSWER_LATE_SECONDS", 0.3)
+    """All times, and the distances, are a third of the real ones."""
+    monkeypatch.setattr(window, "EMPTY_SECONDS", 0.08)
+    monkeypatch.setattr(window, "ANSWER_LATE_SECONDS", 0.3)
     with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
         yield Stage(primary, secondary, BACKLOGS)
 
@@ -61,22 +61,22 @@ def test_a_primary_that_answers_late_is_given_more_time_and_gets_nothing_again_a
 
 
 def reopened(known):
-    """As if the time had passed for which they are to be left alone."""
+    """As if their waits had ended."""
     for destination in known:
         destination.until = 0.0
     return known
 
 
-def test_patience_grows_with_lateness_and_ends_where_answers_are_quick():
+def test_the_time_for_an_answer_grows_with_lateness_and_shrinks_with_quick_answers():
     orders = Destination("orders")
     orders.was_late(waited=1.5)
-    assert orders.patience == 3.0
+    assert orders.answer_seconds == 3.0
     orders.was_late(waited=3.0)
-    assert orders.patience == 6.0
+    assert orders.answer_seconds == 6.0
     for _ in range(5):
         orders.was_late(waited=15.0)
-    assert orders.patience == PATIENCE_SECONDS_MAX
+    assert orders.answer_seconds == window.ANSWER_SECONDS_MAX
     orders.answered(after=2.0)
-    assert orders.patience == 4.0
+    assert orders.answer_seconds == 4.0
     orders.answered(after=0.01)
-    assert orders.patience == 0.0
+    assert orders.answer_seconds == 0.0

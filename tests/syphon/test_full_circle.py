@@ -25,7 +25,8 @@ import pairbus
 from pairbus.client.route.envelope import ALIASES
 from pairbus.fast.address import Address
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, SyphonOptions
+from pairbus.syphon.job import Job
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import SparkRunner
 from tests.pairing.namespaces import Backstage, NamespaceProcess

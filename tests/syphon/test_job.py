@@ -8,8 +8,9 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker import Broker
 from pairbus.fast.address import Address
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, SyphonError, SyphonOptions
+from pairbus.syphon.job import Job, SyphonError
 from pairbus.syphon.ledger import ParquetLedger, read_ledger
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
@@ -54,7 +55,7 @@ def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
 
 @pytest.mark.req("S-02")
 @pytest.mark.parametrize("begins_with_a_round", [True, False])
-def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(stage, begins_with_a_round):
+def test_a_message_that_arrives_between_rounds_starts_a_round(stage, begins_with_a_round):
     ended = threading.Event()
     options = stage.options(begins_with_a_round=begins_with_a_round)
     job = Job(options, InProcessRunner(), lambda: QUEUES, progress=lambda _: ended.set())
@@ -62,7 +63,7 @@ def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(stage, begi
     thread.start()
     try:
         if begins_with_a_round:
-            assert ended.wait(20), "it finds nothing"
+            assert ended.wait(20), "the first round finds nothing"
             ended.clear()
         stage.divert(["late"], queue=QUEUES[1])
         assert ended.wait(20)
@@ -75,7 +76,7 @@ def test_between_rounds_it_waits_and_a_message_that_arrives_wakes_it(stage, begi
 
 
 @pytest.mark.req("S-04")
-def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
+def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
     stage.divert(["a"])
     stage.divert(["b"], "invoices")
     fault = stage.primary.faults.cannot_send(entity="orders")
@@ -93,8 +94,8 @@ def test_what_waits_for_a_destination_goes_home_when_that_is_back(stage):
     assert count(rounds[0].receipts, Outcome.WAITING) == 1
 
 
-def test_once_says_what_is_left_where_a_destination_stays_down(stage, monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 2)
+def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 2)
     stage.divert(["a"])
     job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
 
@@ -105,16 +106,16 @@ def test_once_says_what_is_left_where_a_destination_stays_down(stage, monkeypatc
     assert stage.free() == ["a"]
 
 
-def test_once_waits_for_what_others_have_locked_and_says_so_in_the_end(stage, monkeypatch):
+def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(stage, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.LOCKED_SECONDS", 0.05)
-    monkeypatch.setattr("pairbus.syphon.job.LOCKED_LOOKS_MAX", 2)
+    monkeypatch.setattr("pairbus.syphon.job.LOCKED_CHECKS_MAX", 2)
     stage.divert(["locked"])
     with stage.client(stage.secondary) as client:
         receiver = client.receiver(QUEUES[0], credit=1, at_most=1)
         locked = receiver.receive(1, max_wait_seconds=5)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         job.run(once=True)
-        assert job.left == f"messages are left that others have locked, in {QUEUES[0]}"
+        assert job.left == f"others have locked the messages left in {QUEUES[0]}"
 
         receiver.release(locked)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
@@ -122,7 +123,7 @@ def test_once_waits_for_what_others_have_locked_and_says_so_in_the_end(stage, mo
         assert job.left == ""
 
 
-def test_queues_that_appear_later_are_found(brokers):
+def test_queues_created_later_are_found(brokers):
     with ServiceBusAdministrationClient.from_connection_string(
         brokers[1].connection_string, connection_verify=str(brokers[1].ca_file)
     ) as manager:
@@ -142,7 +143,7 @@ def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
         secondary=stage.address(stage.secondary),
     )
 
-    with pytest.raises(SyphonError, match="Send claim; nothing was lost"):
+    with pytest.raises(SyphonError, match="Send claim"):
         Job(settings, InProcessRunner(), lambda: QUEUES).run(once=True)
 
     assert stage.free() == ["a"]

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon.job import Job, SyphonError, SyphonOptions
+from pairbus.syphon.job import Job, SyphonError
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, count, numbered
@@ -66,7 +67,7 @@ def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(worl
 
 @pytest.mark.req("S-04")
 def test_a_primary_that_is_down_holds_up_no_other_and_is_named(world, monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 1)
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)
     world.contoso.divert(numbered(5, "c"))
     world.fabrikam.divert(numbered(5, "f"))
 
@@ -111,7 +112,7 @@ def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
 def test_a_primary_that_refuses_is_named_and_ends_it_only_if_no_other_takes_anything(
     world, monkeypatch
 ):
-    monkeypatch.setattr("pairbus.syphon.job.FRUITLESS_ROUNDS_MAX", 1)
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)
     text = world.fabrikam.primary.connection_string
     broker = type("Wrong", (), {"connection_string": text.replace("AccessKey=", "AccessKey=A")})
     wrong = {"fabrikam": world.fabrikam.address(broker)}

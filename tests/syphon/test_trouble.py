@@ -123,7 +123,7 @@ def test_a_queue_that_is_disabled_or_gone_for_real_is_told_apart(stage):
     drained = stage.drain()
 
     found = {one.path: one.condition for one in drained.destinations}
-    assert found == {"orders": Condition.DISABLED, "gone": Condition.GONE}
+    assert found == {"orders": Condition.DISABLED, "gone": Condition.NOT_FOUND}
     assert count(drained.receipts, Outcome.WAITING) == 5
     assert sorted(stage.dead_lettered()) == numbered(5, "g")
     set_status(stage.primary, "orders", "Active")

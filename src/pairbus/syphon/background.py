@@ -20,7 +20,8 @@ from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
 from pairbus.spark.session import end_session, local_session
-from pairbus.syphon.job import Job, SyphonOptions
+from pairbus.syphon.job import Job
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import SparkRunner
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import PendingSettlement
-from pairbus.syphon.policy import Destinations
+from pairbus.syphon.policy import DeadLetter, Destinations
 from pairbus.syphon.receipts import Outcome, TaskReport
 from pairbus.syphon.restore import Restored
-from pairbus.syphon.step import Bury
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -45,9 +44,11 @@ class Source:
     # --- settling ---------------------------------------------------------------------------------
 
     def settle(
-        self, done: Sequence[ReceivedMessage], buried: Mapping[Bury, Sequence[ReceivedMessage]]
+        self,
+        done: Sequence[ReceivedMessage],
+        dead_letters: Mapping[DeadLetter, Sequence[ReceivedMessage]],
     ) -> None:
-        """Complete what has gone home, and dead-letter what is to be buried.
+        """Complete what has gone home, and dead-letter the rest.
 
         Completing is only begun: `land` ends it. But nothing that happens to this process from here
         on keeps the secondary from hearing of it.
@@ -57,7 +58,7 @@ class Source:
             self._settling = self.receiver.start_completing(done), done
             if not self._settling[0].is_sent:
                 self.land()
-        for step, received in buried.items():
+        for step, received in dead_letters.items():
             self._settle(
                 lambda received=received, step=step: self.receiver.dead_letter(  # type: ignore[misc]
                     received, reason=step.reason, description=step.description

@@ -21,10 +21,17 @@ from pairbus.fast.errors import SendFailed
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.sender import PendingSend, Sender, wait_all
 from pairbus.syphon.backlog_queue import RENEW_SECONDS, Pair, Source
-from pairbus.syphon.policy import POLICY, Destination, Destinations, Failure, Reaction
+from pairbus.syphon.policy import (
+    DeadLetter,
+    Destination,
+    Destinations,
+    Failure,
+    Step,
+    after_failure,
+    failure_of,
+    next_step,
+)
 from pairbus.syphon.receipts import Outcome, TaskReport
-from pairbus.syphon.step import Bury, Drop, Send, Wait, after_failure, next_step
-from pairbus.syphon.verdicts import failure_of
 
 PART_BYTES_MAX = 1_000_000
 """Of what is sent in one go: large messages go one by one, and the time must be looked at."""
@@ -53,7 +60,7 @@ class Half:
     groups: dict[str, list[Pair]] = field(default_factory=dict)
     """By destination, in lower case."""
     done: list[ReceivedMessage] = field(default_factory=list)
-    buried: dict[Bury, list[ReceivedMessage]] = field(default_factory=dict)
+    dead_letters: dict[DeadLetter, list[ReceivedMessage]] = field(default_factory=dict)
     courses: list[Course] = field(default_factory=list)
 
 
@@ -122,18 +129,17 @@ class Delivery:
                 return False
             part = parts.pop(0)
             step = next_step(part[0][1], destination, now=now)
-            if isinstance(step, Drop):
+            if step is Step.DROP:
                 half.done.append(part[0][0])
                 self._tell(half, destination.path, Outcome.EXPIRED, part[:1])
                 if part[1:]:
                     parts.insert(0, part[1:])
-            elif isinstance(step, Wait):
+            elif step is Step.WAIT:
                 self._hold(half, course, [part, *parts])
                 return False
-            elif isinstance(step, Bury):
-                self._bury(half, step, part)
+            elif isinstance(step, DeadLetter):
+                self._dead_letter(half, step, part)
             else:
-                assert isinstance(step, Send)
                 self._send(course, part)
                 return True
         return False
@@ -185,13 +191,11 @@ class Delivery:
             return [left]
         now, detail = self._report.now(), str(failed.error)
         self.is_home_lost |= failure is Failure.UNREACHABLE and not self._home.is_open
-        if len(left) == 1 or POLICY[failure].of_many is not Reaction.SPLIT:
-            destination.failed(failure, now=now, detail=detail)
         step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
-        if isinstance(step, Bury):
-            self._bury(half, step, left)
+        if isinstance(step, DeadLetter):
+            self._dead_letter(half, step, left)
             return []
-        if isinstance(step, Wait):
+        if step is Step.WAIT:
             self._hold(half, course, [left])
             return []
         middle = len(left) // 2
@@ -203,8 +207,8 @@ class Delivery:
         path = course.destination.path.lower()
         half.source.hold(path, [pair for part in parts for pair in part])
 
-    def _bury(self, half: Half, step: Bury, pairs: Sequence[Pair]) -> None:
-        half.buried.setdefault(step, []).extend(received for received, _ in pairs)
+    def _dead_letter(self, half: Half, step: DeadLetter, pairs: Sequence[Pair]) -> None:
+        half.dead_letters.setdefault(step, []).extend(received for received, _ in pairs)
         self._tell(half, pairs[0][1].path, Outcome.DEAD_LETTERED, pairs, step.reason)
 
     def _tell(

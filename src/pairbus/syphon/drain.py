@@ -17,18 +17,16 @@ from dataclasses import dataclass
 from azure.core.exceptions import AzureError
 
 from pairbus.client.route.envelope import EnvelopeError
-from pairbus.cost.meter import Reading
 from pairbus.fast.address import Address
 from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all, wait_for_any
 from pairbus.syphon.backlog_queue import Source
 from pairbus.syphon.delivery import Delivery, Half
-from pairbus.syphon.policy import Destination, Destinations
-from pairbus.syphon.receipts import Receipt, TaskReport
+from pairbus.syphon.policy import Destination, Destinations, unreadable
+from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
-from pairbus.syphon.step import Bury, next_step
-from pairbus.syphon.window import ANSWER_SECONDS_MAX, Pace
+from pairbus.syphon.window import ANSWER_SECONDS_MAX, Window
 
 # How many messages are received ahead, in all queues: they are locked meanwhile. More where half a
 # chunk of each queue is more, up to what a broker may bear on one connection.
@@ -61,20 +59,6 @@ class DrainTask:
     """What earlier tasks have learned of destinations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
-    receipts: tuple[Receipt, ...]
-    destinations: tuple[Destination, ...]
-    emptied: tuple[str, ...]
-    """The queues in which nothing was left that this task could have taken."""
-    errors: tuple[tuple[str, str], ...]
-    """Queue, and why it could not be received from or settled in."""
-    full: tuple[str, ...] = ()
-    """The queues in which more is left that nobody has looked at, because too much is held."""
-    usage: tuple[Reading, ...] = ()
-    """What was asked of the namespaces."""
-
-
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
     return _Drain(task, clock).run()
 
@@ -102,7 +86,7 @@ class _Drain:
         self._is_ending = False
         """Nothing more is asked for."""
         self._full: set[str] = set()
-        self._pace = Pace(task.seconds)
+        self._window = Window(task.seconds)
         self._has_reached_home = False
 
     def run(self) -> Drained:
@@ -149,15 +133,15 @@ class _Drain:
                     self._active.remove(source)
                     self._lose(source, error)
         took, now = time.monotonic() - began, self._report.now()
-        self._pace.opened(took=took, now=now)
+        self._window.secondary_opened(took=took, now=now)
         self._limit_waits()
 
     def _limit_waits(self) -> None:
         """Whatever has gone silent, the task ends soon after its time."""
         ahead = time.monotonic() - self._report.now()
-        self._delivery.ends_at = self._pace.sends_until
-        self._home.set_deadline(self._pace.home_until + ahead)
-        self._backlog.set_deadline(self._pace.backlog_until + ahead)
+        self._delivery.ends_at = self._window.sends_until
+        self._home.set_deadline(self._window.primary_until + ahead)
+        self._backlog.set_deadline(self._window.secondary_until + ahead)
 
     def _reach_home(self, half: Half) -> None:
         """The first to be sent: the connection to the primary is opened for it."""
@@ -166,15 +150,15 @@ class _Drain:
         began = time.monotonic()
         self._home.set_deadline(began + self._task.open_seconds)
         self._delivery.begin(half)
-        patience = max((one.patience for one in self._destinations), default=0.0)
-        self._pace.reached(took=time.monotonic() - began, patience=patience)
+        answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
+        self._window.primary_opened(took=time.monotonic() - began, answer_seconds=answer_seconds)
         self._limit_waits()
 
     def _has_time(self) -> bool:
         """Is there time for another half, and does it make sense?"""
         delivery = self._delivery
         return (
-            self._pace.has_time(now=self._report.now())
+            self._window.has_time(now=self._report.now())
             and not delivery.is_home_lost
             and delivery.mistake is None
         )
@@ -182,7 +166,9 @@ class _Drain:
     def _mind_the_end(self) -> None:
         """If what has been asked for is enough, no more is: so little has to be given back."""
         now = self._report.now()
-        if not self._is_ending and self._pace.is_enough(AHEAD_MAX, of=self._count, now=now):
+        if not self._is_ending and self._window.is_covered_by(
+            AHEAD_MAX, taken=self._count, now=now
+        ):
             self._is_ending = True
             for source in self._sources:
                 source.receiver.stop_granting()
@@ -216,7 +202,7 @@ class _Drain:
         now = self._report.now()
         if source.empty_since is None:
             source.empty_since = now
-        if now - source.empty_since < self._pace.empty:
+        if now - source.empty_since < self._window.empty_seconds:
             return False
         if not source.held:
             self._report.emptied.add(source.queue)
@@ -235,7 +221,7 @@ class _Drain:
         self._land_settlement()
         receivers = [source.receiver for source in self._active]
         try:
-            wait_for_any(receivers, max_wait_seconds=self._pace.empty)
+            wait_for_any(receivers, max_wait_seconds=self._window.empty_seconds)
         except AzureError:
             return  # the next look at each of them tells whose trouble it is
 
@@ -249,9 +235,8 @@ class _Drain:
                     received.data, now_ms=now_ms, ttl_keeps_running=ttl_keeps_running
                 )
             except EnvelopeError as error:
-                step = next_step(error, None, now=half.began)
-                assert isinstance(step, Bury)
-                half.buried.setdefault(step, []).append(received)
+                step = unreadable(error)
+                half.dead_letters.setdefault(step, []).append(received)
                 self._report.record_unreadable(source.queue, received, step.reason)
             else:
                 groups.setdefault(restored.path.lower(), []).append((received, restored))
@@ -277,9 +262,9 @@ class _Drain:
             return
         source, began = half.source, time.monotonic()
         self._delivery.land(half)
-        self._pace.answered(took=time.monotonic() - began)
+        self._window.answered(took=time.monotonic() - began)
         self._land_settlement()
-        source.settle(half.done, half.buried)
+        source.settle(half.done, half.dead_letters)
         self._settled = source
         if source in self._active and source.queue in self._report.errors:
             self._active.remove(source)

@@ -1,8 +1,10 @@
-"""What is known of the queues and topics of the primary, and how long each is left alone.
+"""The policy: what a failed send says about its destination, when to retry, and what becomes of the
+messages.
 
-Pure: it is told what became of sends, and `now`. That is UTC in seconds, because what one task has
-learned of a destination is told to the next one, on whatever machine that runs. Which error of
-which library is which `Failure`, the caller knows; what becomes of a message, `step.py` says.
+`POLICY` is the whole of it, as a table. `Destination` applies it to one queue or topic of the
+primary; `next_step` and `after_failure` apply it to messages. Pure: it neither sends nor settles
+nor sleeps. `now` is UTC in seconds, because one task tells the next what it has learned about a
+destination, and the two may run on different machines.
 """
 
 from __future__ import annotations
@@ -12,9 +14,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from azure.servicebus import exceptions as sdk
+
+from pairbus.client.route.envelope import EnvelopeError
+from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.syphon.restore import Restored
+from pairbus.syphon.window import ANSWER_SECONDS_MAX
+
 
 class Condition(Enum):
-    """What is known of a destination."""
+    """What is known about a destination."""
 
     UNKNOWN = "unknown"
     UP = "up"
@@ -22,50 +31,72 @@ class Condition(Enum):
     THROTTLED = "throttled"
     FULL = "full"
     DISABLED = "disabled"
-    GONE = "gone"  # the primary has no such entity
+    NOT_FOUND = "not found"
     FORBIDDEN = "forbidden"
 
 
 class Failure(Enum):
-    """What the primary said to a send, or its silence."""
+    """How a send failed."""
 
-    UNREACHABLE = "unreachable"  # no answer: a time-out, a connection lost or refused
-    ERROR = "error"  # an answer that blames neither the message nor the entity; it may pass
+    UNREACHABLE = "unreachable"  # no answer: a time-out, or a connection lost or refused
+    ERROR = "error"  # an answer that blames neither message nor entity, and may be temporary
     THROTTLED = "throttled"
     QUOTA_EXCEEDED = "quota exceeded"
     DISABLED = "disabled"
     NOT_FOUND = "not found"
     UNAUTHORIZED = "unauthorized"
-    REFUSED = "refused"  # the message's own fault: any attempt would end like this
+    REFUSED = "refused"  # the message itself is at fault: every attempt would fail
+
+
+class Step(Enum):
+    """What to do with messages next, unless they are to be dead-lettered (`DeadLetter`)."""
+
+    SEND = "send"
+    """Send, and complete in the backlog when the primary has acknowledged.
+
+    Never in the other order. If the process dies between the two, the message arrives twice, which
+    duplicate detection absorbs. The other order would lose it, which nothing absorbs.
+    """
+    WAIT = "wait"  # hold until the end of the task, then release
+    SPLIT = "split"  # send again in smaller parts: one of the messages may be at fault
+    DROP = "drop"  # complete without sending: the time to live has ended
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Move to the dead-letter queue of the backlog queue."""
+
+    reason: str
+    description: str
 
 
 class Reaction(Enum):
-    """What becomes of the messages of a send that failed."""
+    """What becomes of the messages of a failed send."""
 
-    WAIT = "wait"  # release them; the destination says when to try again
-    SPLIT = "split"  # send them in smaller parts: one of them may be at fault
-    BURY = "bury"  # dead-letter them
+    WAIT = "wait"
+    SPLIT = "split"
+    DEAD_LETTER = "dead-letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     condition: Condition | None
-    """What the failure says of the destination; None if it says nothing."""
+    """What the failure says about the destination; None if it says nothing."""
     first_seconds: float = 0.0
-    """How long to leave the destination alone after a first failure; twice as long after each
-    further one in a row."""
+    """How long nothing is sent there after the first failure. Each further failure in a row doubles
+    it, up to `seconds_max`."""
     seconds_max: float = 0.0
     strikes: int = 1
-    """How many single messages must fail like this, with no success in between, until the
-    destination is blamed: below that it may be the messages."""
+    """How many single messages must fail like this, with no success in between, before the
+    destination is blamed. Until then the messages may be at fault."""
     of_many: Reaction = Reaction.WAIT
+    """... if the send had several messages."""
     of_one: Reaction = Reaction.WAIT
 
 
-# The whole policy. An unlisted failure is a bug in the caller.
 POLICY: Final[dict[Failure, Rule]] = {
     Failure.UNREACHABLE: Rule(condition=Condition.DOWN, first_seconds=1, seconds_max=60),
-    # Taken apart, so that a message which upsets the primary holds up nobody but itself.
+    # Split, so that one message which the primary cannot process delays only itself.
     Failure.ERROR: Rule(
         condition=Condition.DOWN,
         first_seconds=1,
@@ -73,71 +104,116 @@ POLICY: Final[dict[Failure, Rule]] = {
         strikes=3,
         of_many=Reaction.SPLIT,
     ),
-    # At least 10 seconds: the service says so.
+    # At least 10 seconds: the service asks for that.
     Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=60),
-    # These end when somebody receives, or enables it: there is no hurry, and nothing is lost.
+    # These end when somebody receives from the entity, or enables it. There is no hurry.
     Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=300),
     Failure.DISABLED: Rule(condition=Condition.DISABLED, first_seconds=5, seconds_max=300),
-    # Believed for a minute, in which what else is meant for it is buried as well. Then it is asked
-    # again: somebody may have created it.
+    # For a minute, other messages for it are dead-lettered without asking. Then the primary is
+    # asked again: somebody may have created the entity.
     Failure.NOT_FOUND: Rule(
-        condition=Condition.GONE,
+        condition=Condition.NOT_FOUND,
         first_seconds=60,
         seconds_max=60,
-        of_many=Reaction.BURY,
-        of_one=Reaction.BURY,
+        of_many=Reaction.DEAD_LETTER,
+        of_one=Reaction.DEAD_LETTER,
     ),
-    # Wrong credentials are the operator's to mend; no message is buried for them.
+    # Wrong credentials are for the operator to correct. No message is dead-lettered for them.
     Failure.UNAUTHORIZED: Rule(condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300),
-    Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.BURY),
+    Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.DEAD_LETTER),
 }
 
+# Reasons of dead letters.
+UNREADABLE: Final = "EnvelopeUnreadable"
+NOT_FOUND: Final = "DestinationNotFound"
+REFUSED: Final = "RefusedByDestination"
+DESCRIPTION_MAX: Final = 4096
+"""Characters that Service Bus accepts as a reason or a description."""
 SLOW_SECONDS: Final = 0.5
 """An answer that takes longer is slow."""
-PATIENCE_SECONDS_MAX: Final = 15.0
 _DOUBLINGS_MAX: Final = 32  # far beyond every `seconds_max`
+
+# --- from an exception to a failure ---------------------------------------------------------------
+
+_NO_ANSWER: Final = (
+    sdk.OperationTimeoutError,
+    sdk.ServiceBusConnectionError,
+    sdk.ServiceBusCommunicationError,
+)
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """Returns how a send failed; None if the error is neither the primary's nor the message's
+    fault, but a bug."""
+    if isinstance(error, sdk.ServiceBusQuotaExceededError):
+        return Failure.QUOTA_EXCEEDED
+    if isinstance(error, sdk.MessagingEntityDisabledError):
+        return Failure.DISABLED
+    match kind_of(error):
+        case Kind.THROTTLED:
+            return Failure.THROTTLED
+        case Kind.MESSAGE:
+            return Failure.REFUSED
+        case Kind.SETUP:
+            return Failure.NOT_FOUND if _is_not_found(error) else Failure.UNAUTHORIZED
+        case Kind.OUTAGE:
+            return Failure.UNREACHABLE if isinstance(error, _NO_ANSWER) else Failure.ERROR
+        case Kind.OTHER:
+            return None
+
+
+def _is_not_found(error: BaseException) -> bool:
+    if isinstance(error, sdk.MessagingEntityNotFoundError):
+        return True
+    # The service refuses the token for an entity that does not exist, with status 404.
+    inner = getattr(error, "inner_exception", None)
+    return getattr(inner, "status_code", None) == 404
+
+
+# --- destinations ---------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Destination:
-    """What is known of one queue or topic of the primary."""
+    """What is known about one queue or topic of the primary."""
 
     path: str
     """As it was first spelled."""
     condition: Condition = Condition.UNKNOWN
     until: float = 0.0
-    """Nothing is sent there before."""
+    """Nothing is sent there before this time."""
     failures: int = 0
-    """Of this condition, in a row."""
+    """In a row, with this condition."""
     detail: str = ""
-    """What was said about it last; empty when it is up or unknown."""
+    """The text of the last failure; empty if the destination is up or unknown."""
     since: float = 0.0
     """When this condition began."""
-    heard: float = 0.0
-    """When there was last a word of it."""
+    last_heard: float = 0.0
+    """When a send last succeeded or failed."""
     throttled_until: float = 0.0
-    """What it asked for when it throttled: no success of another send shortens that."""
+    """How long it asked for a pause when it throttled. A success of another send does not shorten
+    that."""
     strikes: int = 0
-    """Single messages in a row that failed without proving it down."""
-    patience: float = 0.0
-    """How many seconds an answer of it may take, where that is long."""
+    """Single messages in a row that failed without proving that it is down."""
+    answer_seconds: float = 0.0
+    """How long to wait for its answers if it is slow, and 0 if it is not."""
 
     def is_open(self, *, now: float) -> bool:
         return now >= self.until
 
     def sent(self, *, now: float) -> None:
         """It has acknowledged messages."""
-        self.heard, self.strikes = now, 0
+        self.last_heard, self.strikes = now, 0
         if now < self.throttled_until:
             self.until = self.throttled_until
-            self._become(Condition.THROTTLED, now=now)
+            self._set_condition(Condition.THROTTLED, now=now)
             return
-        self._become(Condition.UP, now=now)
+        self._set_condition(Condition.UP, now=now)
         self.until, self.failures, self.detail = 0.0, 0, ""
 
     def failed(self, failure: Failure, *, now: float, detail: str = "") -> None:
-        """A send has failed that is not taken apart: see `step.after_failure`."""
-        self.heard = now
+        """A send has failed. Called by `after_failure`."""
+        self.last_heard = now
         rule = POLICY[failure]
         if rule.condition is None:
             return
@@ -145,10 +221,10 @@ class Destination:
             self.strikes += 1
             if self.strikes < rule.strikes:
                 return
-        if self._become(rule.condition, now=now):
+        if self._set_condition(rule.condition, now=now):
             self.failures = 1
         elif self.is_open(now=now):
-            # While it is closed, what fails was under way already: one trouble, counted once.
+            # While it is closed, only sends fail that were under way before: one outage, one count.
             self.failures += 1
         self.strikes, self.detail = 0, detail
         doublings = min(self.failures - 1, _DOUBLINGS_MAX)
@@ -158,15 +234,15 @@ class Destination:
             self.throttled_until = max(self.throttled_until, now + wait)
 
     def answered(self, *, after: float) -> None:
-        """It took so many seconds. Twice that is waited for the next time, if it is slow."""
-        self.patience = min(2 * after, PATIENCE_SECONDS_MAX) if after > SLOW_SECONDS else 0.0
+        """An answer took this many seconds. If that is slow, the next may take twice as long."""
+        self.answer_seconds = min(2 * after, ANSWER_SECONDS_MAX) if after > SLOW_SECONDS else 0.0
 
     def was_late(self, *, waited: float) -> None:
-        """No answer came while it was waited for: it is waited for longer the next time, so that
-        one that is slow does not get the same messages again and again."""
-        self.patience = min(max(2 * waited, 2 * self.patience), PATIENCE_SECONDS_MAX)
+        """No answer came in time. The next one may take longer: otherwise a slow destination would
+        be sent the same messages again and again."""
+        self.answer_seconds = min(max(2 * waited, 2 * self.answer_seconds), ANSWER_SECONDS_MAX)
 
-    def _become(self, condition: Condition, *, now: float) -> bool:
+    def _set_condition(self, condition: Condition, *, now: float) -> bool:
         if self.condition is condition:
             return False
         self.condition, self.since = condition, now
@@ -174,45 +250,83 @@ class Destination:
 
 
 class Destinations:
-    """Those of one task. Paths that differ in case only are one, as they are to the service."""
+    """Destinations by path. Paths that differ only in case are one, as they are to the service."""
 
     def __init__(self, known: Iterable[Destination] = ()) -> None:
         self._by_path: dict[str, Destination] = {}
-        self._spelled: dict[str, Destination] = {}
+        self._by_spelling: dict[str, Destination] = {}
         for destination in known:
             self.learn(destination)
 
     def __getitem__(self, path: str) -> Destination:
-        """One that was never heard of is made."""
-        found = self._spelled.get(path)
+        """A destination that is not known yet is added."""
+        found = self._by_spelling.get(path)
         if found is None:
             found = self._by_path.setdefault(path.lower(), Destination(path))
-            self._spelled[path] = found
+            self._by_spelling[path] = found
         return found
 
     def __iter__(self) -> Iterator[Destination]:
         return iter(self._by_path.values())
 
-    def learn(self, other: Destination) -> None:
-        """What another task has found out; the later word holds."""
+    def learn(self, other: Destination) -> bool:
+        """Take over what another task found out, if that is news."""
         known = self._by_path.get(other.path.lower())
-        if known is None or known.heard < other.heard:
-            spelled = other.path if known is None else known.path
-            self._by_path[other.path.lower()] = replace(other, path=spelled)
-            self._spelled.clear()
+        if known is not None and known.last_heard >= other.last_heard:
+            return False
+        path = other.path if known is None else known.path
+        self._by_path[other.path.lower()] = replace(other, path=path)
+        self._by_spelling.clear()
+        return True
 
-    def opens_next(self, *, now: float) -> float | None:
-        """When the first of those that are left alone may be tried again; None if there is none."""
-        return min((one.until for one in self if not one.is_open(now=now)), default=None)
 
-    @property
-    def stopper(self) -> Destination | None:
-        """The destination for which the run must end: forbidden, while none is known to be up.
+# --- messages -------------------------------------------------------------------------------------
 
-        Then the credentials are wrong, and going on would only hide it. Where others are up, the
-        one that is forbidden waits like one that is down.
-        """
-        forbidden = [one for one in self if one.condition is Condition.FORBIDDEN]
-        if not forbidden or any(one.condition is Condition.UP for one in self):
-            return None
-        return forbidden[0]
+
+def next_step(message: Restored, destination: Destination, *, now: float) -> Step | DeadLetter:
+    """What to do with a message: send, wait, drop, or dead-letter."""
+    if message.is_expired:
+        return Step.DROP  # even if its destination is down: waiting does not help
+    if destination.is_open(now=now):
+        return Step.SEND
+    if destination.condition is Condition.NOT_FOUND:
+        return _not_found(destination)
+    return Step.WAIT
+
+
+def after_failure(
+    destination: Destination, failure: Failure, *, count: int, now: float, detail: str = ""
+) -> Step | DeadLetter:
+    """What to do with the `count` messages of a failed send: wait, split, or dead-letter.
+
+    Unless they are split, the failure is counted against the destination.
+    """
+    rule = POLICY[failure]
+    reaction = rule.of_many if count > 1 else rule.of_one
+    if reaction is Reaction.SPLIT:
+        return Step.SPLIT  # says nothing about the destination yet
+    destination.failed(failure, now=now, detail=detail)
+    if reaction is Reaction.WAIT:
+        return Step.WAIT
+    if failure is Failure.NOT_FOUND:
+        return _not_found(destination)
+    return _dead_letter(REFUSED, f"{destination.path!r} refuses the message: {detail}")
+
+
+def unreadable(error: EnvelopeError) -> DeadLetter:
+    """What to do with a message that cannot be restored."""
+    return _dead_letter(UNREADABLE, str(error))
+
+
+def _not_found(destination: Destination) -> DeadLetter:
+    return _dead_letter(
+        NOT_FOUND,
+        f"the primary has no queue or topic {destination.path!r}: {destination.detail}. Create it "
+        "and resubmit the message, or delete the message",
+    )
+
+
+def _dead_letter(reason: str, description: str) -> DeadLetter:
+    if len(description) > DESCRIPTION_MAX:
+        description = description[: DESCRIPTION_MAX - 1] + "…"
+    return DeadLetter(reason, description)

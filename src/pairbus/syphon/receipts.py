@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
+from pairbus.cost.meter import Reading
 from pairbus.fast.message import ReceivedMessage
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.restore import Restored
@@ -72,6 +73,24 @@ class RoundEnded:
     """All known destinations, each with the name of its primary."""
     errors: tuple[tuple[str, str], ...]
     """Backlog queues that could not be received from or settled in, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """The result of one task."""
+
+    receipts: tuple[Receipt, ...]
+    destinations: tuple[Destination, ...]
+    """All that the task knows."""
+    emptied: tuple[str, ...]
+    """Backlog queues with nothing left that this task could have received."""
+    errors: tuple[tuple[str, str], ...]
+    """Backlog queues that could not be received from or settled in, and why."""
+    full: tuple[str, ...] = ()
+    """Backlog queues of which the task holds too many messages that wait to see what is behind
+    them."""
+    usage: tuple[Reading, ...] = ()
+    """The billed operations of the task, for each namespace."""
 
 
 class TaskReport:

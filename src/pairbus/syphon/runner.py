@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pairbus.syphon.drain import Drained, DrainTask, drain
+from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.receipts import Drained
 
 
 class Runner(Protocol):

@@ -1,73 +1,91 @@
-"""What the next round does, and when it is due: decided from what the last ones have told.
+"""Which backlog queues the next round takes, and when: decided from the results of earlier rounds.
 
-A look at messages that have to wait is a receive of each of them, which costs. So a backlog queue
-of which nothing went home rests until one of its destinations may be tried again, and then a probe
-takes a handful of messages first. All of it is looked at when another of its destinations may be
-there, and once a minute, unless it is known that nothing has come since.
+To look at messages that have to wait is to receive each of them, which costs. So a backlog queue
+from which nothing could be brought home rests until one of its destinations may be tried again.
+Then a probe takes a handful of messages first. A full look, at all of the queue, follows when
+another of its destinations may be available, and once a minute, unless it is known that no message
+has arrived since.
 
-Pure: `now` (UTC, in seconds) is handed in, and tasks are only described.
+Pure: `now` (UTC, in seconds) is an argument, and tasks are only described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition, Destination, Destinations
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Drained, Outcome
 
 REST_SECONDS_MIN = 0.5
 REST_SECONDS_MAX = 60.0
-# Where no destination says when to try again, a queue rests twice as long each time.
+# If no destination says when to try again, each rest is twice as long as the last.
 _DOUBLINGS_MAX = 5
-# A queue of which little went home, among much that has to wait, rests in proportion to that.
+# If fewer than this fraction of the messages were settled, the queue rests for a second for each
+# 200 messages that wait: receiving them again and again for the sake of a few is too expensive.
 _LITTLE = 0.1
 _WAITING_A_SECOND = 200
-# So long probes are enough; then something else may have come.
-WHOLE_LOOK_SECONDS = 60.0
-# ... and so long it may be enough to know that nothing has.
+# Probes are enough for this long. Then other messages may have arrived.
+FULL_LOOK_SECONDS = 60.0
+# If it is known that none have arrived, probes are enough for this long.
 STALE_SECONDS_MAX = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The queues of one task."""
-
-    primary: str = ""
+class TaskPlan:
+    primary: str
     queues: tuple[str, ...]
     is_probe: bool = False
-    """Only a handful of each is to be taken, to see whether its destinations are there again."""
+    """Take only a handful from each queue, to see whether its destinations are available again."""
 
 
 @dataclass(slots=True)
 class _Rest:
-    """Of a queue of which nothing, or little, went home when it was last looked at."""
+    """A queue from which nothing, or little, could be brought home."""
 
     until: float
-    whole_at: float
-    """From then on all of it is to be looked at."""
-    looked_at: float
-    """When that was done last."""
+    full_look_at: float
+    """From then on, a task takes all of the queue; before, only a probe."""
+    last_full_look: float
     is_forced: bool = False
-    """Because something could go; else only for what may have come since."""
-    seen: frozenset[str] = frozenset()
-    """The destinations that the last such look saw waiting."""
-    vain: int = 0
+    """The full look is due because messages could go home, not only because some may have
+    arrived."""
+    destinations: frozenset[str] = frozenset()
+    """Those that the last full look saw messages for, in lower case."""
+    attempts: int = 0
 
 
-@dataclass(slots=True)
-class Backlog:
-    """The backlog queues of one primary that are known, and which of them may hold something."""
+@dataclass(slots=True, eq=False)
+class QueueState:
+    """What is known about one backlog queue."""
 
-    shares: int = 1
-    """How many tasks may receive from one queue at once. With more than one, the order of messages
-    for one destination is not kept."""
-    rest_seconds_max: float = REST_SECONDS_MAX
-    destinations: Destinations = field(default_factory=Destinations)
-    _queues: list[str] = field(default_factory=list)
-    _pending: set[str] = field(default_factory=set)
-    _rests: dict[str, _Rest] = field(default_factory=dict)
+    name: str
+    primary: str
+    is_pending: bool
+    """It may hold messages."""
+    last_turn: float = 0.0
+    rest: _Rest | None = None
+
+    def is_due(self, *, now: float) -> bool:
+        return self.is_pending and (self.rest is None or self.rest.until <= now)
+
+    def needs_probe(self, *, now: float) -> bool:
+        return self.rest is not None and now < self.rest.full_look_at
+
+
+class Schedule:
+    """Of all primaries that share the secondary."""
+
+    def __init__(self, primaries: Iterable[str], *, shares: int = 1) -> None:
+        """`shares`: how many tasks may receive from one queue at once. With more than one, the
+        order of messages for a destination is not kept."""
+        self.rest_seconds_max = REST_SECONDS_MAX
+        self._shares = shares
+        self._destinations = {name: Destinations() for name in primaries}
+        self._queues: dict[str, QueueState] = {}
+
+    # --- queues -----------------------------------------------------------------------------------
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -75,224 +93,192 @@ class Backlog:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        return tuple(queue for queue in self._queues if queue in self._pending)
+        """The queues that may hold messages."""
+        return tuple(name for name, queue in self._queues.items() if queue.is_pending)
 
-    def due(self, *, now: float) -> tuple[str, ...]:
-        """Those of them that do not rest."""
-        rests = self._rests
-        return tuple(each for each in self.pending if each not in rests or rests[each].until <= now)
+    def primary_of(self, queue: str) -> str | None:
+        """A single primary owns all queues. With several, the queue's name says which one does."""
+        if len(self._destinations) == 1:
+            return next(iter(self._destinations))
+        owner = (namespace_of(queue) or "").lower()
+        return next((name for name in self._destinations if name.lower() == owner), None)
 
-    def found(self, queues: Iterable[str], *, are_pending: bool = True) -> tuple[str, ...]:
-        """Those that exist now. New ones may hold something, unless that will be seen by other
-        means; answers them."""
-        now_there = list(queues)
-        new = tuple(queue for queue in now_there if queue not in self._queues)
-        self._queues = now_there
-        self._pending = {queue for queue in self._pending if queue in now_there}
-        if are_pending:
-            self._pending.update(new)
+    def found(self, names: Iterable[str], *, are_pending: bool = True) -> tuple[str, ...]:
+        """These queues exist now; returns the new ones. With `are_pending`, new ones may hold
+        messages."""
+        states: list[QueueState] = []
+        for name in names:
+            primary = self.primary_of(name)
+            if primary is not None:
+                known = self._queues.get(name)
+                states.append(known or QueueState(name, primary, is_pending=are_pending))
+        new = tuple(state.name for state in states if state.name not in self._queues)
+        order = list(self._destinations)
+        states.sort(key=lambda state: order.index(state.primary))
+        self._queues = {state.name: state for state in states}
         return new
 
-    def arrived(self, queues: Iterable[str]) -> None:
-        """A message was seen in each of these."""
-        self._pending.update(queue for queue in queues if queue in self._queues)
+    def arrived(self, names: Iterable[str]) -> None:
+        """A message was seen in each of these queues."""
+        for name in names:
+            if name in self._queues:
+                self._queues[name].is_pending = True
 
-    def groups(self, slots: int, *, now: float) -> list[Group]:
-        """The tasks of the next round: each queue in one of them, or in its shares."""
-        due = self.due(now=now)
-        probed = [each for each in due if each in self._rests and now < self._rests[each].whole_at]
-        whole = [each for each in due if each not in probed]
-        groups = [Group(queues=queues) for queues in _dealt(whole, slots, self.shares)]
-        probes = _dealt(probed, slots - len(groups), 1)
-        return groups + [Group(queues=queues, is_probe=True) for queues in probes]
+    # --- destinations -----------------------------------------------------------------------------
+
+    @property
+    def destinations(self) -> tuple[tuple[str, Destination], ...]:
+        """All that are known, each with the name of its primary."""
+        return tuple((name, each) for name, some in self._destinations.items() for each in some)
+
+    def destinations_of(self, primary: str) -> tuple[Destination, ...]:
+        return tuple(self._destinations[primary])
+
+    @property
+    def forbidden_everywhere(self) -> tuple[str, Destination] | None:
+        """A destination that refuses the credentials, if none on any primary is known to be up.
+
+        Then the credentials are wrong, and the run must end: going on would only hide it. If some
+        destination is up, the forbidden one waits like one that is down.
+        """
+        known = self.destinations
+        if any(each.condition is Condition.UP for _, each in known):
+            return None
+        return next((one for one in known if one[1].condition is Condition.FORBIDDEN), None)
+
+    # --- the next round ---------------------------------------------------------------------------
+
+    def pause(self, *, now: float) -> float:
+        """Seconds until the next round is due; 0 if it is, or if nothing is pending."""
+        pending = [queue for queue in self._queues.values() if queue.is_pending]
+        if any(queue.is_due(now=now) for queue in pending):
+            return 0.0
+        return min((queue.rest.until - now for queue in pending if queue.rest), default=0.0)
+
+    def tasks(self, slots: int, *, now: float) -> list[TaskPlan]:
+        """The tasks of the next round: each queue that is due in one of them, or in its shares.
+
+        No more than can run at once, because a round must be short and each task needs its time.
+        Queues whose turn is longest ago come first.
+        """
+        due = self._due(now=now)
+        plans: list[TaskPlan] = []
+        for primary in self._destinations:
+            own = [queue for queue in due if queue.primary == primary]
+            if own:
+                plans += self._tasks_of(primary, own, max(1, slots * len(own) // len(due)), now=now)
+        if len(plans) > slots:
+            plans.sort(key=lambda plan: min(self._queues[name].last_turn for name in plan.queues))
+        return plans[: max(1, slots)]
+
+    def _tasks_of(
+        self, primary: str, due: Sequence[QueueState], slots: int, *, now: float
+    ) -> list[TaskPlan]:
+        probed = [queue.name for queue in due if queue.needs_probe(now=now)]
+        full = [queue.name for queue in due if queue.name not in probed]
+        dealt = _dealt(full, slots, self._shares)
+        plans = [TaskPlan(primary=primary, queues=queues) for queues in dealt]
+        return plans + [
+            TaskPlan(primary=primary, queues=queues, is_probe=True)
+            for queues in _dealt(probed, slots - len(plans), 1)
+        ]
+
+    def _due(self, *, now: float) -> list[QueueState]:
+        return [queue for queue in self._queues.values() if queue.is_due(now=now)]
 
     def stale(self, *, now: float) -> tuple[str, ...]:
-        """Queues that are to be looked at as a whole only because something may have come."""
+        """Queues that are due for a full look only because messages may have arrived."""
         return tuple(
-            queue
-            for queue in self.due(now=now)
-            if (rest := self._rests.get(queue)) is not None
-            and rest.whole_at <= now < rest.looked_at + STALE_SECONDS_MAX
+            queue.name
+            for queue in self._due(now=now)
+            if (rest := queue.rest) is not None
+            and rest.full_look_at <= now < rest.last_full_look + STALE_SECONDS_MAX
             and not rest.is_forced
         )
 
-    def nothing_new(self, queues: Iterable[str], *, now: float) -> None:
-        for queue in queues:
-            if queue in self._rests:
-                self._rests[queue].whole_at = now + WHOLE_LOOK_SECONDS
+    def nothing_new(self, names: Iterable[str], *, now: float) -> None:
+        """No message has arrived in these queues since their last full look: a probe is enough."""
+        for name in names:
+            rest = self._queues[name].rest
+            if rest is not None:
+                rest.full_look_at = now + FULL_LOOK_SECONDS
 
-    def ended(
-        self,
-        looked_at: Mapping[str, bool],
-        receipts: Sequence[Receipt],
-        destinations: Iterable[Destination],
-        emptied: Collection[str],
-        *,
-        troubled: Collection[str] = (),
-        now: float,
+    # --- the last round ---------------------------------------------------------------------------
+
+    def round_ended(self, results: Iterable[tuple[TaskPlan, Drained]], *, now: float) -> None:
+        by_primary: dict[str, list[tuple[TaskPlan, Drained]]] = {}
+        for plan, result in results:
+            by_primary.setdefault(plan.primary, []).append((plan, result))
+        for primary, some in by_primary.items():
+            self._round_ended(primary, some, now=now)
+
+    def _round_ended(
+        self, primary: str, results: Sequence[tuple[TaskPlan, Drained]], *, now: float
     ) -> None:
-        """A round is over. `looked_at`: the queues that were in it, and whether by a probe."""
-        heard = {one.path.lower(): one.heard for one in self.destinations}
-        for destination in destinations:
-            self.destinations.learn(destination)
-        news = [one for one in self.destinations if one.heard != heard.get(one.path.lower())]
+        known = self._destinations[primary]
+        learned = [each for _, result in results for each in result.destinations]
+        news = [known[path] for path in {each.path for each in learned if known.learn(each)}]
         is_failing = any(one.condition is not Condition.UP for one in news)
-        self._pending.difference_update(emptied)
-        for queue, was_probed in looked_at.items():
-            own = [each for each in receipts if each.queue == queue]
+        emptied = {name for _, result in results for name in result.emptied}
+        failed = {name for _, result in results for name, _ in result.errors}
+        receipts = [each for _, result in results for each in result.receipts]
+        probed = {name: plan.is_probe for plan, _ in results for name in plan.queues}
+        for name, was_probe in probed.items():
+            queue = self._queues.get(name)
+            if queue is None:
+                continue  # it was deleted meanwhile
+            queue.last_turn = now
+            queue.is_pending = queue.is_pending and name not in emptied
+            own = [each for each in receipts if each.queue == name]
             waiting = sum(each.count for each in own if each.outcome is Outcome.WAITING)
-            moved = sum(each.count for each in own) - waiting
-            is_little = 0 < moved < _LITTLE * waiting and not was_probed
-            # A queue of which nothing is told had no turn, perhaps because the primary was lost.
-            is_vain = not moved and (waiting or queue in troubled or is_failing)
-            if queue not in self._pending or not (is_little or is_vain):
-                self._rests.pop(queue, None)
+            settled = sum(each.count for each in own) - waiting
+            is_little = 0 < settled < _LITTLE * waiting and not was_probe
+            # A queue without receipts had no turn, perhaps because the primary was lost.
+            is_futile = not settled and (waiting or name in failed or is_failing)
+            if not queue.is_pending or not (is_little or is_futile):
+                queue.rest = None
                 continue
-            rest = self._rests.setdefault(queue, _Rest(now, now, now))
-            if not was_probed:
-                rest.looked_at, rest.whole_at = now, now + WHOLE_LOOK_SECONDS
+            rest = queue.rest = queue.rest or _Rest(now, now, now)
+            if not was_probe:
+                rest.last_full_look, rest.full_look_at = now, now + FULL_LOOK_SECONDS
                 rest.is_forced = False
-                rest.seen = frozenset(each.path.lower() for each in own)
+                rest.destinations = frozenset(each.path.lower() for each in own)
+            closed = _closed(known, now=now)
             if is_little:
                 seconds = waiting / _WAITING_A_SECOND
             else:
-                seconds = self._until_open(rest, now=now, has_news=bool(news))
-            if is_little or (was_probed and rest.seen - self._closed(now=now).keys()):
-                # Behind what the probe saw, there is something that could go.
-                rest.whole_at, rest.is_forced = now, True
+                seconds = _rest_seconds(rest, closed, now=now, has_news=bool(news))
+            if is_little or (was_probe and rest.destinations - closed.keys()):
+                # Behind what the probe received, there are messages that could go home.
+                rest.full_look_at, rest.is_forced = now, True
             rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
 
-    def _closed(self, *, now: float) -> dict[str, float]:
-        """Destinations that are left alone, and until when."""
-        return {
-            one.path.lower(): one.until for one in self.destinations if not one.is_open(now=now)
-        }
 
-    def _until_open(self, rest: _Rest, *, now: float, has_news: bool) -> float:
-        closed = self._closed(now=now)
-        own = [until for path, until in closed.items() if path in rest.seen]
-        if own and len(own) < len(rest.seen):
-            if has_news:
-                return 0.0  # one of them may go, and was not tried
-        elif closed:
-            return min(own or closed.values()) - now
-        rest.vain += 1
-        return float(REST_SECONDS_MIN * 2 ** min(rest.vain - 1, _DOUBLINGS_MAX))
+def _closed(destinations: Destinations, *, now: float) -> dict[str, float]:
+    """The destinations that nothing is sent to now, and until when."""
+    return {one.path.lower(): one.until for one in destinations if not one.is_open(now=now)}
 
-    def pause(self, *, now: float) -> float:
-        """How long the next round is to wait."""
-        if self.due(now=now):
-            return 0.0
-        return min((self._rests[each].until - now for each in self.pending), default=0.0)
+
+def _rest_seconds(rest: _Rest, closed: dict[str, float], *, now: float, has_news: bool) -> float:
+    """Until a destination may be tried again for which the queue has messages."""
+    own = [until for path, until in closed.items() if path in rest.destinations]
+    if own and len(own) < len(rest.destinations):
+        if has_news:
+            return 0.0  # one of them is open, and was not tried
+    elif closed:
+        return min(own or closed.values()) - now
+    rest.attempts += 1
+    return float(REST_SECONDS_MIN * 2 ** min(rest.attempts - 1, _DOUBLINGS_MAX))
 
 
 def _dealt(queues: Sequence[str], slots: int, shares: int) -> list[tuple[str, ...]]:
+    """Deal queues out to tasks like cards, each queue `shares` times, but once to a task."""
     if not queues:
         return []
     count = min(max(1, slots), len(queues) * shares)
     places = [queue for queue in queues for _ in range(min(shares, count))]
-    groups: list[list[str]] = [[] for _ in range(count)]
+    hands: list[list[str]] = [[] for _ in range(count)]
     for place, queue in enumerate(places):
-        if queue not in groups[place % count]:
-            groups[place % count].append(queue)
-    return [tuple(group) for group in groups if group]
-
-
-class Backlogs:
-    """Those of all primaries that share the secondary, by the names of the primaries."""
-
-    def __init__(self, primaries: Iterable[str], *, shares: int = 1) -> None:
-        """With one primary, all queues are its own; else their names say whose they are."""
-        self._of = {name: Backlog(shares=shares) for name in primaries}
-        self._names = {name.lower(): name for name in self._of}
-        self._looked_at: dict[str, float] = {}
-
-    def hurry(self, rest_seconds_max: float) -> None:
-        for one in self._of.values():
-            one.rest_seconds_max = rest_seconds_max
-
-    def primary_of(self, queue: str) -> str | None:
-        if len(self._of) == 1:
-            return next(iter(self._of))
-        return self._names.get((namespace_of(queue) or "").lower())
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return tuple(queue for one in self._of.values() for queue in one.queues)
-
-    @property
-    def pending(self) -> tuple[str, ...]:
-        return tuple(queue for one in self._of.values() for queue in one.pending)
-
-    @property
-    def destinations(self) -> tuple[tuple[str, Destination], ...]:
-        """All that are known, each with its primary."""
-        return tuple((name, each) for name, one in self._of.items() for each in one.destinations)
-
-    @property
-    def stopper(self) -> tuple[str, Destination] | None:
-        """See `Destinations`: forbidden, while nothing is known to be up on any primary."""
-        found = [(name, one.destinations.stopper) for name, one in self._of.items()]
-        if any(each.condition is Condition.UP for _, each in self.destinations):
-            return None
-        return next(((name, each) for name, each in found if each is not None), None)
-
-    def found(self, queues: Iterable[str], *, are_pending: bool = True) -> tuple[str, ...]:
-        """Those that exist now; answers the new ones."""
-        by_primary: dict[str, list[str]] = {name: [] for name in self._of}
-        for queue in queues:
-            owner = self.primary_of(queue)
-            if owner is not None:
-                by_primary[owner].append(queue)
-        return tuple(
-            new
-            for name, own in by_primary.items()
-            for new in self._of[name].found(own, are_pending=are_pending)
-        )
-
-    def arrived(self, queues: Iterable[str]) -> None:
-        for one in self._of.values():
-            one.arrived(queues)
-
-    def stale(self, *, now: float) -> tuple[str, ...]:
-        return tuple(queue for one in self._of.values() for queue in one.stale(now=now))
-
-    def nothing_new(self, queues: Collection[str], *, now: float) -> None:
-        for one in self._of.values():
-            one.nothing_new(queues, now=now)
-
-    def groups(self, slots: int, *, now: float) -> list[Group]:
-        """The tasks of the next round, each of one primary. No more than can run at once: a round
-        is to be short, and each task is to have its time. Those that had no turn come first."""
-        due = {name: one.due(now=now) for name, one in self._of.items()}
-        total = sum(map(len, due.values()))
-        groups = [
-            replace(group, primary=name)
-            for name, queues in due.items()
-            if queues
-            for group in self._of[name].groups(max(1, slots * len(queues) // total), now=now)
-        ]
-        if len(groups) > slots:
-            groups.sort(key=lambda group: min(self._looked_at.get(q, 0.0) for q in group.queues))
-        return groups[: max(1, slots)]
-
-    def ended(
-        self,
-        primary: str,
-        looked_at: Mapping[str, bool],
-        receipts: Sequence[Receipt],
-        destinations: Iterable[Destination],
-        emptied: Collection[str],
-        *,
-        troubled: Collection[str] = (),
-        now: float,
-    ) -> None:
-        """A round is over, for one of the primaries that were in it."""
-        self._looked_at.update(dict.fromkeys(looked_at, now))
-        self._of[primary].ended(
-            looked_at, receipts, destinations, emptied, troubled=troubled, now=now
-        )
-
-    def pause(self, *, now: float) -> float:
-        """How long the next round is to wait."""
-        return min((one.pause(now=now) for one in self._of.values() if one.pending), default=0.0)
+        if queue not in hands[place % count]:
+            hands[place % count].append(queue)
+    return [tuple(hand) for hand in hands if hand]

@@ -1,8 +1,8 @@
 """How long a task works and waits, given how far away and how slow the namespaces are.
 
-Pure: it is told what took how long. A round is short, so that a stop does not wait for long. But
-where a way is long, or a primary slow, a task takes the time that it needs: else nothing would ever
-come home, or the same again and again. Times are in seconds.
+Pure: it is told how long things took. A round is short, so that a stop does not wait long. But if a
+namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would come
+home, or the same messages again and again. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,75 +11,80 @@ import math
 from typing import Final
 
 EMPTY_SECONDS: Final = 0.25
-"""A queue that had nothing for so long is empty; longer, where the secondary is far away."""
+"""A queue that gives out nothing for this long is empty. Longer if the secondary is far away."""
 ANSWER_SECONDS_MAX: Final = 15.0
-"""The most that one answer is waited for: locks must outlast a silent primary."""
+"""The longest wait for one answer. The locks of backlog messages must outlast a silent primary."""
+# How long after the task's time something may be sent, the primary may answer, and then the
+# secondary may answer. A stop waits for all three.
 SEND_LATE_SECONDS: Final = 0.25
 ANSWER_LATE_SECONDS: Final = 1.0
 RELEASE_LATE_SECONDS: Final = 0.5
-"""How far beyond the task's time something may be sent, an answer of the primary be waited for,
-and one of the secondary after that. A stop waits for all of it."""
+# A stop also waits for a namespace that does not accept a connection. So each has little time for
+# that, and in every fourth futile round a lot, in case it is very far away.
 OPEN_SECONDS: Final = 3.0
-LONG_OPENING_EVERY: Final = 4
-"""A stop waits as well for namespaces that do not let a task in. So they have little time for that,
-and now and then a lot, in case they are very far away."""
+LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
-"""... that it takes until the secondary has let us in, at least."""
+"""At least as many are needed to open the connection to the secondary."""
 
 
-def opening(fruitless_rounds: int) -> float:
-    """How long a namespace may take to let a task in, after so many rounds that came to nothing."""
-    is_long = fruitless_rounds and not fruitless_rounds % LONG_OPENING_EVERY
+def open_seconds(rounds_without_progress: int) -> float:
+    """How long a namespace may take to accept the connection of a task."""
+    is_long = rounds_without_progress and not rounds_without_progress % LONG_OPEN_EVERY
     return ANSWER_SECONDS_MAX if is_long else OPEN_SECONDS
 
 
-class Pace:
+class Window:
+    """The time of one task."""
+
     def __init__(self, seconds: float) -> None:
-        """`seconds` of work are wanted."""
         self.seconds = seconds
+        """How long the task is to work."""
         self.deadline = math.inf
         """When the work is to end, by the clock of `now`."""
-        self.empty = EMPTY_SECONDS
-        self.late = ANSWER_LATE_SECONDS
+        self.empty_seconds = EMPTY_SECONDS
+        self.late_seconds = ANSWER_LATE_SECONDS
+        """How long after the deadline the primary may answer."""
         self._opening = 0.0
         self._slowest = 0.0
 
-    def opened(self, *, took: float, now: float) -> None:
-        """The secondary has let us in: now the task's time begins."""
+    def secondary_opened(self, *, took: float, now: float) -> None:
+        """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
-        self.empty = max(EMPTY_SECONDS, 3 * took / _ROUND_TRIPS)
+        self.empty_seconds = max(EMPTY_SECONDS, 3 * took / _ROUND_TRIPS)
         self.seconds = max(self.seconds, took)
         self.deadline = now + self.seconds
 
-    def reached(self, *, took: float, patience: float) -> None:
-        """So has the primary, and that was not a matter of the task's time. `patience`: how long
+    def primary_opened(self, *, took: float, answer_seconds: float) -> None:
+        """The primary has, too; that does not count as the task's time. `answer_seconds`: how long
         its answers are known to take."""
-        self.late = min(max(ANSWER_LATE_SECONDS, 2 * took, patience), ANSWER_SECONDS_MAX)
+        self.late_seconds = min(
+            max(ANSWER_LATE_SECONDS, 2 * took, answer_seconds), ANSWER_SECONDS_MAX
+        )
         self.deadline += took
 
     def answered(self, *, took: float) -> None:
-        """All that was sent at once."""
+        """The primary has answered all that was sent at once."""
         self._slowest = max(self._slowest, took)
 
     def has_time(self, *, now: float) -> bool:
-        """To send something more, and to have its answer."""
-        return now < self.deadline and now + self._slowest < self.deadline + self.late
+        """Whether there is time to send another batch and to wait for the answer."""
+        return now < self.deadline and now + self._slowest < self.deadline + self.late_seconds
 
-    def is_enough(self, count: int, *, of: int, now: float) -> bool:
-        """Are `count` messages enough for the time that is left, at the pace of `of` so far?"""
+    def is_covered_by(self, count: int, *, taken: int, now: float) -> bool:
+        """Whether `count` messages last for the rest of the time, if `taken` is the pace so far."""
         left = self.deadline - now
         gone = self.seconds - left
-        return left < gone and left * of < count * gone
+        return left < gone and left * taken < count * gone
 
     @property
     def sends_until(self) -> float:
         return self.deadline + SEND_LATE_SECONDS
 
     @property
-    def home_until(self) -> float:
-        """No answer of the primary is waited for any longer."""
-        return self.deadline + self.late
+    def primary_until(self) -> float:
+        """After this, no answer of the primary is waited for."""
+        return self.deadline + self.late_seconds
 
     @property
-    def backlog_until(self) -> float:
-        return self.home_until + max(RELEASE_LATE_SECONDS, self._opening)
+    def secondary_until(self) -> float:
+        return self.primary_until + max(RELEASE_LATE_SECONDS, self._opening)

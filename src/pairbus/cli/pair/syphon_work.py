@@ -24,8 +24,9 @@ from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
 from pairbus.spark.needs import require_spark
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, SyphonError, SyphonOptions
+from pairbus.syphon.job import Job, SyphonError
 from pairbus.syphon.metrics import SyphonMetrics
+from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.runner import SparkRunner
 

@@ -1,0 +1,156 @@
+"""The quiet wait: one long poll of 15 minutes for each empty backlog queue, all on one connection.
+
+A message that arrives ends the poll of its queue. It is released, and a round will take it. The
+polls of the other queues continue, even while rounds run for queues whose messages have to wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from azure.core.exceptions import AzureError
+
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SettleFailed
+from pairbus.fast.receiver import Receiver, wait_for_any
+
+logger = logging.getLogger("pairbus.syphon")
+
+# A poll that ends without a message is billed as one receive: 4 an hour for each queue.
+LONG_POLL_SECONDS = 15 * 60.0
+# How long to wait for an answer. A stop waits this long if the secondary does not answer.
+ANSWER_SECONDS = 3.0
+# The connection is cut if a link takes longer to close.
+CLOSE_SECONDS = 1.0
+# A queue that cannot be polled is skipped for this long. The others are polled.
+SKIP_SECONDS = 5.0
+
+
+class LongPolls:
+    """For one thread. An AzureError means that the secondary fails: call again later."""
+
+    def __init__(
+        self,
+        connect: Callable[..., FastClient],
+        *,
+        poll_seconds: float,
+        stopping: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
+        """`connect` makes a client of the secondary, as `Address.client` does."""
+        self._connect = connect
+        self._poll_seconds = poll_seconds
+        self._stopping = stopping
+        self._clock = clock
+        self._client: FastClient | None = None
+        self._receivers: dict[str, Receiver] = {}
+        self._began: dict[str, float] = {}
+        self._skipped_until: dict[str, float] = {}
+        self._last_warnings: dict[str, str] = {}
+
+    def wait_for_messages(self, queues: Iterable[str], *, seconds: float) -> list[str]:
+        """Returns the queues that have a message, as soon as one has. Their polls have ended."""
+        try:
+            self._attach(tuple(queues))
+            if not self._receivers:
+                self._stopping.wait(seconds)
+                return []
+            seen = wait_for_any(list(self._receivers.values()), max_wait_seconds=seconds)
+            found = [receiver.path for receiver in seen if self._has_message(receiver)]
+            self._renew()
+            return found
+        except AzureError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release what has arrived, if the secondary answers soon. Never raises."""
+        client, self._client = self._client, None
+        self._receivers.clear()
+        self._began.clear()
+        if client is not None:
+            with _cut_after(client, CLOSE_SECONDS):
+                client.close()
+
+    def _attach(self, queues: tuple[str, ...]) -> None:
+        for queue in [each for each in self._receivers if each not in queues]:
+            self._end(queue)
+        for queue in queues:
+            if queue in self._receivers or self._skipped_until.get(queue, 0.0) > self._clock():
+                continue
+            if self._stopping.is_set():
+                return
+            self._begin(queue)
+
+    def _begin(self, queue: str) -> None:
+        if self._client is None:
+            self._client = self._connect(timeout_seconds=ANSWER_SECONDS)
+        receiver = self._client.receiver(queue, credit=1)
+        try:
+            wait_for_any([receiver], max_wait_seconds=0.0)
+        except AzureError as error:
+            self._skip_for_a_while(queue, error)
+        else:
+            self._receivers[queue] = receiver
+            self._began[queue] = self._clock()
+            self._last_warnings.pop(queue, None)
+
+    def _has_message(self, receiver: Receiver) -> bool:
+        """If so, the poll has ended. If not, the service has ended the link, and the poll starts
+        again."""
+        queue = receiver.path
+        try:
+            messages = receiver.receive(1, max_wait_seconds=0.0)
+            if messages:
+                receiver.release(messages)
+        except SettleFailed:
+            pass  # its lock has expired, but the message is there
+        except AzureError as error:
+            self._end(queue)
+            self._skip_for_a_while(queue, error)
+            return False
+        if messages:
+            self._end(queue)
+        else:
+            self._began[queue] = self._clock()
+        return bool(messages)
+
+    def _skip_for_a_while(self, queue: str, error: AzureError) -> None:
+        """If the queue is at fault. If the connection is, raise: all queues are affected."""
+        if self._client is None or not self._client.is_open:
+            raise error
+        self._skipped_until[queue] = self._clock() + SKIP_SECONDS
+        if self._last_warnings.get(queue) != str(error):
+            self._last_warnings[queue] = str(error)
+            logger.warning("cannot poll backlog queue %s: %s", queue, error)
+
+    def _end(self, queue: str) -> None:
+        assert self._client is not None
+        del self._began[queue]
+        with _cut_after(self._client, CLOSE_SECONDS):
+            self._receivers.pop(queue).close()
+
+    def _renew(self) -> None:
+        """Polls that have ended without a message start again."""
+        for queue, receiver in self._receivers.items():
+            if self._clock() - self._began[queue] < self._poll_seconds:
+                continue
+            assert self._client is not None
+            with _cut_after(self._client, CLOSE_SECONDS):
+                receiver.stop()
+            self._began[queue] = self._clock()
+
+
+@contextmanager
+def _cut_after(client: FastClient, seconds: float) -> Iterator[None]:
+    """If the service does not answer, the connection is at fault, and not one queue."""
+    timer = threading.Timer(seconds, client.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
