@@ -1,13 +1,12 @@
-"""The entities of a namespace: found by path, made, changed and removed.
+"""The entities of a namespace: found by path, created, changed and removed.
 
-Paths are compared without case and kept as they were written. A change is in effect at once and
-durable with the next commit; the caller answers for it only then.
+Paths are compared without case and kept as they were written. A change takes effect at once and is
+durable with the next commit; the caller acknowledges it only then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -20,6 +19,7 @@ from pairbus.broker.entities.stored import (
     from_stored,
     to_stored,
 )
+from pairbus.broker.messages.entity import Runtime
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import Mailbox
 from pairbus.broker.messages.queue import Queue
@@ -27,22 +27,19 @@ from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.storage.store import Counters, StoredEntity
 from pairbus.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pairbus.broker.namespace import Namespace
-
 
 class EntityExists(ConfigError):
-    """One of that name is there already."""
+    """An entity of that name exists already."""
 
 
 class Directory:
-    def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._entities: dict[str, Queue] = {}
         self._by_mailbox: dict[int, tuple[Queue, Mailbox]] = {}
 
     def __iter__(self) -> Iterator[Queue]:
-        """A copy: entities may go while it is walked."""
+        """Over a copy: entities may be removed meanwhile."""
         return iter(list(self._entities.values()))
 
     def find(self, path: str) -> Queue | None:
@@ -52,13 +49,13 @@ class Directory:
         return self._by_mailbox.get(mailbox_id)
 
     def load(self) -> None:
-        store = self._namespace.store
+        store = self._runtime.store
         for stored in store.entities():
             description = from_stored(stored.kind, stored.name, stored.description)
             self._add(stored, description, store.mailboxes(stored.entity_id))
 
     def ensure(self, description: EntityDescription, *, now_ms: int) -> None:
-        """Make it, or bring it in line. One that says nothing but its name changes nothing."""
+        """Create or update the entity. A description with only a name changes nothing."""
         entity = self.find(description.name)
         if entity is None:
             self.create(description, now_ms=now_ms)
@@ -72,7 +69,7 @@ class Directory:
             self.find(description.topic_name), Topic
         ):
             raise ConfigError(f"{description}: there is no topic {description.topic_name!r}")
-        stored, counters = self._namespace.store.create_entity(
+        stored, counters = self._runtime.store.create_entity(
             description.name,
             description.noun,
             to_stored(description),
@@ -89,27 +86,27 @@ class Directory:
                 f"{entity.description} exists with another {fixed}, which cannot be changed: "
                 f"delete the {description.noun} first"
             )
-        self._namespace.store.update_entity(entity.entity_id, to_stored(description), now_ms=now_ms)
+        self._runtime.store.update_entity(entity.entity_id, to_stored(description), now_ms=now_ms)
         entity.updated_ms = entity.available_ms = now_ms
         entity.set_description(description)
 
     def remove(self, entity: Queue) -> list[Queue]:
-        """What is gone: the entity, and a topic's subscriptions with it."""
+        """Returns what was removed: the entity, and a topic's subscriptions with it."""
         gone = [entity]
         if isinstance(entity, Topic):
             gone += entity.subscriptions.values()
         for one in reversed(gone):
             self.forget(one)
-            self._namespace.store.drop_entity(one.entity_id)
+            self._runtime.store.drop_entity(one.entity_id)
         return gone
 
     def put_back(self, entities: list[Queue]) -> None:
-        """A removal that the disk refused."""
+        """Undo a removal that the disk refused."""
         for entity in entities:
             self._enter(entity)
 
     def forget(self, entity: Queue) -> None:
-        """A creation that the disk refused."""
+        """Also undoes a creation that the disk refused."""
         del self._entities[entity.name.lower()]
         for mailbox in entity.mailboxes.values():
             del self._by_mailbox[mailbox.counters.mailbox_id]
@@ -125,7 +122,7 @@ class Directory:
             TopicDescription: Topic,
         }
         kind = kinds.get(type(description), Queue)
-        entity = kind(self._namespace, stored, description, counters)
+        entity = kind(self._runtime, stored, description, counters)
         self._enter(entity)
         return entity
 
