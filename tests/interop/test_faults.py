@@ -710,7 +710,7 @@ def test_the_answer_to_who_closes_the_port_still_arrives(broker, fault):
 
 
 def test_a_jump_of_the_clock_can_be_taken_back_over_http(broker):
-    http(broker, "POST", "/$faults", {"kind": "clock_jump", "offset_seconds": 86_400})
+    http(broker, "POST", "/$faults", {"kind": "clock_jump", "offsetSeconds": 86_400})
     assert http(broker, "DELETE", "/$faults")[0] == 200
 
 

@@ -68,7 +68,7 @@ def test_killed_processes_lose_nothing_and_repeat_no_more_than_their_batch(
 
     spark_bus.send("killed", messages(COUNT))
     faults = FaultClient(parse_target(spark_bus.connection_string))
-    faults.add({"kind": "slow", "latency_seconds": 0.4, "entity": "killed.plain"})
+    faults.add({"kind": "slow", "latencySeconds": 0.4, "entity": "killed.plain"})
     query = start(spark, tmp_path)
     try:
         # In the middle of two tasks: some of their rows are written, and none is settled.

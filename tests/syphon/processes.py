@@ -162,7 +162,7 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 def slow_primary(stage: Stage) -> FaultClient:
     faults = FaultClient(parse_target(stage.primary.connection_string))
-    faults.add({"kind": "slow", "latency_seconds": LATENCY_SECONDS})
+    faults.add({"kind": "slow", "latencySeconds": LATENCY_SECONDS})
     return faults
 
 

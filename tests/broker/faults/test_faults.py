@@ -139,6 +139,8 @@ def test_what_is_impossible_is_refused_with_what_would_be_right(make, words):
         ({}, "kind is None, but must be one of unreachable, hang"),
         ({"kind": "flood"}, "kind is 'flood'"),
         ({"kind": []}, "kind is []"),
+        ({"kind": "slow", "latencySeconds": -1}, "slow: latencySeconds is -1, but must be"),
+        ({"kind": "slow", "latency_seconds": 1}, "slow has no setting 'latency_seconds', but"),
         ({"kind": "hang", "loud": 1}, "hang has no setting 'loud', but entity, seconds, seed"),
         ({"kind": "throttle", "rate": 2}, "rate is 2"),
         ({"kind": "x" * 1000}, "..."),
@@ -251,8 +253,8 @@ def test_a_listed_fault_says_all_that_is_needed_to_do_it_again():
         "on": ["send", "management", "manage"],
         "seed": entry.seed,
         "state": "planned",
-        "starts_at": "1970-01-01T00:01:00.000+00:00",
-        "ends_at": "1970-01-01T00:01:30.000+00:00",
+        "startsAt": "1970-01-01T00:01:00.000+00:00",
+        "endsAt": "1970-01-01T00:01:30.000+00:00",
         "hits": 0,
     }
 

@@ -61,7 +61,7 @@ def test_a_fault_may_end_by_itself(pairbus: Run, broker: Broker) -> None:
 
     fault = json.loads(done.out)
     assert (fault["kind"], fault["state"], fault["seconds"]) == ("slow", "active", 60)
-    assert fault["ends_at"] is not None
+    assert fault["endsAt"] is not None
     assert json.loads(pairbus("fault", "list", "--json").out) == [fault]
 
 

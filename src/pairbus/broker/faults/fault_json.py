@@ -6,7 +6,8 @@ state and its times. Errors say what would be right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,7 +20,7 @@ _AT: Final = "at"
 
 
 def to_json(fault: Fault) -> dict[str, Any]:
-    settings = {each.name: getattr(fault, each.name) for each in fields(fault)}
+    settings = {_json_name(each.name): getattr(fault, each.name) for each in fields(fault)}
     given = {name: _plain(value) for name, value in settings.items() if value is not None}
     return {"kind": fault.kind, **given}
 
@@ -32,12 +33,17 @@ def from_json(value: object) -> Fault:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"kind is {_shown(name)}, but must be one of {', '.join(KINDS)}")
-    settings = {key: given for key, given in value.items() if key != "kind"}
-    known = [each.name for each in fields(kind)]
-    for key in settings:
-        if key not in known:
+    known = {_json_name(each.name): each.name for each in fields(kind)}
+    settings = {}
+    for key, given in value.items():
+        if key in known:
+            settings[known[key]] = given
+        elif key != "kind":
             raise ConfigError(f"{name} has no setting {_shown(key)}, but {', '.join(known)}")
-    return kind(**settings)
+    try:
+        return kind(**settings)
+    except ConfigError as error:
+        raise ConfigError(_in_json_names(str(error), known.values())) from error
 
 
 def script_from_json(value: object) -> list[tuple[float, Fault]]:
@@ -63,10 +69,22 @@ def running_to_json(running: RunningFault) -> dict[str, Any]:
         **to_json(running.fault),
         "seed": running.seed,
         "state": running.state,
-        "starts_at": _utc(running.starts_at),
-        "ends_at": None if running.ends_at is None else _utc(running.ends_at),
+        "startsAt": _utc(running.starts_at),
+        "endsAt": None if running.ends_at is None else _utc(running.ends_at),
         "hits": running.hits,
     }
+
+
+def _json_name(name: str) -> str:
+    """`latency_seconds` is `latencySeconds` in JSON."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _in_json_names(text: str, names: Iterable[str]) -> str:
+    for name in names:
+        text = re.sub(rf"\b{name}\b", _json_name(name), text)
+    return text
 
 
 def _plain(value: Any) -> Any:

@@ -7,12 +7,13 @@ is told in the words of the command line.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.broker.faults.fault_json import from_json, script_from_json
+from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.output import make_table, print_json, print_table
@@ -20,7 +21,7 @@ from pairbus.cli.target import Target
 from pairbus.errors import ConfigError, UsageError
 
 _SHOWN_ELSEWHERE: Final = frozenset(
-    ("id", "kind", "entity", "state", "starts_at", "ends_at", "hits", "seconds", "seed")
+    ("id", "kind", "entity", "state", "startsAt", "endsAt", "hits", "seconds", "seed")
 )
 
 
@@ -34,9 +35,9 @@ def described(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if setting not in known:
             options = ", ".join(f"--{_word(one)}" for one in known)
             raise UsageError(f"{_word(name)} has no --{_word(setting)}; it has {options}")
-    fault = {"kind": name, **given}
-    _check_way_back([from_json(fault)])
-    return fault
+    fault = KINDS[name](**given)
+    _check_way_back([fault])
+    return to_json(fault)
 
 
 def read_script(file: Path, *, seed: int | None) -> dict[str, Any]:
@@ -133,8 +134,8 @@ def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:
             str(fault["id"]),
             _word(fault["kind"]),
             fault.get("entity") or "(all)",
-            fault["state"] if fault["state"] == "active" else f"from {fault['starts_at']}",
-            fault["ends_at"] or "cleared",
+            fault["state"] if fault["state"] == "active" else f"from {fault['startsAt']}",
+            fault["endsAt"] or "cleared",
             _settings(fault),
             str(fault["hits"]),
         )
@@ -143,7 +144,7 @@ def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _sentence(fault: Mapping[str, Any]) -> str:
     words = [_word(fault["kind"]), f"of {fault.get('entity') or 'all'}", _settings(fault)]
-    until = f"until {fault['ends_at'] or 'it is cleared'}"
+    until = f"until {fault['endsAt'] or 'it is cleared'}"
     return ", ".join([" ".join(filter(None, words)), until])
 
 
@@ -157,5 +158,5 @@ def _text(value: object) -> str:
 
 
 def _word(name: str) -> str:
-    """As it is typed."""
-    return name.replace("_", "-")
+    """As it is typed: `latency_seconds` and `latencySeconds` are `latency-seconds`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower().replace("_", "-")
