@@ -78,7 +78,7 @@ def test_spark_submit_runs_it_with_the_archive_and_nothing_installed(cluster, tm
         command = [str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.url]
         command += ["--py-files", str(archive), str(program.__file__), "syphon", "--once", "--json"]
         done = subprocess.run(
-            [*command, "--namespace", "contoso", "--ledger", str(ledger)],
+            [*command, "--primary-name", "contoso", "--ledger", str(ledger)],
             capture_output=True,
             text=True,
             timeout=120,

@@ -102,7 +102,7 @@ class Reader:
 @contextmanager
 def syphon(brokers, *words, stderr=None, **more):
     process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "syphon", "--namespace", "contoso", *words],
+        [sys.executable, "-m", "pairbus", "syphon", "--primary-name", "contoso", *words],
         env=environment(brokers, **more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -211,7 +211,7 @@ def run(monkeypatch, capsys, brokers):
     def running(*words, **variables):
         for name, value in {**environment(brokers), **variables}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["pairbus", "syphon", "--namespace", "contoso", *words])
+        monkeypatch.setattr(sys, "argv", ["pairbus", "syphon", "--primary-name", "contoso", *words])
         with pytest.raises(SystemExit) as exit_:
             main()
         return exit_.value.code, *capsys.readouterr()
@@ -230,21 +230,21 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
     told = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert told[0] == {
-        "ready": True,
+        "event": "ready",
         "primaries": ["contoso"],
-        "backlog_queues": 2,
-        "left_alone": {},
+        "backlogQueues": 2,
+        "ignored": {},
     }
-    assert {(each["path"], each["outcome"]) for each in told[1]["by_path"]} == {
+    assert {(each["path"], each["outcome"]) for each in told[1]["receipts"]} == {
         ("orders", "brought_home"),
         ("gone", "dead_lettered"),
     }
-    assert told[-1] | {"seconds": 0} == {
-        "ended": True,
-        "seconds": 0,
-        "brought_home": 5,
+    assert told[-1] | {"durationSeconds": 0} == {
+        "event": "ended",
+        "durationSeconds": 0,
+        "broughtHome": 5,
         "waiting": 0,
-        "dead_lettered": 1,
+        "deadLettered": 1,
         "expired": 0,
     }
 
@@ -265,14 +265,14 @@ def test_several_primaries_share_a_syphon_and_a_strangers_backlog_is_left_alone(
         divert(namespaces, "orders", 1, stranger)
         both = f"{brokers[0].connection_string} {other.connection_string}"
 
-        words = ("--namespace", "fabrikam", "--once", "--ledger", str(tmp_path))
+        words = ("--primary-name", "fabrikam", "--once", "--ledger", str(tmp_path))
         code, out, err = run(
             *words, PAIRBUS_PRIMARY=both, PAIRBUS_SECONDARY=secondary.connection_string
         )
 
         assert code == 0, err
         assert "ready: 3 backlog queues of contoso, fabrikam" in err
-        assert "backlog queues of other primaries are left alone: 1 of stranger" in err
+        assert "backlog queues of other primaries are ignored: 1 of stranger" in err
         assert "8 brought home" in out
         assert at_once(brokers[0], "orders", 5) == 5
         assert at_once(other, "orders", 3) == 3
@@ -299,7 +299,7 @@ def test_a_secondary_that_refuses_ends_it_with_one_before_spark_is_started(run, 
     code, _, err = run(PAIRBUS_SECONDARY=wrong)
 
     assert code == 1
-    assert err.startswith("pairbus: the queues of the secondary localhost:")
+    assert err.startswith("pairbus: cannot list the queues of the secondary localhost:")
     assert "d3Jvbmc" not in err
 
 
@@ -339,18 +339,18 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--namespace", "b"), "1 primaries and 2 times --namespace: give it once for each"),
+        (("--primary-name", "b"), "1 primaries but 2 times --primary-name: give it once for each"),
         (
             ("--primary", "{0}", "--primary", "{1}"),
-            "2 primaries and 1 times --namespace: give it once for each primary",
+            "2 primaries but 1 times --primary-name: give it once for each primary",
         ),
         (
-            ("--primary", "{0}", "--primary", "{1}", "--namespace", "CONTOSO"),
-            "two primaries have the name 'CONTOSO'.*--namespace names each",
+            ("--primary", "{0}", "--primary", "{1}", "--primary-name", "CONTOSO"),
+            "two primaries have the name 'CONTOSO'.*give each its own --primary-name",
         ),
         (
             ("--primary-ca-file", "a.pem", "--primary-ca-file", "b.pem"),
-            "1 primaries and 2 times --primary-ca-file: give one for all, or one for each",
+            "1 primaries but 2 times --primary-ca-file: give one for all, or one for each",
         ),
     ],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli.pair.package_work import run
-from pairbus.errors import OptionsError
+from pairbus.cli.pair.package import package_for_spark
+from pairbus.errors import OutputError, UsageError
 from pairbus.spark.archive import write_archive
 
 # Only the archive has `pairbus`; what is compiled for the broker, and Spark itself, is not there.
@@ -133,7 +133,7 @@ def test_a_driver_that_has_only_the_archive_finds_the_command(archive, tmp_path)
 
 
 def test_the_command_says_what_it_wrote_and_how_to_use_it(tmp_path, capsys):
-    run(tmp_path / "it.zip")
+    package_for_spark(tmp_path / "it.zip")
 
     told = capsys.readouterr().out
 
@@ -145,8 +145,12 @@ def test_the_command_says_what_it_wrote_and_how_to_use_it(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("it.egg", r"ends with \.zip"), ("no/such/folder.zip", "No such file")]
+    ("name", "error", "text"),
+    [
+        ("it.egg", UsageError, r"ends in \.zip"),
+        ("no/such/folder.zip", OutputError, "cannot write .*: No such file"),
+    ],
 )
-def test_an_archive_that_cannot_be_is_refused(tmp_path, name, why):
-    with pytest.raises(OptionsError, match=why):
-        run(tmp_path / name)
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path, name, error, text):
+    with pytest.raises(error, match=text):
+        package_for_spark(tmp_path / name)

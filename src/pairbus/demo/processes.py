@@ -181,14 +181,14 @@ class SyphonProcess(ChildProcess):
             # No files outside of the folder: a kill would leave them behind.
             "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData",
         }
-        self.spawn(["syphon", "--namespace", self._primary_name, "--json"], variables)
+        self.spawn(["syphon", "--primary-name", self._primary_name, "--json"], variables)
 
     def on_line(self, line: str) -> None:
         try:
             message = json.loads(line)
         except ValueError:
             return
-        if message.get("ready"):
+        if message["event"] == "ready":
             self.is_ready = True
-        elif "round" in message:
-            self.brought_home += message["brought_home"]
+        elif message["event"] == "round":
+            self.brought_home += message["broughtHome"]

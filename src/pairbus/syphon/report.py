@@ -231,7 +231,7 @@ def _time(time_ms: int) -> datetime:
 
 def _json(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds")
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, dict):
         return {_camel_case(name): _json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

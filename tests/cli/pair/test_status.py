@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker, Policy, Right
-from pairbus.cli.pair import status_work
+from pairbus.cli.pair.status import measure_rate
 from pairbus.telemetry.prometheus import PrometheusObserver
 from pairbus.testing import ManualClock
 from tests.cli.conftest import Run
@@ -96,30 +96,30 @@ def test_both_namespaces_and_the_backlog_are_shown(pairbus: Run, pair: Pair) -> 
     for role, broker in zip(("primary", "secondary"), pair, strict=True):
         one = found["namespaces"][role]
         assert (one["address"], one["reachable"]) == (f"localhost:{broker.port}", True)
-        assert one["why"] is None
-        assert one["connectMs"] > 0
-        assert one["roundTripMs"] > 0
+        assert one["error"] is None
+        assert one["connectSeconds"] > 0
+        assert one["roundTripSeconds"] > 0
     first, second = found["backlog"]["queues"]
-    assert (first["queue"], first["waiting"], first["lookedAt"]) == (QUEUES[0], 3, 3)
+    assert (first["queue"], first["waiting"], first["peeked"]) == (QUEUES[0], 3, 3)
     assert first["destinations"] == {"orders": 2, "bills": 1}
     assert 0 <= first["oldestSeconds"] < 60
     assert (second["waiting"], second["deadLetters"], second["oldestSeconds"]) == (0, 1, None)
     assert found["backlog"]["others"] == {"other": 1}
-    assert (found["syphon"]["seen"], found["syphon"]["left"]) == (False, 3)
+    assert (found["syphon"]["running"], found["syphon"]["left"]) == (False, 3)
 
     text = pairbus("status", "--peek", "1").out
     rows = [line.split() for line in text.splitlines()]
     assert ["primary", f"localhost:{pair.east.port}", "reachable"] in [row[:3] for row in rows]
     [queue] = [" ".join(row) for row in rows if row[:1] == [QUEUES[0]]]
     assert queue.startswith(f"{QUEUES[0]} orders 1 (of the first 1) 3 0 ")
-    assert "Other primaries' backlog queues: other (see --namespace)" in text
-    assert "are not known: see --metrics" in text
+    assert "Backlog queues of other primaries: other (see --primary-name)" in text
+    assert "are unknown: see --metrics" in text
 
 
-def test_the_name_of_the_primary_chooses_and_without_one_all_are_shown(
+def test_the_name_of_the_primary_selects_its_queues_and_without_a_name_all_are_shown(
     pairbus: Run, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = status(pairbus, "--namespace", "OTHER")
+    named = status(pairbus, "--primary-name", "OTHER")
     assert [one["queue"] for one in named["backlog"]["queues"]] == ["other/x-servicebus-transfer/0"]
 
     monkeypatch.delenv("PAIRBUS_PRIMARY")
@@ -139,16 +139,16 @@ def test_several_primaries_may_share_a_secondary(
     text = pair.east.connection_string
     monkeypatch.setenv("PAIRBUS_PRIMARY", f"{text} {text}")
 
-    found = status(pairbus, "--namespace", "localhost", "--namespace", "other")
+    found = status(pairbus, "--primary-name", "localhost", "--primary-name", "other")
 
     assert list(found["namespaces"]) == ["primary localhost", "primary other", "secondary"]
     assert len(found["backlog"]["queues"]) == 3
-    assert "tell them apart with --namespace" in pairbus("status").err
-    assert "2 primaries and 1 times --namespace" in pairbus("status", "--namespace", "a").err
+    assert "give each its own --primary-name" in pairbus("status").err
+    assert "2 primaries but 1 times --primary-name" in pairbus("status", "--primary-name", "a").err
     assert "found 2 connection strings" in pairbus("peek", "orders").err
 
 
-def test_a_namespace_that_is_gone_is_told_and_ends_with_1(pairbus: Run, pair: Pair) -> None:
+def test_an_unreachable_namespace_is_reported_with_exit_code_1(pairbus: Run, pair: Pair) -> None:
     with pair.east.faults.unreachable():
         done = pairbus("status")
         assert (done.code, done.err) == (1, "")
@@ -158,7 +158,7 @@ def test_a_namespace_that_is_gone_is_told_and_ends_with_1(pairbus: Run, pair: Pa
         found = status(pairbus, code=1)
     assert found["namespaces"]["primary"]["reachable"]
     assert not found["namespaces"]["secondary"]["reachable"]
-    assert ": Connection refused" in found["backlog"]["why"]
+    assert ": Connection refused" in found["backlog"]["error"]
 
 
 @pytest.mark.parametrize("silent", ["primary", "secondary"])
@@ -172,21 +172,21 @@ def test_a_namespace_that_hangs_does_not_hang_the_command(
 
     assert time.monotonic() - before < 5
     # Whichever of the two clocks is first.
-    assert found["namespaces"][silent]["why"] in ("no answer within 1.5 s", "it does not answer")
+    assert found["namespaces"][silent]["error"] in ("no answer within 1.5s", "it does not answer")
     other = ({"primary", "secondary"} - {silent}).pop()
     assert found["namespaces"][other]["reachable"]
 
 
-def test_a_policy_that_may_not_see_the_backlog_is_told(pairbus: Run, pair: Pair) -> None:
+def test_a_policy_without_access_to_the_backlog_is_reported(pairbus: Run, pair: Pair) -> None:
     policy = Policy(name="few", key="k", rights=frozenset({Right.LISTEN}))
     with Broker(policies=[policy]) as broker:
         found = status(pairbus, "--secondary", broker.connection_string, code=1)
 
     assert found["namespaces"]["secondary"]["reachable"]
-    assert "rejected policy 'few'" in found["backlog"]["why"]
+    assert "rejected policy 'few'" in found["backlog"]["error"]
 
 
-def test_entities_that_are_failed_over_are_told_by_their_clients(pairbus: Run, pair: Pair) -> None:
+def test_clients_report_failed_over_entities(pairbus: Run, pair: Pair) -> None:
     registry = CollectorRegistry()
     server, thread = start_http_server(0, registry=registry)
     with (
@@ -223,17 +223,16 @@ def test_entities_that_are_failed_over_are_told_by_their_clients(pairbus: Run, p
     assert ["orders", "localhost", "1", "of", "1"] in [line.split() for line in text.splitlines()]
 
 
-def test_the_rate_of_a_syphon_is_found_by_looking_again(
+def test_the_rate_of_a_syphon_is_measured(
     pairbus: Run,
     pair: Pair,
     publish: Callable[[Callable[[], str]], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(status_work, "_RATE_STEP_SECONDS", 0.05)
     pairbus("send", QUEUES[1], "left", "-c", pair.west.connection_string)
     began = time.monotonic()
 
-    def moved() -> str:
+    def metrics() -> str:
         rounds = int((time.monotonic() - began) / 0.3)
         return (
             'pairbus_syphon_messages_total{destination="a",outcome="brought_home"} '
@@ -241,10 +240,10 @@ def test_the_rate_of_a_syphon_is_found_by_looking_again(
             'pairbus_syphon_destination_up{primary="",destination="b"} 0\n'
         )
 
-    found = status(pairbus, "--metrics", publish(moved))["syphon"]
+    found = status(pairbus, "--metrics", publish(metrics))["syphon"]
     pairbus("receive", QUEUES[1], "-c", pair.west.connection_string)
 
-    assert found["seen"]
+    assert found["running"]
     assert 50 < found["perSecond"] < 200
     assert found["left"] > 0
     assert found["refusing"] == [{"primary": "", "destination": "b"}]
@@ -261,15 +260,17 @@ def test_the_rate_of_a_syphon_is_found_by_looking_again(
         ([5, None], None),
     ],
 )
-def test_a_pace_is_that_between_two_rounds(numbers: list[int | None], rate: float | None) -> None:
+def test_a_rate_is_measured_between_two_rounds(
+    numbers: list[int | None], rate: float | None
+) -> None:
     answers, clock = iter(numbers), ManualClock(0)
 
-    found = status_work.pace(lambda: next(answers), sleep=clock.advance, clock=clock)
+    found = measure_rate(lambda: next(answers), sleep=clock.advance, clock=clock)
 
     assert found == (None if rate is None else pytest.approx(rate))
 
 
-def test_who_does_not_publish_is_told_and_is_no_failure(
+def test_a_process_without_metrics_is_reported_and_is_no_failure(
     pairbus: Run, pair: Pair, monkeypatch: pytest.MonkeyPatch,
     publish: Callable[[Callable[[], str]], str],
 ) -> None:  # fmt: skip
@@ -277,24 +278,24 @@ def test_who_does_not_publish_is_told_and_is_no_failure(
     monkeypatch.setenv("PAIRBUS_METRICS", f"{url} {url}/absent localhost:1")
 
     found = status(pairbus)
-    assert [one["why"] for one in found["processes"]] == [
+    assert [one["error"] for one in found["processes"]] == [
         None,
         "it answers with 404 Not Found",
         "Connection refused",
     ]
     text = pairbus("status").out
-    assert "No entity is failed over, as 2 clients tell." in text
+    assert "No entity is failed over, according to 2 clients." in text
     assert "http://localhost:1/metrics: Connection refused" in text
     monkeypatch.setenv("PAIRBUS_METRICS", "localhost:1")
-    assert "rate are not known." in pairbus("status").out
+    assert "rate are unknown." in pairbus("status").out
     monkeypatch.setenv("PAIRBUS_METRICS", publish(lambda: "pairbus_syphon_rounds_total 5\n"))
-    assert "Failed-over entities are not known: no client tells" in pairbus("status").out
+    assert "Failed-over entities are unknown: no client publishes" in pairbus("status").out
 
 
 # -- again and again ----------------------------------------------------------------------------
 
 
-def test_watching_tells_again_and_again_until_it_is_interrupted(pair: Pair) -> None:
+def test_watch_repeats_until_it_is_interrupted(pair: Pair) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pairbus", "status", "--watch", "0.1s", "--json"],
         stdout=subprocess.PIPE,
@@ -308,10 +309,11 @@ def test_watching_tells_again_and_again_until_it_is_interrupted(pair: Pair) -> N
         _, err = process.communicate(timeout=30)
 
     assert seen[0]["at"] < seen[1]["at"] < seen[2]["at"]
-    assert (process.returncode, err) == (0, "")
+    assert [one["event"] for one in seen] == ["status"] * 3
+    assert (process.returncode, err) == (130, "")
 
 
-def test_on_a_terminal_it_is_drawn_anew(pair: Pair) -> None:
+def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "pairbus", "status", "--watch", "0.1s"],
@@ -327,7 +329,7 @@ def test_on_a_terminal_it_is_drawn_anew(pair: Pair) -> None:
         if select.select([master], [], [], 1)[0]:
             text += os.read(master, 65536)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(30) == 130
     os.close(master)
 
     assert b"\x1b[1A" in text  # up again, over the last one
@@ -341,9 +343,9 @@ def test_on_a_terminal_it_is_drawn_anew(pair: Pair) -> None:
         (["--primary", "x"], "the primary: the connection string has a part without '='"),
         (["--secondary", "Endpoint=sb://h"], "the secondary: the connection string has neither"),
         (["--metrics", "ftp://h"], "--metrics 'ftp://h' is not a URL"),
-        (["--metrics", "h", "--timeout", "0s"], "--timeout '0s': more than nothing is expected"),
+        (["--metrics", "h", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),
         (["--metrics", "h", "--watch", "now"], "--watch 'now' is not a duration"),
-        (["--metrics", "h", "--watch", "0s"], "--watch '0s': more than nothing is expected"),
+        (["--metrics", "h", "--watch", "0s"], "--watch 0s: must be more than 0s"),
         (["--metrics", "h", "--peek", "-1"], "greater than or equal to 0"),
     ],
 )

@@ -1,29 +1,46 @@
-"""`pairbus package-for-spark`: what a person types to get the syphon's code onto a cluster."""
+"""`pairbus package-for-spark`: writes an archive of pairbus for a Spark cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from pairbus.cli.options import option
+from pairbus.cli.output import format_size
+from pairbus.errors import OutputError, UsageError
+from pairbus.spark.archive import PACKAGE, write_archive
 
 
 def package_for_spark(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
+        Path,
+        option(
+            "--output",
+            "-o",
+            metavar="FILE.zip",
+            help="The archive to write (default: pairbus-spark.zip).",
+        ),
     ] = Path("pairbus-spark.zip"),
 ) -> None:
     """Write an archive of pairbus for Spark's --py-files: all but the local broker.
 
-    It holds no compiled code. The Python of the cluster's workers needs azure-servicebus besides.
-    A syphon with `--master spark://...` sends such an archive by itself; this one is for
-    spark-submit, and for programs of your own that use the data source.
+    The archive contains no compiled code. The Python of the cluster's workers also needs
+    azure-servicebus. A syphon with `--master spark://...` sends such an archive by itself; use this
+    one for spark-submit, and for programs of your own that use the data source.
 
     \b
     Examples:
       pairbus package-for-spark
       pairbus package-for-spark --output /tmp/pairbus.zip
     """
-    from pairbus.cli.pair.package_work import run
-
-    run(output)
+    if output.suffix != ".zip":
+        raise UsageError(f"--output {output}: Spark needs a file name that ends in .zip")
+    try:
+        count = write_archive(output)
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {error.strerror or error}") from None
+    print(f"{output}: {count} modules, {format_size(output.stat().st_size)}. To run the syphon:")
+    print(
+        f"  spark-submit --master spark://HOST:7077 --py-files {output} "
+        f"{PACKAGE / '__main__.py'} syphon"
+    )

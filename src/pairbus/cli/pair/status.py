@@ -1,82 +1,98 @@
-"""`pairbus status`: what a person types to see how a pair of namespaces is."""
+"""`pairbus status`: asks everything at once, and waits for no answer longer than --timeout.
+
+Each question has a thread of its own. A question without an answer is left behind, and its thread
+ends with the process.
+"""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Annotated, Any
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.options import AS_JSON
-from pairbus.cli.target import ENVIRONMENT
+from pairbus.cli.http import metrics_url, scrape
+from pairbus.cli.options import AS_JSON, flatten_options, option
+from pairbus.cli.output import print_json, print_json_line, print_table
+from pairbus.cli.pair.options import PairOptions, parse_pair
+from pairbus.cli.pair.status_sources import (
+    Backlog,
+    NamespaceState,
+    probe,
+    read_backlog,
+    read_metrics,
+    sum_metrics,
+)
+from pairbus.cli.pair.status_view import Process, Status, to_json, to_tables
+from pairbus.cli.parse import parse_duration
+from pairbus.cli.target import Target
+from pairbus.errors import NamespaceError, UsageError
+
+_RATE_SECONDS_MAX: Final = 6.0
+"""How long to wait for two rounds of a syphon, which take about two seconds each."""
+_RATE_STEP_SECONDS: Final = 0.25
+_FAILED: Final = 1
+_INTERRUPTED: Final = 130
 
 
-def _text(metavar: str, help: str, *names: str, envvar: str | None = None) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, envvar=envvar, show_default=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Questions:
+    targets: Mapping[str, Target]
+    """By their roles in the pair."""
+    primary_names: tuple[str, ...] | None
+    """The primaries whose backlog queues are shown; None: all."""
+    urls: tuple[str, ...]
+    peek: int
+    seconds: float
 
 
+@flatten_options
 def status(
-    primary: Annotated[
-        list[str] | None,
-        _text(
-            "TEXT",
-            "Connection string of the primary; once for each that has its backlog on this "
-            "secondary. Default: those in PAIRBUS_PRIMARY, with spaces between them.",
-        ),
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        _text(
-            "TEXT",
-            "Connection string of the secondary. Its backlog needs Manage and Listen.",
-            envvar="PAIRBUS_SECONDARY",
-        ),
-    ] = None,
-    namespace: Annotated[
-        list[str] | None,
-        _text(
-            "NAME",
-            "The primary's name in the paths of backlog queues; once for each primary, in their "
-            "order. Default: the first label of its host; all, without a primary.",
-        ),
-    ] = None,
-    primary_ca_file: Annotated[
-        Path | None, _text("FILE", "The authority of the primaries' certificates.")
-    ] = None,
-    secondary_ca_file: Annotated[
-        Path | None, _text("FILE", "The authority of the secondary's certificate.")
-    ] = None,
+    pair: PairOptions,
     metrics: Annotated[
         list[str] | None,
-        _text(
-            "URL",
-            "Where a client or a syphon serves its Prometheus metrics; may be repeated. In the "
-            "environment, with spaces between them.",
+        option(
+            metavar="URL",
             envvar="PAIRBUS_METRICS",
+            show_envvar=False,
+            help="Prometheus metrics of a client or a syphon; repeat it for each (default: "
+            "PAIRBUS_METRICS, separated by spaces).",
         ),
     ] = None,
     peek: Annotated[
         int,
-        typer.Option(
-            min=0, max=100_000, metavar="N", help="Look at so many messages of each backlog queue."
+        option(
+            min=0,
+            max=100_000,
+            metavar="N",
+            help="Number of messages to peek at in each backlog queue, to count their destinations "
+            "(default: 100).",
         ),
     ] = 100,
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="For whoever does not answer.")
+        str, option(metavar="DURATION", help="How long to wait for an answer (default: 10s).")
     ] = "10s",
     watch: Annotated[
-        str | None, _text("DURATION", "Again and again, so far apart, until Ctrl-C.")
+        str | None,
+        option(metavar="DURATION", help="Repeat at this interval until Ctrl-C."),
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Show both namespaces of a pair, the backlog, and what clients and syphons report.
 
-    Whether a namespace can be reached is tried with AMQP; the round trip is that of HTTP, for its
-    administration. Destinations are counted from the first messages of each queue (--peek). Which
-    entities are failed over, and how fast a syphon is, only their processes know: name where they
-    serve metrics. Nothing is changed or locked. Ends with 0 if all namespaces answer; 1 if one
-    cannot be reached, or does not tell its backlog; 2 if the words are wrong.
+    It changes nothing and locks nothing. "connect" is the time to open an AMQP connection, "round
+    trip" the time of an HTTP request. The policy of the secondary needs Manage and Listen. Only
+    the processes themselves know which entities are failed over and how fast a syphon is: give
+    the URLs of their metrics.
+
+    Exit codes: 0 all namespaces answer, 1 a namespace does not answer or refuses to show its
+    backlog, 2 usage error, 130 interrupted.
 
     \b
     Examples:
@@ -84,19 +100,206 @@ def status(
       pairbus status --metrics http://localhost:9100/metrics --watch 5s
       pairbus status --json
     """
-    from pairbus.cli.pair.status_work import Wanted, run
-
-    run(
-        Wanted(
-            primaries=tuple(primary or [os.environ.get(ENVIRONMENT, "")]),
-            secondary=secondary,
-            namespaces=tuple(namespace or ()),
-            primary_ca_file=primary_ca_file,
-            secondary_ca_file=secondary_ca_file,
-            metrics=tuple(metrics or ()),
-            look_at=peek,
-            timeout=timeout,
-            watch=watch,
-            as_json=as_json,
-        )
+    targets = parse_pair(pair)
+    questions = _Questions(
+        targets=_by_role(targets.primaries, targets.secondary),
+        primary_names=targets.names or None,
+        urls=tuple(metrics_url(url) for text in metrics or () for url in text.split()),
+        peek=peek,
+        seconds=_positive(timeout, "--timeout"),
     )
+    if not questions.targets and not questions.urls:
+        raise UsageError(
+            "which namespaces? Put their connection strings into PAIRBUS_PRIMARY and "
+            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
+        )
+    if watch is not None:
+        _watch(questions, _positive(watch, "--watch"), as_json=as_json)
+    found = _ask(questions)
+    if found.metrics.brought_home is not None and found.left != 0:
+        found = replace(found, rate=measure_rate(partial(_brought_home, questions)))
+    if as_json:
+        print_json(to_json(found))
+    else:
+        print_table(to_tables(found))
+    if not found.is_ok:
+        raise typer.Exit(_FAILED)
+
+
+def _by_role(primaries: Mapping[str, Target], secondary: Target | None) -> dict[str, Target]:
+    roles = {
+        f"primary {name}" if len(primaries) > 1 else "primary": target
+        for name, target in primaries.items()
+    }
+    return roles if secondary is None else {**roles, "secondary": secondary}
+
+
+def _positive(text: str, name: str) -> float:
+    seconds = parse_duration(text, name).total_seconds()
+    if seconds <= 0:
+        raise UsageError(f"{name} {text}: must be more than 0s")
+    return seconds
+
+
+# -- asking -------------------------------------------------------------------------------------
+
+
+def _ask(questions: _Questions) -> Status:
+    now = time.time()
+    calls: dict[str, Callable[[], Any]] = {}
+    for role, target in questions.targets.items():
+        calls[role] = partial(probe, role, target, seconds=questions.seconds)
+    if "secondary" in questions.targets:
+        calls["backlog"] = partial(
+            read_backlog,
+            questions.targets["secondary"],
+            questions.primary_names,
+            peek=questions.peek,
+            seconds=questions.seconds,
+            now=now,
+        )
+    for url in questions.urls:
+        calls[url] = partial(_read_process, url, questions.seconds)
+    answers = call_in_parallel(calls, seconds=questions.seconds)
+    backlog = answers.get("backlog")
+    processes = tuple(_process(url, answers[url]) for url in questions.urls)
+    return Status(
+        at=now,
+        namespaces=tuple(
+            _namespace(role, target, answers[role]) for role, target in questions.targets.items()
+        ),
+        backlog=backlog if isinstance(backlog, Backlog) else None,
+        backlog_error=_error(backlog),
+        processes=processes,
+        metrics=sum_metrics(one.metrics for one in processes if one.metrics is not None),
+    )
+
+
+def call_in_parallel(calls: dict[str, Callable[[], Any]], *, seconds: float) -> dict[str, Any]:
+    """The answer of each call, or a NamespaceError. Raises any other error."""
+    answers: dict[str, Any] = {
+        name: NamespaceError(f"no answer within {seconds:g}s") for name in calls
+    }
+
+    def call(name: str) -> None:
+        try:
+            answers[name] = calls[name]()
+        except Exception as error:
+            answers[name] = error
+
+    deadline = time.monotonic() + seconds
+    # Daemons, and no ThreadPoolExecutor: that would wait for its threads when the process exits.
+    threads = [
+        threading.Thread(target=call, args=(name,), name=f"pairbus-{name}", daemon=True)
+        for name in calls
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
+    taken = dict(answers)  # a late answer must not change what is read below
+    for answer in taken.values():
+        if isinstance(answer, Exception) and not isinstance(answer, NamespaceError):
+            raise answer
+    return taken
+
+
+def _read_process(url: str, seconds: float) -> Process:
+    return Process(url=url, metrics=read_metrics(scrape(url, seconds=seconds)))
+
+
+def _namespace(role: str, target: Target, answer: Any) -> NamespaceState:
+    if isinstance(answer, NamespaceState):
+        return answer
+    return NamespaceState(
+        role=role, address=target.address, is_reachable=False, error=_error(answer)
+    )
+
+
+def _process(url: str, answer: Any) -> Process:
+    return answer if isinstance(answer, Process) else Process(url=url, error=_error(answer))
+
+
+def _error(answer: Any) -> str | None:
+    return str(answer) if isinstance(answer, NamespaceError) else None
+
+
+# -- rates --------------------------------------------------------------------------------------
+
+
+def measure_rate(
+    read: Callable[[], int | None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> float | None:
+    """Messages per second. A syphon updates its counter after each round, so the rate is taken
+    from one change of the counter to the next, or over the whole time if they do not come."""
+    started_at, first = clock(), read()
+    changed: tuple[float, int] | None = None
+    last = first
+    while first is not None and last is not None and clock() - started_at < _RATE_SECONDS_MAX:
+        sleep(_RATE_STEP_SECONDS)
+        now, value = clock(), read()
+        if value is None or value < last:  # the syphon is gone, or it has started again
+            return None
+        if value > last:
+            if changed is not None:
+                return (value - changed[1]) / (now - changed[0])
+            changed = (now, value)
+        last = value
+    if first is None or last is None:
+        return None
+    return (last - first) / (clock() - started_at)
+
+
+def _brought_home(questions: _Questions) -> int | None:
+    return _ask(replace(questions, targets={})).metrics.brought_home
+
+
+def _with_rate(before: Status | None, now: Status) -> Status:
+    if before is None:
+        return now
+    value, earlier = now.metrics.brought_home, before.metrics.brought_home
+    seconds = now.at - before.at
+    if value is None or earlier is None or seconds <= 0 or value < earlier:
+        return now  # a syphon has started again
+    return replace(now, rate=(value - earlier) / seconds)
+
+
+# -- watching -----------------------------------------------------------------------------------
+
+
+def _watch(questions: _Questions, interval: float, *, as_json: bool) -> None:
+    """Until Ctrl-C."""
+    try:
+        with _screen(as_json=as_json) as show:
+            before: Status | None = None
+            while True:
+                started_at = time.monotonic()
+                before = _with_rate(before, _ask(questions))
+                show(before)
+                time.sleep(max(interval - (time.monotonic() - started_at), 0))
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def _screen(*, as_json: bool) -> Iterator[Callable[[Status], None]]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(markup=False, highlight=False)
+    if as_json:
+        yield lambda status: print_json_line({"event": "status", **to_json(status)})
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda status: live.update(to_tables(status), refresh=True)
+    else:
+        yield _print_and_flush
+
+
+def _print_and_flush(status: Status) -> None:
+    print_table(to_tables(status))
+    print()
+    sys.stdout.flush()

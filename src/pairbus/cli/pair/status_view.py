@@ -1,27 +1,27 @@
-"""A pair of namespaces at one moment, for people and as JSON."""
+"""The status of a pair at one moment, as tables and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from pairbus.cli.messages.table import visible
 from pairbus.cli.output import format_duration, make_table
-from pairbus.cli.pair.status_metrics import Told
-from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState
+from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState, ProcessMetrics
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     url: str
-    told: Told
-    why: str | None = None
-    """It told nothing."""
+    metrics: ProcessMetrics | None = None
+    error: str | None = None
+    """Why there are no metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +29,25 @@ class Status:
     at: float
     namespaces: tuple[NamespaceState, ...] = ()
     backlog: Backlog | None = None
-    backlog_why: str | None = None
+    backlog_error: str | None = None
     processes: tuple[Process, ...] = ()
-    told: Told = field(default_factory=Told)
+    metrics: ProcessMetrics = field(default_factory=ProcessMetrics)
+    """The sum of all processes."""
     rate: float | None = None
-    """Of all syphons, in messages a second."""
+    """Messages that all syphons bring home per second."""
 
     @property
     def has_secondary(self) -> bool:
         return any(one.role == "secondary" for one in self.namespaces)
 
     @property
-    def is_well(self) -> bool:
-        is_told = self.backlog is not None or not self.has_secondary
-        return is_told and all(one.is_reachable for one in self.namespaces)
+    def is_ok(self) -> bool:
+        is_backlog_known = self.backlog is not None or not self.has_secondary
+        return is_backlog_known and all(one.is_reachable for one in self.namespaces)
 
     @property
     def left(self) -> int | None:
-        """What is still to be brought home."""
+        """The number of messages that wait in the backlog."""
         if self.backlog is None:
             return None
         return sum(one.waiting for one in self.backlog.queues)
@@ -55,61 +56,64 @@ class Status:
 # -- as JSON ------------------------------------------------------------------------------------
 
 
-def as_form(status: Status) -> dict[str, Any]:
-    moment = datetime.fromtimestamp(status.at, UTC).isoformat(timespec="milliseconds")
+def to_json(status: Status) -> dict[str, Any]:
+    at = datetime.fromtimestamp(status.at, UTC).isoformat(timespec="milliseconds")
+    metrics = status.metrics
     return {
-        "at": moment.replace("+00:00", "Z"),
+        "at": at.replace("+00:00", "Z"),
         "namespaces": {
             one.role: {
                 "address": one.address,
                 "reachable": one.is_reachable,
-                "why": one.why,
-                "connectMs": one.connect_ms,
-                "roundTripMs": one.round_trip_ms,
+                "error": one.error,
+                "connectSeconds": _rounded(one.connect_seconds, 4),
+                "roundTripSeconds": _rounded(one.round_trip_seconds, 4),
             }
             for one in status.namespaces
         },
-        "backlog": _backlog_form(status),
+        "backlog": _backlog_json(status),
         "failedOver": [
             {"namespace": namespace, "entity": entity, "clients": clients}
-            for (namespace, entity), clients in sorted(status.told.failed_over.items())
+            for (namespace, entity), clients in sorted(metrics.failed_over.items())
         ],
         "withdrawn": [
             {"namespace": namespace, "backlogQueue": queue, "clients": clients}
-            for (namespace, queue), clients in sorted(status.told.withdrawn.items())
+            for (namespace, queue), clients in sorted(metrics.withdrawn.items())
         ],
-        "clients": status.told.pairings,
-        "diverted": status.told.diverted,
+        "clients": metrics.pairings,
+        "diverted": metrics.diverted,
         "syphon": {
-            "seen": status.told.moved is not None,
-            "moved": status.told.moved,
-            "perSecond": None if status.rate is None else round(status.rate, 1),
+            "running": metrics.brought_home is not None,
+            "broughtHome": metrics.brought_home,
+            "perSecond": _rounded(status.rate, 1),
             "left": status.left,
             "refusing": [
                 {"primary": primary, "destination": destination}
-                for primary, destination in sorted(status.told.refusing)
+                for primary, destination in sorted(metrics.refusing)
             ],
         },
-        "processes": [{"url": one.url, "why": one.why} for one in status.processes],
+        "processes": [{"url": one.url, "error": one.error} for one in status.processes],
     }
 
 
-def _backlog_form(status: Status) -> dict[str, Any] | None:
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _backlog_json(status: Status) -> dict[str, Any] | None:
     if not status.has_secondary:
         return None
     if status.backlog is None:
-        return {"why": status.backlog_why, "queues": None}
+        return {"error": status.backlog_error, "queues": None}
     return {
-        "why": None,
+        "error": None,
         "queues": [
             {
                 "queue": one.queue,
                 "waiting": one.waiting,
                 "deadLetters": one.dead_letters,
-                "oldestSeconds": None
-                if one.oldest_seconds is None
-                else round(one.oldest_seconds, 1),
-                "lookedAt": one.looked_at,
+                "oldestSeconds": _rounded(one.oldest_seconds, 1),
+                "peeked": one.peeked,
                 "destinations": dict(one.destinations),
             }
             for one in status.backlog.queues
@@ -121,7 +125,10 @@ def _backlog_form(status: Status) -> dict[str, Any] | None:
 # -- for people ---------------------------------------------------------------------------------
 
 
-def tables_of(status: Status) -> Group:
+def to_tables(status: Status) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
     parts: list[Table | Text] = []
     if status.namespaces:
         parts.append(_namespaces(status))
@@ -132,72 +139,84 @@ def tables_of(status: Status) -> Group:
 
 
 def _namespaces(status: Status) -> Table:
-    table = make_table("Namespace", "Address", "State", right=("Connect", "Round trip"))
+    table = make_table("namespace", "address", "state", right=("connect", "round trip"))
     for one in status.namespaces:
-        state = "reachable" if one.is_reachable else f"unreachable: {one.why}"
-        table.add_row(one.role, one.address, state, _ms(one.connect_ms), _ms(one.round_trip_ms))
+        state = "reachable" if one.is_reachable else f"unreachable: {one.error}"
+        times = (one.connect_seconds, one.round_trip_seconds)
+        table.add_row(one.role, one.address, state, *map(_milliseconds, times))
     return table
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:g} ms"
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f}ms"
 
 
 def _backlog(status: Status) -> list[Table | Text]:
+    from rich.text import Text
+
     if status.backlog is None:
-        return [Text(f"The backlog is not known: {status.backlog_why}")]
-    others = status.backlog.others
-    more = [
-        Text(f"Other primaries' backlog queues: {', '.join(sorted(others))} (see --namespace)")
-    ] if others else []  # fmt: skip
+        return [Text(f"The backlog is unknown: {status.backlog_error}")]
+    others = ", ".join(sorted(status.backlog.others))
+    more = [Text(f"Backlog queues of other primaries: {others} (see --primary-name)")]
+    more = more if others else []
     if not status.backlog.queues:
         return [Text("There are no backlog queues."), *more]
-    table = make_table("Backlog queue", "Destinations", right=("Waiting", "Dead letters", "Oldest"))
+    table = make_table("backlog queue", "destinations", right=("waiting", "dead letters", "oldest"))
     for one in status.backlog.queues:
         oldest = "-" if one.oldest_seconds is None else format_duration(one.oldest_seconds)
-        row = (str(one.waiting), str(one.dead_letters), oldest)
+        row = (f"{one.waiting:,}", f"{one.dead_letters:,}", oldest)
         table.add_row(one.queue, _destinations(one), *row)
     if len(status.backlog.queues) > 1:
         dead = sum(one.dead_letters for one in status.backlog.queues)
-        table.add_row("(all)", "", str(status.left), str(dead), "")
+        table.add_row("total", "", f"{status.left:,}", f"{dead:,}", "")
     return [table, *more]
 
 
 def _destinations(one: BacklogState) -> str:
     if not one.destinations:
         return "-"
-    words = ", ".join(f"{visible(path)} {count}" for path, count in one.destinations.items())
-    is_part = one.looked_at < one.waiting
-    return f"{words} (of the first {one.looked_at})" if is_part else words
+    text = ", ".join(f"{visible(path)} {count:,}" for path, count in one.destinations.items())
+    is_part = one.peeked < one.waiting
+    return f"{text} (of the first {one.peeked:,})" if is_part else text
 
 
 def _processes(status: Status) -> list[Table | Text]:
-    silent = [Text(f"{one.url}: {one.why}") for one in status.processes if one.why]
-    if len(silent) == len(status.processes):
-        hint = "" if silent else ": see --metrics"
-        words = f"Failed-over entities and the syphon's rate are not known{hint}."
-        return [Text(words), *silent]
-    told = status.told
-    found: list[Table | Text] = []
-    if told.failed_over or told.withdrawn:
-        table = make_table("Failed over", "Primary", right=("Clients",))
-        for (namespace, entity), clients in sorted(told.failed_over.items()):
-            table.add_row(entity, namespace, f"{clients} of {told.pairings}")
-        for (namespace, queue), clients in sorted(told.withdrawn.items()):
+    from rich.text import Text
+
+    errors = [Text(f"{one.url}: {one.error}") for one in status.processes if one.error]
+    if len(errors) == len(status.processes):
+        hint = "" if errors else ": see --metrics"
+        return [Text(f"Failed-over entities and the syphon's rate are unknown{hint}."), *errors]
+    return [*_clients(status.metrics), *_syphon(status), *errors]
+
+
+def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
+    from rich.text import Text
+
+    if metrics.failed_over or metrics.withdrawn:
+        table = make_table("failed over", "primary", right=("clients",))
+        for (namespace, entity), clients in sorted(metrics.failed_over.items()):
+            table.add_row(entity, namespace, f"{clients} of {metrics.pairings}")
+        for (namespace, queue), clients in sorted(metrics.withdrawn.items()):
             table.add_row(f"{queue} (out of the rotation)", namespace, str(clients))
-        found.append(table)
-    elif not told.pairings:
-        found.append(Text("Failed-over entities are not known: no client tells of itself."))
+        return [table]
+    if not metrics.pairings:
+        return [Text("Failed-over entities are unknown: no client publishes metrics.")]
+    who = "1 client" if metrics.pairings == 1 else f"{metrics.pairings} clients"
+    return [Text(f"No entity is failed over, according to {who}.")]
+
+
+def _syphon(status: Status) -> list[Table | Text]:
+    from rich.text import Text
+
+    metrics = status.metrics
+    if metrics.brought_home is None:
+        texts = [Text("No syphon publishes metrics.")]
     else:
-        who = "1 client tells" if told.pairings == 1 else f"{told.pairings} clients tell"
-        found.append(Text(f"No entity is failed over, as {who}."))
-    if told.moved is None:
-        found.append(Text("No syphon tells of itself."))
-    else:
-        rate = "" if status.rate is None else f", {status.rate:,.1f} a second"
+        rate = "" if status.rate is None else f", {status.rate:,.1f} per second"
         left = "" if status.left is None else f", {status.left:,} left"
-        found.append(Text(f"Syphon: {told.moved:,} brought home{rate}{left}."))
-    if told.refusing:
-        names = sorted("/".join(filter(None, key)) for key in told.refusing)
-        found.append(Text(visible(f"The syphon waits for: {', '.join(names)}")))
-    return found + silent
+        texts = [Text(f"Syphon: {metrics.brought_home:,} brought home{rate}{left}.")]
+    if metrics.refusing:
+        names = sorted("/".join(filter(None, key)) for key in metrics.refusing)
+        texts.append(Text(visible(f"The syphon waits for these destinations: {', '.join(names)}")))
+    return list(texts)

@@ -1,115 +1,105 @@
-"""`pairbus syphon`: what a person types to bring diverted messages home."""
+"""`pairbus syphon`: checks the options, runs the syphon's job on Spark, and shows its progress."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from azure.core.exceptions import AzureError
+from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.options import AS_JSON
+from pairbus.cli.connection import why_unreachable
+from pairbus.cli.options import AS_JSON, flatten_options, option
+from pairbus.cli.pair.options import PairOptions, PairTargets, parse_pair
+from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
+from pairbus.cli.signals import graceful_stop
+from pairbus.cli.target import Target
+from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
+from pairbus.fast.address import Address
+from pairbus.spark.cluster import session
+from pairbus.spark.needs import require_spark
+from pairbus.syphon.discovery import ListedQueues
+from pairbus.syphon.job import Job, SyphonError
+from pairbus.syphon.metrics import SyphonMetrics
+from pairbus.syphon.options import SyphonOptions
+from pairbus.syphon.receipts import RoundEnded
+from pairbus.syphon.runner import SparkRunner
 
-PRIMARIES = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--primary",
-        envvar="PAIRBUS_PRIMARY",
-        metavar="TEXT",
-        help="Connection string of the primary: where messages belong. Needs Send. Once for each "
-        "primary that has its backlog on this secondary.",
-        show_default=False,
-        show_envvar=False,
-    ),
-]
-SECONDARY = Annotated[
-    str | None,
-    typer.Option(
-        "--secondary",
-        envvar="PAIRBUS_SECONDARY",
-        metavar="TEXT",
-        help="Connection string of the secondary: where they wait. Needs Manage and Listen.",
-        show_default=False,
-        show_envvar=False,
-    ),
-]
+ROUND_SECONDS: Final = 1.75
+"""A stop waits for the current round, and then for Spark: it may take five seconds in all."""
 
 
-def syphon(
-    primary: PRIMARIES = None,
-    secondary: SECONDARY = None,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="The primary's name in the paths of backlog queues; once for each primary, in "
-            "their order. Default: the first label of its host.",
-            show_default=False,
-        ),
-    ] = None,
-    primary_ca_file: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="The authority of the primary's certificate: one for all, or one for each.",
-            show_default=False,
-        ),
-    ] = None,
-    secondary_ca_file: Annotated[
-        Path | None, typer.Option(help="The authority of the secondary's certificate.")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
     master: Annotated[
         str | None,
-        typer.Option(
+        option(
             metavar="URL",
-            help="Spark's master: that of a cluster, or local[N,4]. "
-            "Default: local[2,4], or what spark-submit says.",
-            show_default=False,
+            help="Spark's master: the URL of a cluster, or local[N,4] (default: local[2,4], or the "
+            "master of spark-submit).",
         ),
-    ] = None,
+    ] = None
     once: Annotated[
-        bool, typer.Option("--once", help="End when nothing is left that could be brought home.")
-    ] = False,
+        bool, typer.Option("--once", help="End when nothing more can be brought home.")
+    ] = False
     ledger: Annotated[
-        Path | None, typer.Option(help="Folder for the account of all that was moved (Parquet).")
-    ] = None,
+        Path | None,
+        option(metavar="DIR", help="Folder for a ledger of all messages, in Parquet files."),
+    ] = None
     keep_ttl_running: Annotated[
         bool,
         typer.Option(
             "--keep-ttl-running",
-            help="Time to live goes on while a message waits in the backlog; else it begins anew.",
+            help="Let the time to live of a message run on while it waits in the backlog. Without "
+            "this, it starts again.",
         ),
-    ] = False,
+    ] = False
     shares: Annotated[
         int,
-        typer.Option(
+        option(
             min=1,
-            help="Tasks for one backlog queue; with more than one, order is not kept.",
+            metavar="N",
+            help="Tasks for each backlog queue (default: 1). With more than one, messages may "
+            "arrive out of order.",
         ),
-    ] = 1,
+    ] = 1
     metrics_port: Annotated[
         int | None,
-        typer.Option(
+        option(
             min=0,
             max=65535,
             metavar="PORT",
-            help="Serve metrics for Prometheus on this port; 0 is any.",
-            show_default=False,
+            help="Serve Prometheus metrics on this port; 0 lets the system choose one.",
         ),
-    ] = None,
+    ] = None
     metrics_host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="... of this address; 0.0.0.0 is all of them."),
-    ] = "127.0.0.1",
-    as_json: AS_JSON = False,
-) -> None:
+        option(
+            metavar="ADDRESS",
+            help="Address for --metrics-port (default: 127.0.0.1); 0.0.0.0 for all addresses.",
+        ),
+    ] = "127.0.0.1"
+
+
+@flatten_options
+def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False) -> None:
     """Bring diverted messages home: from the backlog queues to their entities, on Spark.
 
-    Runs until Ctrl-C or SIGTERM, which it obeys within a few seconds and with nothing left locked.
-    On a terminal it shows how it goes; else it tells now and then, in lines on stderr.
-    Connection strings are better given in the environment (PAIRBUS_PRIMARY, PAIRBUS_SECONDARY)
-    than as options, which other users of the machine can see; those of several primaries with a
-    space in between. Ends with 0 if all went well, 1 if a namespace refused or did not answer, and
-    2 if the words are wrong.
+    It runs until Ctrl-C or SIGTERM, and then ends within a few seconds, with nothing left locked.
+    On a terminal it shows live progress; otherwise it logs a line to stderr from time to time. The
+    policy of the primary needs Send, that of the secondary Manage and Listen. Give connection
+    strings in PAIRBUS_PRIMARY and PAIRBUS_SECONDARY: other users of this machine can see options.
+
+    Exit codes: 0 success, also after a signal, 1 a namespace refused or did not answer, 2 usage
+    error.
 
     \b
     Examples:
@@ -117,22 +107,170 @@ def syphon(
       pairbus syphon --once --ledger ./ledger
       pairbus syphon --master spark://HOST:7077 --json
     """
-    from pairbus.cli.pair.syphon_work import Wanted, run
-
-    run(
-        Wanted(
-            primaries=tuple(primary or ()),
-            secondary=secondary,
-            namespaces=tuple(namespace or ()),
-            primary_ca_files=tuple(primary_ca_file or ()),
-            secondary_ca_file=secondary_ca_file,
-            master=master,
-            once=once,
-            ledger=ledger,
-            ttl_keeps_running=keep_ttl_running,
-            shares=shares,
-            metrics_port=metrics_port,
-            metrics_host=metrics_host,
-            as_json=as_json,
-        )
+    targets = parse_pair(pair)
+    secondary = _check(targets)
+    require_spark("the syphon runs")
+    if job_options.metrics_port is not None and find_spec("prometheus_client") is None:
+        raise MissingExtra("--metrics-port", package="prometheus_client", extra="prometheus")
+    options = SyphonOptions(
+        primaries={name: _address(target) for name, target in targets.primaries.items()},
+        secondary=_address(secondary),
+        round_seconds=ROUND_SECONDS,
+        shares=job_options.shares,
+        ttl_keeps_running=job_options.keep_ttl_running,
     )
+    _run(options, targets.names, secondary, job_options, as_json=as_json)
+
+
+def _check(targets: PairTargets) -> Target:
+    """Returns the secondary."""
+    for role, is_missing in (
+        ("primary", not targets.primaries),
+        ("secondary", targets.secondary is None),
+    ):
+        if is_missing:
+            raise UsageError(
+                f"which namespace is the {role}? Put its connection string into "
+                f"PAIRBUS_{role.upper()}, or give it with --{role}"
+            )
+    assert targets.secondary is not None
+    for primary in targets.primaries.values():
+        if primary.address.lower() == targets.secondary.address.lower():
+            raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
+    return targets.secondary
+
+
+def _address(target: Target) -> Address:
+    return Address.from_connection_string(
+        target.text.reveal(),
+        ca_file=None if target.ca_file is None else str(target.ca_file.resolve()),
+    )
+
+
+def _run(
+    options: SyphonOptions,
+    primaries: tuple[str, ...],
+    secondary: Target,
+    job_options: JobOptions,
+    *,
+    as_json: bool,
+) -> None:
+    ledger = None
+    if job_options.ledger is not None:
+        with requires_extra("--ledger", "spark"):
+            from pairbus.syphon.ledger import ParquetLedger
+
+        ledger = ParquetLedger(job_options.ledger)
+    with _administration(secondary) as manager:
+        list_queues = ListedQueues(manager, *primaries)
+        queues = _list_once(list_queues, secondary)
+        progress = make_progress(
+            as_json=as_json, count=lambda: _count_backlog(secondary, primaries)
+        )
+        try:
+            with _one_line_errors(), session(job_options.master) as spark:
+                spark.sparkContext.setLogLevel("ERROR")
+                observers: list[Callable[[RoundEnded], None]] = [progress.round_ended]
+
+                def round_ended(ended: RoundEnded) -> None:
+                    for observer in observers:
+                        observer(ended)
+
+                job = Job(
+                    options,
+                    SparkRunner(spark),
+                    list_queues,
+                    ledger=ledger,
+                    progress=round_ended,
+                    cancel=spark.sparkContext.cancelAllJobs,
+                )
+
+                def stop() -> None:
+                    # On a thread: a signal handler may interrupt a thread that holds the lock.
+                    threading.Thread(target=job.stop, daemon=True).start()
+                    progress.stopping()
+
+                with _serve_metrics(job_options, job, observers), graceful_stop(on_request=stop):
+                    progress.begin(primaries, len(queues), list_queues.others)
+                    receipts = job.run(once=job_options.once)
+            progress.end(receipts)
+        finally:
+            progress.close()
+        if job.left:
+            raise NamespaceError(job.left)
+
+
+@contextmanager
+def _serve_metrics(
+    options: JobOptions, job: Job, observers: list[Callable[[RoundEnded], None]]
+) -> Iterator[None]:
+    if options.metrics_port is None:
+        yield
+        return
+    metrics = SyphonMetrics(usage=job.usage)
+    port = metrics.serve(options.metrics_port, host=options.metrics_host)
+    print(f"metrics: http://{options.metrics_host}:{port}/metrics", file=sys.stderr, flush=True)
+    # Before the progress: whoever reads a progress line may ask for the metrics at once.
+    observers.insert(0, metrics)
+    try:
+        yield
+    finally:
+        metrics.close()
+
+
+# -- the secondary ------------------------------------------------------------------------------
+
+
+def _administration(secondary: Target) -> ServiceBusAdministrationClient:
+    if secondary.verify is False:
+        # For all threads and for good: this process does nothing but run the syphon.
+        warnings.filterwarnings("ignore", "Unverified HTTPS request")
+    return ServiceBusAdministrationClient.from_connection_string(
+        secondary.text.reveal(), connection_verify=secondary.verify
+    )
+
+
+def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
+    """Fails early if the secondary does not answer or refuses: Spark takes long to start."""
+    try:
+        return list_queues()
+    except AzureError as error:
+        raise NamespaceError(
+            f"cannot list the queues of the secondary {secondary.address}: {why_unreachable(error)}"
+        ) from error
+
+
+def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts:
+    """Empty if the secondary does not answer. Its own client: it runs on another thread."""
+    counts: BacklogCounts = {}
+    with suppress(AzureError), _administration(secondary) as manager:
+        for queue in ListedQueues(manager, *primaries)():
+            found = manager.get_queue_runtime_properties(queue)
+            counts[queue] = (
+                found.active_message_count or 0,
+                found.dead_letter_message_count or 0,
+            )
+    return counts
+
+
+# -- errors -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (SyphonError, AzureError) as error:
+        raise NamespaceError(str(error)) from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        raise NamespaceError(f"Spark cannot run the syphon: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Spark's errors are pages with the tracebacks of two languages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    return lines[0].removeprefix(": ")[:500] if lines else type(error).__name__

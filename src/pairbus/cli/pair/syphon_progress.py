@@ -1,8 +1,7 @@
-"""How a syphon goes, for who watches: a live picture, plain lines, or JSON for programs."""
+"""Shows the progress of a syphon: live on a terminal, as plain lines, or as JSON for programs."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -10,182 +9,197 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pairbus.cli.output import make_table
+from pairbus.cli.output import camel_case, format_duration, make_table, print_json_line
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
 
-PLAIN_SECONDS = 10.0
-RATE_SECONDS = 10.0
-COUNT_SECONDS = 5.0
-WARNING_SECONDS = 30.0
+PLAIN_SECONDS: Final = 10.0
+RATE_SECONDS: Final = 10.0
+COUNT_SECONDS: Final = 5.0
+WARNING_SECONDS: Final = 30.0
 
-Left = dict[str, tuple[int, int]]
+BacklogCounts = dict[str, tuple[int, int]]
 """Messages and dead letters of each backlog queue."""
 
 
-class Show(Protocol):
+class Progress(Protocol):
     def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
-        """`others`: primaries whose backlog queues are left alone, and how many these are."""
+        """`others`: the number of backlog queues of other primaries, which are ignored."""
 
     def round_ended(self, ended: RoundEnded) -> None: ...
 
-    def stopping(self) -> None: ...
+    def stopping(self) -> None:
+        """Called in a signal handler: it must take no lock."""
 
     def end(self, receipts: Iterable[Receipt]) -> None:
-        """All went well, and that was it."""
+        """The job has ended without an error."""
 
     def close(self) -> None:
-        """Whatever happened."""
+        """Called in any case."""
 
 
-def show_for(*, as_json: bool, count: Callable[[], Left]) -> Show:
+def make_progress(*, as_json: bool, count: Callable[[], BacklogCounts]) -> Progress:
     if as_json:
-        return JsonShow()
+        return JsonProgress()
     console = Console(file=sys.stderr, markup=False, highlight=False)
-    return LiveShow(console, count) if console.is_terminal else PlainShow()
+    return LiveProgress(console, count) if console.is_terminal else PlainProgress()
 
 
-def counts_of(receipts: Iterable[Receipt]) -> Counter[str]:
+def count_outcomes(receipts: Iterable[Receipt]) -> Counter[str]:
     counts = Counter({outcome.value: 0 for outcome in Outcome})
     for receipt in receipts:
         counts[receipt.outcome.value] += receipt.count
     return counts
 
 
-def _summary(counts: Counter[str], seconds: float) -> str:
-    return (
+def _print_summary(receipts: Iterable[Receipt], started_at: float) -> None:
+    counts = count_outcomes(receipts)
+    print(
         f"{counts['brought_home']:,} brought home, {counts['dead_lettered']:,} dead-lettered, "
-        f"{counts['expired']:,} expired, in {seconds:.1f} s"
+        f"{counts['expired']:,} expired, in {format_duration(time.monotonic() - started_at)}",
+        flush=True,
     )
 
 
-def _left_alone(others: Mapping[str, int]) -> str:
-    told = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
-    return f"backlog queues of other primaries are left alone: {told}"
+def _ignored(others: Mapping[str, int]) -> str:
+    names = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
+    return f"backlog queues of other primaries are ignored: {names}"
 
 
-def _say(text: str) -> None:
+class JsonProgress:
+    """On stdout, one JSON object per line: `ready`, each `round`, and `ended`."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+        print_json_line(
+            {
+                "event": "ready",
+                "primaries": list(primaries),
+                "backlogQueues": queues,
+                "ignored": dict(others),
+            }
+        )
+
+    def round_ended(self, ended: RoundEnded) -> None:
+        print_json_line(
+            {
+                "event": "round",
+                "round": ended.round,
+                "durationSeconds": round(ended.seconds, 3),
+                **camel_case(count_outcomes(ended.receipts)),
+                "receipts": [
+                    {
+                        "queue": each.queue,
+                        "path": each.path,
+                        "outcome": each.outcome.value,
+                        "reason": each.reason,
+                        "count": each.count,
+                        "bytes": each.bytes,
+                    }
+                    for each in ended.receipts
+                ],
+                "pending": list(ended.pending),
+                "errors": dict(ended.errors),
+            }
+        )
+
+    def stopping(self) -> None:
+        pass
+
+    def end(self, receipts: Iterable[Receipt]) -> None:
+        print_json_line(
+            {
+                "event": "ended",
+                "durationSeconds": round(time.monotonic() - self._started_at, 3),
+                **camel_case(count_outcomes(receipts)),
+            }
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class PlainProgress:
+    """Lines on stderr from time to time, for a log; the summary on stdout."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._logged_at = 0.0
+        self._unlogged = 0
+        self._unlogged_since = self._started_at
+        self._brought_home = 0
+
+    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+        _log(f"ready: {queues} backlog queues of {', '.join(primaries)}; Ctrl-C ends it")
+        if others:
+            _log(_ignored(others))
+
+    def round_ended(self, ended: RoundEnded) -> None:
+        counts = count_outcomes(ended.receipts)
+        if not self._unlogged:
+            self._unlogged_since = time.monotonic() - ended.seconds
+        self._unlogged += counts["brought_home"]
+        self._brought_home += counts["brought_home"]
+        now = time.monotonic()
+        is_drained = not ended.pending and self._unlogged
+        is_first = not self._logged_at
+        is_urgent = counts["dead_lettered"] or ended.errors or is_drained or is_first
+        if now - self._logged_at < PLAIN_SECONDS and not is_urgent:
+            return
+        rate = self._unlogged / max(now - self._unlogged_since, 0.001)
+        parts = [f"round {ended.round}: {self._unlogged:,} brought home ({rate:,.0f}/s)"]
+        if counts["waiting"]:
+            parts.append(f"{counts['waiting']:,} wait for their destination")
+        if counts["dead_lettered"]:
+            parts.append(f"{counts['dead_lettered']:,} dead-lettered")
+        more = f"; more in {len(ended.pending)} queues" if ended.pending else ""
+        _log(f"{', '.join(parts)}{more}; {self._brought_home:,} in total")
+        self._logged_at, self._unlogged = now, 0
+
+    def stopping(self) -> None:
+        _log("stopping after this round; Ctrl-C again ends it at once")
+
+    def end(self, receipts: Iterable[Receipt]) -> None:
+        _print_summary(receipts, self._started_at)
+
+    def close(self) -> None:
+        pass
+
+
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class JsonShow:
-    """On stdout, one object in a line for each round, and one at the end."""
+class LiveProgress:
+    """A live view on a terminal, updated twice a second; the summary on stdout."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
-        told = {"ready": True, "primaries": list(primaries), "backlog_queues": queues}
-        print(json.dumps(told | {"left_alone": dict(others)}), flush=True)
-
-    def round_ended(self, ended: RoundEnded) -> None:
-        by_path = [
-            {
-                "queue": each.queue,
-                "path": each.path,
-                "outcome": each.outcome.value,
-                "reason": each.reason,
-                "count": each.count,
-                "bytes": each.bytes,
-            }
-            for each in ended.receipts
-        ]
-        told = {
-            "round": ended.round,
-            "seconds": round(ended.seconds, 3),
-            **counts_of(ended.receipts),
-            "by_path": by_path,
-            "pending": list(ended.pending),
-            "errors": dict(ended.errors),
-        }
-        print(json.dumps(told), flush=True)
-
-    def stopping(self) -> None:
-        pass
-
-    def end(self, receipts: Iterable[Receipt]) -> None:
-        seconds = round(time.monotonic() - self._began, 3)
-        print(json.dumps({"ended": True, "seconds": seconds, **counts_of(receipts)}), flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class PlainShow:
-    """Lines on stderr now and then, for a log; on stdout the sum at the end."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._said = 0.0
-        self._untold = 0
-        self._untold_since = self._began
-        self._moved = 0
-
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
-        _say(f"ready: {queues} backlog queues of {', '.join(primaries)}; Ctrl-C ends it")
-        if others:
-            _say(_left_alone(others))
-
-    def round_ended(self, ended: RoundEnded) -> None:
-        counts = counts_of(ended.receipts)
-        if not self._untold:
-            self._untold_since = time.monotonic() - ended.seconds
-        self._untold += counts["brought_home"]
-        self._moved += counts["brought_home"]
-        now = time.monotonic()
-        is_over = not ended.pending and self._untold
-        if now - self._said < PLAIN_SECONDS and not (
-            counts["dead_lettered"] or ended.errors or is_over or not self._said
-        ):
-            return
-        rate = self._untold / max(now - self._untold_since, 0.001)
-        waiting = f", {counts['waiting']:,} wait for their destination" if counts["waiting"] else ""
-        buried = f", {counts['dead_lettered']:,} dead-lettered" if counts["dead_lettered"] else ""
-        left = f"; more in {len(ended.pending)} queues" if ended.pending else ""
-        _say(
-            f"round {ended.round}: {self._untold:,} brought home ({rate:,.0f}/s){waiting}{buried}"
-            f"{left}; {self._moved:,} in all"
-        )
-        self._said, self._untold = now, 0
-
-    def stopping(self) -> None:
-        _say("stopping: the round that runs is ended first; once more to end at once")
-
-    def end(self, receipts: Iterable[Receipt]) -> None:
-        print(_summary(counts_of(receipts), time.monotonic() - self._began), flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class LiveShow:
-    """A picture on a terminal, drawn anew twice a second; on stdout the sum at the end."""
-
-    def __init__(self, console: Console, count: Callable[[], Left]) -> None:
+    def __init__(self, console: Console, count: Callable[[], BacklogCounts]) -> None:
         self._count = count
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._state = "starting Spark"
         self._primaries: tuple[str, ...] = ()
-        self._others = ""
+        self._ignored = ""
         self._counts: Counter[str] = Counter()
         self._destinations: dict[tuple[str, str], _Destination] = {}
         self._rounds: deque[tuple[float, float, int]] = deque(maxlen=1000)
-        self._left: Left = {}
-        self._troubles: list[str] = []
+        self._backlog: BacklogCounts = {}
+        self._errors: list[str] = []
         self._warning = "", 0.0
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._counting = threading.Thread(target=self._keep_counting, daemon=True)
         self._live = Live(
             console=console,
-            get_renderable=self._picture,
+            get_renderable=self._view,
             refresh_per_second=2,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -197,14 +211,14 @@ class LiveShow:
     def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
         with self._lock:
             self._primaries, self._state = tuple(primaries), "waiting for messages"
-            self._others = _left_alone(others) if others else ""
+            self._ignored = _ignored(others) if others else ""
         self._counting.start()
 
     def round_ended(self, ended: RoundEnded) -> None:
         now = time.monotonic()
         with self._lock:
-            counts = counts_of(ended.receipts)
-            counts.pop("waiting")  # is progress again each time that it is looked at
+            counts = count_outcomes(ended.receipts)
+            counts.pop("waiting")  # the same messages are counted again by each re-check
             self._counts.update(counts)
             self._rounds.append((now - ended.seconds, now, counts["brought_home"]))
             for receipt in ended.receipts:
@@ -217,10 +231,10 @@ class LiveShow:
                 known.condition, known.detail = each.condition.value, each.detail
             if not self._ending.is_set() and not self._state.startswith("stopping"):
                 self._state = "bringing home" if ended.pending else "waiting for messages"
-            self._troubles = [f"backlog queue {queue}: {why}" for queue, why in ended.errors]
+            self._errors = [f"backlog queue {queue}: {error}" for queue, error in ended.errors]
 
     def _destination(self, primary: str, path: str) -> _Destination:
-        """Names that differ in case only are one, as they are to the service."""
+        """Service Bus ignores the case of names, so we do, too."""
         if len(self._primaries) == 1:
             [primary] = self._primaries
         return self._destinations.setdefault(
@@ -228,16 +242,16 @@ class LiveShow:
         )
 
     def warn(self, text: str) -> None:
-        """No lock: whoever has something to log may hold it."""
+        # No lock: the thread that logs this may hold it.
         self._warning = text, time.monotonic()
 
     def stopping(self) -> None:
-        # No lock: called by a signal's handler, in a thread that may hold it.
-        self._state = "stopping, after this round; once more to end at once"
+        # No lock: this is called in a signal handler, in a thread that may hold it.
+        self._state = "stopping after this round; Ctrl-C again ends it at once"
 
     def end(self, receipts: Iterable[Receipt]) -> None:
         self.close()
-        print(_summary(counts_of(receipts), time.monotonic() - self._began), flush=True)
+        _print_summary(receipts, self._started_at)
 
     def close(self) -> None:
         self._ending.set()
@@ -247,24 +261,29 @@ class LiveShow:
 
     def _keep_counting(self) -> None:
         while not self._ending.is_set():
-            left = self._count()
+            backlog = self._count()
             with self._lock:
-                self._left = left or self._left
+                self._backlog = backlog or self._backlog
             self._ending.wait(COUNT_SECONDS)
 
-    # --- the picture ------------------------------------------------------------------------------
+    # --- the view ---------------------------------------------------------------------------------
 
-    def _picture(self) -> Group:
+    def _view(self) -> Group:
         with self._lock:
-            return Group(self._headline(), *self._queues(), *self._homes(), *self._notes())
+            return Group(
+                self._headline(),
+                *self._queue_table(),
+                *self._destination_table(),
+                *self._notes(),
+            )
 
     def _headline(self) -> Text:
         parts = [f"syphon {', '.join(self._primaries)}".strip(), self._state]
         if self._counts["brought_home"]:
             parts += [f"{self._counts['brought_home']:,} brought home", f"{self._rate():,.0f}/s"]
-        for outcome, words in (("dead_lettered", "dead-lettered"), ("expired", "expired")):
+        for outcome, name in (("dead_lettered", "dead-lettered"), ("expired", "expired")):
             if self._counts[outcome]:
-                parts.append(f"{self._counts[outcome]:,} {words}")
+                parts.append(f"{self._counts[outcome]:,} {name}")
         return Text(" · ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
 
     def _rate(self) -> float:
@@ -272,27 +291,27 @@ class LiveShow:
         recent = [each for each in self._rounds if each[1] > now - RATE_SECONDS]
         if not recent:
             return 0.0
-        return sum(moved for _, _, moved in recent) / max(now - recent[0][0], 0.001)
+        return sum(count for _, _, count in recent) / max(now - recent[0][0], 0.001)
 
-    def _queues(self) -> list[Any]:
-        if not self._left:
+    def _queue_table(self) -> list[Any]:
+        if not self._backlog:
             return []
         table = make_table("backlog queue", right=("left", "dead letters"))
-        for queue, (left, dead) in self._left.items():
+        for queue, (left, dead) in self._backlog.items():
             table.add_row(queue, f"{left:,}", f"{dead:,}")
         return [Text(""), table]
 
-    def _homes(self) -> list[Any]:
+    def _destination_table(self) -> list[Any]:
         if not self._destinations:
             return []
-        has_several = len(self._primaries) > 1
-        columns = ("primary", "destination", "state")[0 if has_several else 1 :]
-        table = make_table(*columns, right=("brought home", "dead-lettered"))
+        first = 0 if len(self._primaries) > 1 else 1  # the primary's name only if there are several
+        table = make_table(
+            *("primary", "destination", "state")[first:], right=("brought home", "dead-lettered")
+        )
         for _, each in sorted(self._destinations.items()):
             state = f"{each.condition}: {each.detail[:60]}" if each.detail else each.condition
-            named = (each.primary, each.path)[0 if has_several else 1 :]
             table.add_row(
-                *named,
+                *(each.primary, each.path)[first:],
                 state,
                 f"{each.counts['brought_home']:,}",
                 f"{each.counts['dead_lettered']:,}",
@@ -301,7 +320,7 @@ class LiveShow:
 
     def _notes(self) -> list[Any]:
         warning, at = self._warning
-        lines = [self._others, *self._troubles]
+        lines = [self._ignored, *self._errors]
         if time.monotonic() - at < WARNING_SECONDS and warning not in lines:
             lines.append(warning)
         return [Text("\n" + line) for line in lines if line]
@@ -309,7 +328,7 @@ class LiveShow:
 
 @dataclass(slots=True, kw_only=True)
 class _Destination:
-    """A line of the picture."""
+    """A row of the table."""
 
     primary: str
     path: str
@@ -319,11 +338,11 @@ class _Destination:
 
 
 class _Warnings(logging.Handler):
-    """What would be written across the picture becomes a part of it."""
+    """Shows warnings inside of the live view; on stderr they would disturb it."""
 
-    def __init__(self, show: LiveShow) -> None:
+    def __init__(self, progress: LiveProgress) -> None:
         super().__init__(logging.WARNING)
-        self._show = show
+        self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._show.warn(record.getMessage())
+        self._progress.warn(record.getMessage())

@@ -1,0 +1,108 @@
+"""The options that say which namespaces form a pair, for `status` and `syphon`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pairbus.cli.options import option
+from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
+from pairbus.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions:
+    # Not typer's `envvar`: that would split the variable at every space, also inside of a
+    # connection string with a shared access signature.
+    primary: Annotated[
+        list[str] | None,
+        option(
+            metavar="TEXT",
+            help=f"Connection string of the primary (default: {ENVIRONMENT}). Repeat it for each "
+            "primary that has its backlog on this secondary; in the variable, separate them by "
+            "spaces.",
+        ),
+    ] = None
+    secondary: Annotated[
+        str | None,
+        option(
+            metavar="TEXT",
+            envvar="PAIRBUS_SECONDARY",
+            show_envvar=False,
+            help="Connection string of the secondary (default: PAIRBUS_SECONDARY).",
+        ),
+    ] = None
+    primary_name: Annotated[
+        list[str] | None,
+        option(
+            metavar="NAME",
+            help="Name of the primary in the paths of its backlog queues; repeat it for each "
+            "primary, in the same order (default: the first label of the primary's host).",
+        ),
+    ] = None
+    primary_ca_file: Annotated[
+        list[Path] | None,
+        option(
+            metavar="FILE",
+            help="Certificate authority of the primary; repeat it for each primary, or give one "
+            "for all.",
+        ),
+    ] = None
+    secondary_ca_file: Annotated[
+        Path | None, option(metavar="FILE", help="Certificate authority of the secondary.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTargets:
+    primaries: Mapping[str, Target]
+    """By the names that their backlog queues have."""
+    secondary: Target | None
+    names: tuple[str, ...]
+    """Names of primaries, also of those without a connection string."""
+
+
+def parse_pair(options: PairOptions) -> PairTargets:
+    """Raises UsageError. Namespaces that are not given are left out."""
+    texts = [
+        text
+        for given in options.primary or [os.environ.get(ENVIRONMENT, "")]
+        for text in split_targets(given)
+    ]
+    names = tuple(options.primary_name or ())
+    files = options.primary_ca_file or []
+    if texts and names and len(names) != len(texts):
+        raise UsageError(
+            f"{len(texts)} primaries but {len(names)} times --primary-name: give it once for each "
+            "primary, in the same order, or not at all"
+        )
+    if len(files) > 1 and len(files) != len(texts):
+        raise UsageError(
+            f"{len(texts)} primaries but {len(files)} times --primary-ca-file: give one for all, "
+            "or one for each primary, in the same order"
+        )
+    primaries: dict[str, Target] = {}
+    for index, text in enumerate(texts):
+        file = files[index] if len(files) > 1 else files[0] if files else None
+        target = _parse(text, file, "primary")
+        name = names[index] if names else target.host.split(".")[0]
+        if name.lower() in map(str.lower, primaries):
+            raise UsageError(
+                f"two primaries have the name {name!r}, so their backlog queues cannot be told "
+                "apart: give each its own --primary-name"
+            )
+        primaries[name] = target
+    secondary = None
+    if options.secondary and options.secondary.strip():
+        secondary = _parse(options.secondary, options.secondary_ca_file, "secondary")
+    return PairTargets(primaries=primaries, secondary=secondary, names=names or tuple(primaries))
+
+
+def _parse(text: str, ca_file: Path | None, role: str) -> Target:
+    try:
+        return parse_target(text, ca_file)
+    except UsageError as error:
+        raise UsageError(f"the {role}: {error}") from None
