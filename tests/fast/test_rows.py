@@ -11,9 +11,9 @@ import pytest
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.stamp import stamp
 from pairbus.amqp.codec.types import Array, Symbol, Timestamp, UInt, ULong
-from pairbus.fast.columns import COLUMNS, NAMES
+from pairbus.fast.columns import COLUMNS, NAMES, reader_of
 from pairbus.fast.compose import RowError, message_of
-from pairbus.fast.rows import UnreadableMessage, read, reader_of
+from pairbus.fast.rows import UnreadableMessage, read
 from tests.spark.world import EVERY_VALUE, as_row, described, message
 
 NOW_MS = 1_767_225_600_000
@@ -263,27 +263,27 @@ def test_a_row_without_an_id_gets_the_same_one_each_time() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"timeToLive": 0}, "column timeToLive: 0 is no time to live: milliseconds are expected"),
+        ({"timeToLive": 0}, "column timeToLive: 0 is not a time to live; expected a number"),
         ({"timeToLive": -5}, "column timeToLive: -5"),
-        ({"messageId": "AMQP_UUID:x"}, "column messageId: 'AMQP_UUID:x' begins like an id"),
-        ({"correlationId": "AMQP_LONG:1"}, "column correlationId: 'AMQP_LONG:1' begins like"),
+        ({"messageId": "AMQP_UUID:x"}, "column messageId: 'AMQP_UUID:x' starts with AMQP_"),
+        ({"correlationId": "AMQP_LONG:1"}, "column correlationId: 'AMQP_LONG:1' starts with"),
         (
             {"scheduledEnqueueTime": datetime(1969, 1, 1, tzinfo=UTC)},
             "column scheduledEnqueueTime: 1969-01-01",
         ),
         (
             {"applicationProperties": [("n", {"type": "int", "value": "x"})]},
-            "column applicationProperties: in 'n', the value 'x' is no int",
+            "column applicationProperties: in 'n', the value 'x' is not a valid int",
         ),
         (
             {"annotations": [("n", {"type": "what", "value": "x"})]},
-            "column annotations: in 'n', the type 'what' is none of",
+            "column annotations: in 'n', the type is 'what'; expected one of",
         ),
-        ({"body": b"x", "bodyType": "text"}, "column bodyType: 'text' is none of data, "),
-        ({"body": b"x", "bodyType": "value"}, "column body: it is not what bodyType 'value' says"),
-        ({"body": b"", "bodyType": "sequence"}, "column body: it is not what bodyType"),
-        ({"body": described(0x77, 1)[:-1], "bodyType": "value"}, "column body: it is not what"),
-        ({"bodyType": "value"}, "column body: it is null where bodyType is 'value'"),
+        ({"body": b"x", "bodyType": "text"}, "column bodyType: it is 'text'; expected one of data, "),
+        ({"body": b"x", "bodyType": "value"}, "column body: it does not match bodyType 'value'"),
+        ({"body": b"", "bodyType": "sequence"}, "column body: it does not match bodyType"),
+        ({"body": described(0x77, 1)[:-1], "bodyType": "value"}, "column body: it does not match"),
+        ({"bodyType": "value"}, "column body: it is null, but bodyType is 'value'"),
     ],
 )
 def test_what_is_wrong_in_a_row_is_said_with_its_column(row: dict[str, Any], said: str) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.broker import Broker, QueueDescription
 from pairbus.errors import OptionsError
-from pairbus.fast.peek import PartitionedEntity, Peeker, Range, split
+from pairbus.fast.peek import PartitionedEntity, Peeker, SequenceRange, split
 from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.options import read_options
 from pairbus.spark.schema import full
@@ -269,9 +269,13 @@ def test_nothing_ends_where_it_begins() -> None:
 
 
 def test_a_range_is_split_without_gaps() -> None:
-    assert split(Range(5, 15), 3) == [Range(5, 8), Range(8, 11), Range(11, 15)]
-    assert split(Range(5, 7), 9) == [Range(5, 6), Range(6, 7)]
-    assert split(Range(5, 5), 3) == [Range(5, 5)]
+    assert split(SequenceRange(5, 15), 3) == [
+        SequenceRange(5, 8),
+        SequenceRange(8, 11),
+        SequenceRange(11, 15),
+    ]
+    assert split(SequenceRange(5, 7), 9) == [SequenceRange(5, 6), SequenceRange(6, 7)]
+    assert split(SequenceRange(5, 5), 3) == [SequenceRange(5, 5)]
 
 
 def test_no_secret_is_in_what_shows(make_bus: Buses) -> None:

@@ -26,9 +26,9 @@ from pairbus.amqp.codec.types import (
     UShort,
 )
 from pairbus.amqp.codec.values import encode
-from pairbus.fast.columns import NAMES
+from pairbus.fast.columns import NAMES, reader_of
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.rows import read, reader_of
+from pairbus.fast.rows import read
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
 KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="

@@ -21,7 +21,7 @@ from pairbus.cli.messages.entity_path import EntityPath
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
-from pairbus.fast.rows import Read, UnreadableMessage, read
+from pairbus.fast.rows import MessageView, UnreadableMessage, read
 
 if TYPE_CHECKING:
     from azure.core.exceptions import AzureError
@@ -68,7 +68,7 @@ def peek_messages(
     *,
     start: int = 0,
     limit: int | None = None,
-) -> Iterator[Read]:
+) -> Iterator[MessageView]:
     """Messages in order, from a sequence number on, without locking them.
 
     Raises the SDK's errors, and UnreadableMessage.
@@ -85,7 +85,7 @@ def peek_messages(
         for data in found:
             message = read(data, entity=entity.path)
             yield message
-            number = message.note("x-opt-sequence-number")
+            number = message.annotation("x-opt-sequence-number")
             at = max(at, int(number) if isinstance(number, int) else at) + 1
         if not found:
             return

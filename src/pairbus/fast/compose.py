@@ -1,24 +1,30 @@
-"""A row as a message: plain values in, bytes out. `rows.py` goes the other way.
+"""A row as a message: plain values in, bytes out. `rows.py` does the reverse.
 
-What a row says wrongly is a RowError that names the column and what would be right. Pure: the clock
-and the ids of rows that have none are handed in.
+A wrong value is a RowError that names the column and what is expected. Pure: the clock and the ids
+of rows that have none are passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
+from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import (
     APPLICATION_PROPERTIES,
     DATA,
+    EXPIRY_TIME_MS_MAX,
     HEADER,
+    HEADER_TTL_MS_MAX,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    encode_section,
+    identifier_value,
 )
-from pairbus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
+from pairbus.amqp.codec.types import EPOCH, MILLISECOND, Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import (
     PAST_THE_END,
     MalformedMessage,
@@ -28,18 +34,30 @@ from pairbus.amqp.codec.values import (
     skip,
 )
 from pairbus.errors import PairbusError
-from pairbus.fast import columns
-from pairbus.fast.typed import EPOCH, from_typed
+from pairbus.fast.rows import (
+    DATA_BODY,
+    MANY_DATA,
+    PARTITION_KEY,
+    SCHEDULED,
+    SEQUENCE_BODY,
+    SERVICE_ANNOTATIONS,
+    VALUE_BODY,
+)
+from pairbus.fast.typed import from_typed
 
 _NULL: Final = b"\x40"
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _SCHEDULED_END: Final = datetime(9999, 12, 31, tzinfo=UTC)
 _TTL_MS_MAX: Final = 2**53
-_EXPIRY_MS_MAX: Final = 253_402_243_199_000
+_BODY_SECTIONS: Final = {
+    DATA_BODY: DATA,
+    MANY_DATA: DATA,
+    SEQUENCE_BODY: SEQUENCE,
+    VALUE_BODY: VALUE,
+}
 
 
 class RowError(PairbusError, ValueError):
-    """A row cannot be made into a message. The text names the column and what would be right."""
+    """A row cannot be made into a message. The text names the column and what is expected."""
 
     def __init__(self, column: str, fault: str) -> None:
         super().__init__(f"column {column}: {fault}")
@@ -48,94 +66,74 @@ class RowError(PairbusError, ValueError):
 
 
 _TEXTS: Final = {
-    "to": columns.TO,
-    "subject": columns.SUBJECT,
-    "replyTo": columns.REPLY_TO,
-    "contentType": columns.CONTENT_TYPE,
-    "contentEncoding": columns.CONTENT_ENCODING,
-    "sessionId": columns.GROUP_ID,
-    "replyToSessionId": columns.REPLY_TO_GROUP_ID,
+    "to": sections.TO,
+    "subject": sections.SUBJECT,
+    "replyTo": sections.REPLY_TO,
+    "contentType": sections.CONTENT_TYPE,
+    "contentEncoding": sections.CONTENT_ENCODING,
+    "sessionId": sections.GROUP_ID,
+    "replyToSessionId": sections.REPLY_TO_GROUP_ID,
 }
-_SYMBOLS: Final = frozenset((columns.CONTENT_TYPE, columns.CONTENT_ENCODING))
+_SYMBOLS: Final = frozenset((sections.CONTENT_TYPE, sections.CONTENT_ENCODING))
 
 
 def message_of(
     row: Mapping[str, Any], *, now_ms: int, name: Callable[[bytes], str] | None = None
 ) -> bytes:
-    """The encoded message. `name` makes an id for a row without one, of all that it holds."""
+    """The encoded message. `name` makes an id for a row without one, from the row's content."""
     get = row.get
     header, times = _life(get("timeToLive"), now_ms)
     annotations = _annotations(row)
-    fields: list[bytes] = [_NULL] * (columns.REPLY_TO_GROUP_ID + 1)
+    fields: list[bytes] = [_NULL] * (sections.REPLY_TO_GROUP_ID + 1)
     for column, index in _TEXTS.items():
         value = get(column)
         if value is not None:
             fields[index] = encode(Symbol(value) if index in _SYMBOLS else value)
     if get("userId") is not None:
-        fields[columns.USER_ID] = encode(bytes(row["userId"]))
+        fields[sections.USER_ID] = encode(bytes(row["userId"]))
     if get("correlationId") is not None:
-        fields[columns.CORRELATION_ID] = _identifier("correlationId", row["correlationId"])
+        fields[sections.CORRELATION_ID] = _identifier("correlationId", row["correlationId"])
     application = _map("applicationProperties", get("applicationProperties"), str)
     body = _body(get("body"), get("bodyType"))
     if get("messageId") is not None:
-        fields[columns.MESSAGE_ID] = _identifier("messageId", row["messageId"])
+        fields[sections.MESSAGE_ID] = _identifier("messageId", row["messageId"])
     elif name is not None:
-        # Of what a row says, and not of the time: a repeated row has the same id.
-        said = b"".join((header, annotations, *fields, application, body))
-        fields[columns.MESSAGE_ID] = encode(name(said))
+        # From the content and not from the time: a row that is repeated has the same id.
+        content = b"".join((header, annotations, *fields, application, body))
+        fields[sections.MESSAGE_ID] = encode(name(content))
     if times is not None:
-        fields[columns.CREATION], fields[columns.EXPIRY] = times
+        fields[sections.CREATION_TIME], fields[sections.EXPIRY_TIME] = times
     while fields and fields[-1] == _NULL:
         fields.pop()
-    properties = _section(PROPERTIES, encode_list(fields)) if fields else b""
+    properties = encode_section(PROPERTIES, encode_list(fields)) if fields else b""
     return b"".join((header, annotations, properties, application, body))
-
-
-def identifier_of(text: str) -> Any:
-    """The id that `rows.identifier_text` has written so."""
-    if not text.startswith("AMQP_"):
-        return text
-    kind, _, rest = text.partition(":")
-    match kind:
-        case "AMQP_STRING":
-            return rest
-        case "AMQP_UUID":
-            return UUID(rest)
-        case "AMQP_ULONG":
-            return ULong(int(rest))
-        case "AMQP_BINARY":
-            return bytes.fromhex(rest)
-    raise ValueError(kind)
 
 
 def _identifier(column: str, text: str) -> bytes:
     try:
-        return encode(identifier_of(text))
+        return encode(identifier_value(text))
     except ValueError:
         raise RowError(
             column,
-            f"{text!r} begins like an id that is no string, and is none: AMQP_UUID:<uuid>, "
-            "AMQP_ULONG:<number>, AMQP_BINARY:<hexadecimal> or AMQP_STRING:<any text> is expected",
+            f"{text!r} starts with AMQP_ but is not a valid id; expected AMQP_UUID:<uuid>, "
+            "AMQP_ULONG:<number>, AMQP_BINARY:<hexadecimal> or AMQP_STRING:<any text>",
         ) from None
 
 
-def _section(number: int, content: bytes) -> bytes:
-    return bytes((0x00, 0x53, number)) + content
-
-
 def _life(ttl_ms: Any, now_ms: int) -> tuple[bytes, tuple[bytes, bytes] | None]:
-    """The header; and the creation and expiry times for a life that is too long for it."""
+    """The header, and the creation and expiry time of a time to live that is too long for it."""
     if ttl_ms is None:
         return b"", None
     if not 0 < ttl_ms <= _TTL_MS_MAX:
         raise RowError(
-            "timeToLive", f"{ttl_ms} is no time to live: milliseconds are expected, 1 or more"
+            "timeToLive",
+            f"{ttl_ms} is not a time to live; expected a number of milliseconds from 1",
         )
-    short = min(int(ttl_ms), columns.HEADER_TTL_MAX)
-    header = _section(HEADER, encode_list([_NULL, _NULL, encode(UInt(short))]))
-    if ttl_ms <= columns.HEADER_TTL_MAX:
+    short = min(int(ttl_ms), HEADER_TTL_MS_MAX)
+    header = encode_section(HEADER, encode_list([_NULL, _NULL, encode(UInt(short))]))
+    if ttl_ms <= HEADER_TTL_MS_MAX:
         return header, None
-    expiry = min(now_ms + int(ttl_ms), _EXPIRY_MS_MAX)
+    expiry = min(now_ms + int(ttl_ms), EXPIRY_TIME_MS_MAX)
     return header, (encode(Timestamp(now_ms)), encode(Timestamp(expiry)))
 
 
@@ -144,19 +142,19 @@ def _annotations(row: Mapping[str, Any]) -> bytes:
     count = 0
     key = row.get("partitionKey")
     if key is not None:
-        pairs += (encode(Symbol(columns.PARTITION_KEY)), encode(key))
+        pairs += (encode(Symbol(PARTITION_KEY)), encode(key))
         count += 1
     due = row.get("scheduledEnqueueTime")
     if due is not None:
-        pairs += (encode(Symbol(columns.SCHEDULED)), encode(_due(due)))
+        pairs += (encode(Symbol(SCHEDULED)), encode(_due(due)))
         count += 1
     for name, value in _pairs("annotations", row.get("annotations")):
-        if name not in columns.TOLD:
+        if name not in SERVICE_ANNOTATIONS:
             pairs += (encode(Symbol(name)), value)
             count += 1
     if not count:
         return b""
-    return _section(MESSAGE_ANNOTATIONS, encode_map(b"".join(pairs), count))
+    return encode_section(MESSAGE_ANNOTATIONS, encode_map(b"".join(pairs), count))
 
 
 def _due(moment: datetime) -> Timestamp:
@@ -164,20 +162,20 @@ def _due(moment: datetime) -> Timestamp:
         moment = moment.replace(tzinfo=UTC)
     if not EPOCH <= moment < _SCHEDULED_END:
         raise RowError(
-            "scheduledEnqueueTime", f"{moment} is out of reach: 1970 to 9999 is expected"
+            "scheduledEnqueueTime", f"{moment} is out of range; expected a year from 1970 to 9999"
         )
-    return Timestamp((moment - EPOCH) // _MILLISECOND)
+    return Timestamp((moment - EPOCH) // MILLISECOND)
 
 
 def _map(column: str, value: Any, kind: type[str]) -> bytes:
     encoded = [encode(kind(name)) + item for name, item in _pairs(column, value)]
     if not encoded:
         return b""
-    return _section(APPLICATION_PROPERTIES, encode_map(b"".join(encoded), len(encoded)))
+    return encode_section(APPLICATION_PROPERTIES, encode_map(b"".join(encoded), len(encoded)))
 
 
 def _pairs(column: str, value: Any) -> Iterable[tuple[str, bytes]]:
-    """Of a map of plain strings, or of pairs of a type and a text."""
+    """The pairs of a map, whose values are plain strings, or a type and a text each."""
     if value is None:
         return
     for name, item in value.items() if isinstance(value, Mapping) else value:
@@ -195,26 +193,26 @@ def _pairs(column: str, value: Any) -> Iterable[tuple[str, bytes]]:
 def _body(value: bytes | str | None, kind: str | None) -> bytes:
     if value is None:
         if kind is not None:
-            raise RowError("body", f"it is null where bodyType is {kind!r}; a body is expected")
-        return _section(DATA, encode(b""))
+            raise RowError("body", f"it is null, but bodyType is {kind!r}; expected a body")
+        return encode_section(DATA, encode(b""))
     raw = value.encode() if isinstance(value, str) else bytes(value)
-    if kind is None or kind == columns.DATA_BODY:
-        return _section(DATA, encode(raw))
-    section = columns.BODY_SECTIONS.get(kind)
+    if kind is None or kind == DATA_BODY:
+        return encode_section(DATA, encode(raw))
+    section = _BODY_SECTIONS.get(kind)
     if section is None:
-        raise RowError("bodyType", f"{kind!r} is none of {', '.join(columns.BODY_SECTIONS)}")
+        raise RowError("bodyType", f"it is {kind!r}; expected one of {', '.join(_BODY_SECTIONS)}")
     try:
         pos = 0
         while pos < len(raw):
             if raw[pos : pos + 3] != bytes((0x00, 0x53, section)):
-                raise MalformedMessage(f"offset {pos}: no section of the body type")
+                raise MalformedMessage(f"offset {pos}: not a section of the body type")
             pos = skip(raw, pos)
         if pos != len(raw) or not raw:
-            raise MalformedMessage("it is cut off")
+            raise MalformedMessage("it is truncated")
     except (MalformedMessage, *PAST_THE_END) as error:
         raise RowError(
             "body",
-            f"it is not what bodyType {kind!r} says: the encoded AMQP sections are expected, as "
-            f"they were read ({error})",
+            f"it does not match bodyType {kind!r}; expected the encoded AMQP sections as they "
+            f"were read ({error})",
         ) from None
     return raw

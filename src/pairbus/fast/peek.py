@@ -1,8 +1,8 @@
-"""Looking through an entity by sequence number, without locking or changing anything.
+"""Reading an entity by sequence number, without locking or changing anything.
 
-The service answers one question: which messages are there from a number on. Where the messages end
-is found by asking for single ones, in a number of questions that grows with the logarithm of how
-many there are. Lost connections and a busy service are asked again, a few times.
+The service answers one question: which messages are there from a number on. The end of the messages
+is found by asking for single ones, with a number of requests that grows with the logarithm of their
+number. Requests are retried when the connection is lost or the service is busy.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from typing import Any, Final, Self, TypeVar
 
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
-from pairbus.fast.errors import SettleFailed
-from pairbus.fast.management import Management
-from pairbus.fast.rows import Read, read, sequence_number, state
-from pairbus.spark.options import ReadOptions
+from pairbus.fast.client import FastClient
+from pairbus.fast.errors import SendFailed, SettleFailed
+from pairbus.fast.rows import MessageView, read, sequence_number, state
 
 T = TypeVar("T")
 
-CHUNK: Final = 250
+PAGE: Final = 250
 ATTEMPTS: Final = 4
+_PAUSE_SECONDS: Final = 0.5
+_PAUSE_SECONDS_MAX: Final = 30.0
+_BUSY_SECONDS: Final = 10.0  # which the service asks for when it is too busy
 _SEQUENCE_END: Final = 2**48
-"""From there on the upper bits name a partition of a partitioned entity."""
+"""Beyond it, the upper bits are the number of a partition of a partitioned entity."""
 
 
 class PartitionedEntity(PairbusError):
@@ -33,34 +35,31 @@ class PartitionedEntity(PairbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Sequence numbers, without the last."""
+class SequenceRange:
+    """Sequence numbers from `start` up to, not including, `end`."""
 
     start: int
     end: int
 
 
-def split(whole: Range, parts: int) -> list[Range]:
-    """As even as numbers are; what is in them may not be."""
+def split(whole: SequenceRange, parts: int) -> list[SequenceRange]:
+    """Parts of equal size; the number of messages in them may differ."""
     size = max(whole.end - whole.start, 0)
     parts = max(1, min(parts, size))
     edges = [whole.start + size * index // parts for index in range(parts + 1)]
-    return [Range(low, high) for low, high in pairwise(edges)]
+    return [SequenceRange(low, high) for low, high in pairwise(edges)]
 
 
 class Peeker:
-    """For one entity, on a connection of its own."""
+    """For one entity. Owns its client, and closes it."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
+        self, client: FastClient, path: str, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.path = options.path
+        self.path = path
+        self._client = client
+        self._management = client.management(path)
         self._sleep = sleep
-        self._client = options.address.client(timeout_seconds=options.timeout_seconds)
-        self._management: Management = self._client.management(options.path)
 
     def __enter__(self) -> Self:
         return self
@@ -71,17 +70,19 @@ class Peeker:
     def close(self) -> None:
         self._client.close()
 
-    def chunk(self, number: int, count: int) -> list[bytes]:
+    def page(self, number: int, count: int) -> list[bytes]:
         return with_retries(lambda: self._management.peek(number, count), sleep=self._sleep)
 
     def first_at(self, number: int) -> int | None:
         """The sequence number of the first message that has this or a higher one."""
-        found = self.chunk(number, 1)
+        found = self.page(number, 1)
         return self._number(self._read(found[0])) if found else None
 
     def end(self, start: int, limit: int | None = None) -> int:
-        """One behind the last message, or so far from the first that no more than `limit` are
-        between; `start`, if there is none."""
+        """The number after the last message; `start` if there is none.
+
+        With `limit`, at most that far from the first message.
+        """
         first = self.first_at(start)
         if first is None:
             return start
@@ -97,7 +98,7 @@ class Peeker:
             low, step = found + 1, step * 2
 
     def _last_in(self, low: int, high: int) -> int:
-        """Nothing is at `high` or behind, and something right before `low`."""
+        """There is a message right before `low`, and none at `high` or after it."""
         while low < high:
             middle = (low + high) // 2
             found = self.first_at(middle)
@@ -107,11 +108,11 @@ class Peeker:
                 low = found + 1
         return low
 
-    def messages(self, numbers: Range, *, scheduled: bool) -> Iterator[Read]:
-        """Those in the range, in order. One that was received meanwhile is gone."""
+    def messages(self, numbers: SequenceRange, *, scheduled: bool) -> Iterator[MessageView]:
+        """Those in the range, in order, except those that were received meanwhile."""
         at = numbers.start
         while at < numbers.end:
-            found = self.chunk(at, min(CHUNK, numbers.end - at))
+            found = self.page(at, min(PAGE, numbers.end - at))
             if not found:
                 return
             for data in found:
@@ -124,10 +125,10 @@ class Peeker:
                     yield message
 
     def has_active_before(self, end: int) -> bool:
-        """Whether one is there that could be received, unless somebody has it locked."""
+        """Whether there is a message that can be received, or that another receiver has locked."""
         at = 0
         while at < end:
-            found = self.chunk(at, CHUNK)
+            found = self.page(at, PAGE)
             for data in found:
                 message = self._read(data)
                 number = self._number(message)
@@ -140,32 +141,37 @@ class Peeker:
                 return False
         return False
 
-    def _read(self, data: bytes) -> Read:
+    def _read(self, data: bytes) -> MessageView:
         return read(data, entity=self.path)
 
-    def _number(self, message: Read) -> int:
+    def _number(self, message: MessageView) -> int:
         number = sequence_number(message)
         if number >= _SEQUENCE_END:
             raise PartitionedEntity(
-                f"{self.path!r} is a partitioned entity, whose sequence numbers tell no order: it "
-                "cannot be read with receiveMode 'peek'; use 'peekLock' or 'receiveAndDelete'"
+                f"{self.path!r} is a partitioned entity. Its sequence numbers are not in order, so "
+                "receiveMode 'peek' cannot read it; use 'peekLock' or 'receiveAndDelete'"
             )
         return number
 
 
-def with_retries(call: Callable[[], T], *, sleep: Callable[[float], Any] = time.sleep) -> T:
-    """A few times, where the connection was lost or the service is busy."""
-    pause = 0.5
-    for attempt in range(ATTEMPTS):
+def with_retries(
+    call: Callable[[], T],
+    *,
+    attempts: int = ATTEMPTS,
+    pause_seconds: float = _PAUSE_SECONDS,
+    sleep: Callable[[float], Any] = time.sleep,
+) -> T:
+    """Call it again, with growing pauses, if the connection is lost or the service is busy."""
+    for _ in range(attempts - 1):
         try:
             return call()
         except SettleFailed:
-            raise  # the rest of it is done, and must not be done again
+            raise  # the other messages are settled, and must not be settled again
         except Exception as error:
-            kind = kind_of(error)
-            if attempt + 1 == ATTEMPTS or kind not in (Kind.OUTAGE, Kind.THROTTLED):
+            kind = kind_of(error.error if isinstance(error, SendFailed) else error)
+            if kind not in (Kind.OUTAGE, Kind.THROTTLED):
                 raise
-            # The service asks for ten seconds when it is too busy.
-            sleep(10.0 if kind is Kind.THROTTLED else pause)
-            pause *= 2
-    raise AssertionError("every attempt returns or raises")
+            is_busy = kind is Kind.THROTTLED
+            sleep(max(pause_seconds, _BUSY_SECONDS) if is_busy else pause_seconds)
+            pause_seconds = min(pause_seconds * 2, _PAUSE_SECONDS_MAX)
+    return call()

@@ -9,14 +9,15 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pairbus.fast.rows import Read, reader_of
+from pairbus.fast.columns import reader_of
+from pairbus.fast.rows import MessageView
 from pairbus.spark.schema import checked_for_reading
 
 BATCH_ROWS_MAX = 2_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
-def batches(messages: Iterable[Read], schema: StructType) -> Iterator[Any]:
+def batches(messages: Iterable[MessageView], schema: StructType) -> Iterator[Any]:
     """In the columns of `schema`; in batches that are small enough to be passed on early."""
     names = checked_for_reading(schema)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from pairbus.errors import OptionsError
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.peek import PartitionedEntity, Peeker, with_retries
+from pairbus.fast.peek import PartitionedEntity, with_retries
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
 from pairbus.spark import arrow
@@ -85,7 +85,7 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._ends = True
         # The numbers of a partitioned entity tell no end: there it is when nothing more comes.
-        with Peeker(self._options) as peeker, contextlib.suppress(PartitionedEntity):
+        with self._options.peeker() as peeker, contextlib.suppress(PartitionedEntity):
             self._target = peeker.end(0)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -147,7 +147,7 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of what was there at the start; if that cannot be known, perhaps."""
         if self._target is None:
             return True
-        with Peeker(self._options) as peeker:
+        with self._options.peeker() as peeker:
             return peeker.has_active_before(self._target)
 
     # -- in a task --------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from pairbus.errors import OptionsError
 from pairbus.fast.address import Address, ConnectionString, check_entity_path
+from pairbus.fast.client import FastClient
+from pairbus.fast.peek import Peeker
 
 PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"
 MODES: Final = (PEEK, PEEK_LOCK, RECEIVE_AND_DELETE)
@@ -77,6 +79,12 @@ class ReadOptions:
     renewal_seconds: float = 3600.0
     partitions: int = 1
     timeout_seconds: float = 60.0
+
+    def client(self) -> FastClient:
+        return self.address.client(timeout_seconds=self.timeout_seconds)
+
+    def peeker(self) -> Peeker:
+        return Peeker(self.client(), self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.fast.peek import Peeker, Range, split
+from pairbus.fast.peek import Peeker, SequenceRange, split
 from pairbus.spark import arrow
 from pairbus.spark.options import ReadOptions
 from pairbus.spark.schema import checked_for_reading
@@ -33,12 +33,12 @@ _NEXT = "sequenceNumber"
 class Numbers(InputPartition):
     """A part of the sequence numbers, for one task."""
 
-    range: Range
+    range: SequenceRange
 
 
-def read_range(options: ReadOptions, schema: StructType, numbers: Range) -> Iterator[Any]:
+def read_range(options: ReadOptions, schema: StructType, numbers: SequenceRange) -> Iterator[Any]:
     """In a task: record batches of the messages in the range."""
-    with Peeker(options) as peeker:
+    with options.peeker() as peeker:
         messages = peeker.messages(numbers, scheduled=options.include_scheduled)
         yield from arrow.batches(messages, schema)
 
@@ -83,7 +83,7 @@ class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_NEXT: end}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        whole = Range(start[_NEXT], end[_NEXT])
+        whole = SequenceRange(start[_NEXT], end[_NEXT])
         return [Numbers(part) for part in split(whole, self._options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -100,5 +100,5 @@ class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _looking(self) -> Peeker:
         if self._peeker is None:
-            self._peeker = Peeker(self._options)
+            self._peeker = self._options.peeker()
         return self._peeker

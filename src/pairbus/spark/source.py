@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pairbus.errors import OptionsError
-from pairbus.fast.peek import Peeker, Range, split
+from pairbus.fast.peek import SequenceRange, split
 from pairbus.fast.rows import read
 from pairbus.spark import arrow
 from pairbus.spark.lock_stream import HeldStreamReader
@@ -121,14 +121,14 @@ class BatchReader(DataSourceReader):
             most, tasks = options.messages_max, options.partitions
             if most is None:
                 return [Share(None)] * tasks
-            shares = split(Range(0, most), tasks)
+            shares = split(SequenceRange(0, most), tasks)
             return [Share(share.end - share.start) for share in shares]
         start = options.from_sequence or 0
-        with Peeker(options) as peeker:
+        with options.peeker() as peeker:
             end = peeker.end(start, options.messages_max)
         if options.to_sequence is not None:
             end = max(start, min(end, options.to_sequence + 1))
-        return [Numbers(part) for part in split(Range(start, end), options.partitions)]
+        return [Numbers(part) for part in split(SequenceRange(start, end), options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Numbers):

@@ -27,7 +27,7 @@ from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.client import FastClient
 from pairbus.fast.receiver import Receiver
-from pairbus.fast.rows import Read, sequence_number
+from pairbus.fast.rows import MessageView, sequence_number
 
 _SHOWN_MAX: Final = 100
 """Of a dry run, for people."""
@@ -73,7 +73,9 @@ def _forms(target: Target, place: EntityPath, filter: Filter, count: int) -> Ite
             yield shown_form(message)
 
 
-def _found(client: FastClient, target: Target, place: EntityPath, filter: Filter) -> Iterator[Read]:
+def _found(
+    client: FastClient, target: Target, place: EntityPath, filter: Filter
+) -> Iterator[MessageView]:
     now = time.time()
     start = min((some.start for some in filter.numbers), default=0)
     for message in peek_messages(client, target, place, start=start):
@@ -165,7 +167,7 @@ def _numbers(
     with explain_errors(target, place, right="Listen"), progress("Looking") as advance:
         found = Found()
         for message in islice(_found(client, target, place, filter), count):
-            moment = message.note("x-opt-enqueued-time")
+            moment = message.annotation("x-opt-enqueued-time")
             found[sequence_number(message)] = moment / 1000 if isinstance(moment, int) else None
             if len(found.forms) < _SHOWN_MAX:  # of millions
                 found.forms.append(shown_form(message))

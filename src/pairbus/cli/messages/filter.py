@@ -15,7 +15,7 @@ from pairbus.broker.rules import EvaluationError, Facts, SqlFilter, compile_filt
 from pairbus.cli.messages.message_json import parse_property, row_of
 from pairbus.cli.parse import Numbers, parse_duration, parse_numbers
 from pairbus.errors import UsageError
-from pairbus.fast.rows import Read, UnreadableMessage, state
+from pairbus.fast.rows import MessageView, UnreadableMessage, state
 
 _STATES: Final = {"active": 0, "deferred": 1, "scheduled": 2}
 
@@ -47,12 +47,12 @@ class Filter:
     def is_all(self) -> bool:
         return self == Filter()
 
-    def takes(self, message: Read, *, now: float) -> bool:
+    def takes(self, message: MessageView, *, now: float) -> bool:
         """What cannot be read is taken by nothing but a list of numbers, or everything.
 
         `now` is in seconds since 1970. Raises EvaluationError where a condition fails.
         """
-        number = message.note("x-opt-sequence-number")
+        number = message.annotation("x-opt-sequence-number")
         if self.numbers and not any(number in some for some in self.numbers):
             return False
         if self == Filter(numbers=self.numbers):
@@ -63,7 +63,7 @@ class Filter:
             return False
         return self._takes(message, row, now)
 
-    def _takes(self, message: Read, row: dict[str, Any], now: float) -> bool:
+    def _takes(self, message: MessageView, row: dict[str, Any], now: float) -> bool:
         if (
             self.reason is not None
             and self.reason.lower() != (row["deadLetterReason"] or "").lower()
@@ -109,7 +109,7 @@ def _span(text: str | None, option: str) -> timedelta | None:
     return None if text is None else parse_duration(text, option)
 
 
-def _facts(message: Read, row: dict[str, Any]) -> Facts:
+def _facts(message: MessageView, row: dict[str, Any]) -> Facts:
     enqueued = row["enqueuedTime"]
     enqueued_ms = None if enqueued is None else enqueued // 1000
     ttl_ms = row["timeToLive"]
@@ -126,7 +126,7 @@ def _facts(message: Read, row: dict[str, Any]) -> Facts:
     )
 
 
-def chosen(filter: Filter, message: Read, *, now: float) -> bool:
+def chosen(filter: Filter, message: MessageView, *, now: float) -> bool:
     """A condition that cannot be judged (`'a' > 5`) is not true."""
     try:
         return filter.takes(message, now=now)

@@ -18,8 +18,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from pairbus.errors import UsageError
-from pairbus.fast.columns import COLUMNS, DATA_BODY, NAMES
-from pairbus.fast.rows import Read, UnreadableMessage, reader_of
+from pairbus.fast.columns import COLUMNS, NAMES, reader_of
+from pairbus.fast.rows import DATA_BODY, MessageView, UnreadableMessage
 from pairbus.fast.typed import TYPES, Typed
 
 Form = dict[str, Any]
@@ -37,23 +37,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT: Final = range(-(2**31), 2**31)
 _KINDS: Final = {column.name: column.kind for column in COLUMNS}
 _WRITABLE: Final = {column.name for column in COLUMNS if column.writable}
-_read_all: Final[Callable[[Read], list[Any]]] = reader_of(NAMES)
+_read_all: Final[Callable[[MessageView], list[Any]]] = reader_of(NAMES)
 
 
 # -- a message as JSON --------------------------------------------------------------------------
 
 
-def row_of(message: Read) -> Row:
+def row_of(message: MessageView) -> Row:
     """Raises UnreadableMessage."""
     return dict(zip(NAMES, _read_all(message), strict=True))
 
 
-def shown_form(message: Read) -> Form:
+def shown_form(message: MessageView) -> Form:
     """For who only looks: what cannot be read is told, and holds up nothing else."""
     try:
         return form_of(row_of(message))
     except UnreadableMessage as error:
-        number = message.note("x-opt-sequence-number")
+        number = message.annotation("x-opt-sequence-number")
         return {"sequenceNumber": number, UNREADABLE: str(error)}
 
 

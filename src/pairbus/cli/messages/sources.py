@@ -25,9 +25,8 @@ from pairbus.cli.connection import connect, sdk_settings
 from pairbus.cli.messages.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import Form, Row, form_of, row_of, typed_of
 from pairbus.cli.target import Target
-from pairbus.fast.columns import DATA_BODY, STATES
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.rows import read
+from pairbus.fast.rows import DATA_BODY, STATES, read
 
 CREDIT_MAX: Final = 100
 _MICROSECOND: Final = 1_000_000

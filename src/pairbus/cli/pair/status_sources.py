@@ -140,9 +140,9 @@ def _read_queue(
             for message in peek_messages(client, target, entity, limit=peek):
                 if state(message) != "active":
                     continue
-                _, path = message.application.get(PATH, (b"", None))
+                _, path = message.application_properties.get(PATH, (b"", None))
                 destinations[path if isinstance(path, str) else _UNKNOWN] += 1
-                enqueued_ms = message.note("x-opt-enqueued-time")
+                enqueued_ms = message.annotation("x-opt-enqueued-time")
                 if isinstance(enqueued_ms, int):
                     oldest = min(oldest or enqueued_ms / 1000, enqueued_ms / 1000)
     return BacklogState(
