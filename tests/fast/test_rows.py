@@ -279,7 +279,10 @@ def test_a_row_without_an_id_gets_the_same_one_each_time() -> None:
             {"annotations": [("n", {"type": "what", "value": "x"})]},
             "column annotations: in 'n', the type is 'what'; expected one of",
         ),
-        ({"body": b"x", "bodyType": "text"}, "column bodyType: it is 'text'; expected one of data, "),
+        (
+            {"body": b"x", "bodyType": "text"},
+            "column bodyType: it is 'text'; expected one of data, ",
+        ),
         ({"body": b"x", "bodyType": "value"}, "column body: it does not match bodyType 'value'"),
         ({"body": b"", "bodyType": "sequence"}, "column body: it does not match bodyType"),
         ({"body": described(0x77, 1)[:-1], "bodyType": "value"}, "column body: it does not match"),

@@ -224,7 +224,10 @@ def test_a_topic_takes_messages_too(pairbus: Run, queue: str) -> None:
         (["q", "x", "--count", "0"], "Input should be greater than or equal to 1"),
         (["q", "x", "-p", "novalue"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
         (["q", "x", "-p", "=v"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
-        (["q", "x", "-p", "a:int=five"], "the value 'five' is not a valid int; expected a whole number"),
+        (
+            ["q", "x", "-p", "a:int=five"],
+            "the value 'five' is not a valid int; expected a whole number",
+        ),
         (["q", "x", "-p", "a:integer=5"], "'integer' is none of null, boolean"),
         (["q", "x", "--ttl", "soon"], "--ttl 'soon' is not a duration: use 90s"),
         (["q", "x", "--ttl", "0s"], "at least 1ms is expected"),
