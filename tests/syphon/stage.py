@@ -1,5 +1,8 @@
-"""Two namespaces, and what is put into one and read from the other: by the fast client, for the SDK
-takes half a second to open a link. Messages are told apart by their ids."""
+"""Two namespaces: messages are put into one and read from the other.
+
+With the fast client, because the SDK needs half a second to open a link. Messages are identified by
+their ids.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
-from pairbus.syphon.delivery import Delivery, Half
+from pairbus.syphon.delivery import Batch, Delivery
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Outcome, Receipt
 from tests.syphon.backlog import encoded
 
 QUIET_SECONDS = 0.3
-"""A queue that gives out nothing for so long has nothing that could be had."""
+"""A queue that gives out nothing for this long is empty, or all of it is locked."""
 
 
 class Namespace(Protocol):
@@ -39,7 +42,7 @@ def backlog_names(count: int) -> list[str]:
 
 
 class Stage:
-    """Fills a backlog, drains it, and looks what became of the messages."""
+    """Fills a backlog, drains it, and shows what became of the messages."""
 
     def __init__(self, primary: Namespace, secondary: Namespace, queues: Sequence[str]) -> None:
         self.primary, self.secondary = primary, secondary
@@ -89,18 +92,18 @@ class Stage:
         )
 
     def home(self, path: str = "orders") -> list[str]:
-        """Ids in the order of their arrival; taken away."""
+        """Ids in the order of their arrival; removes the messages."""
         return self._taken(self.primary, path)
 
     def free(self, queue: str | None = None) -> list[str]:
-        """What is left in a backlog queue and locked by nobody; taken away."""
+        """Ids of the messages in a backlog queue that are not locked; removes them."""
         return self._taken(self.secondary, queue or self.queues[0])
 
     def dead_lettered(self, queue: str | None = None) -> list[str]:
         return self._taken(self.secondary, f"{queue or self.queues[0]}/$DeadLetterQueue")
 
     def left(self, queue: str | None = None) -> int:
-        """How many are left in it, locked or not, up to a page."""
+        """How many messages are in a backlog queue, locked or not, up to a page."""
         with self.client(self.secondary) as client:
             return len(client.management(queue or self.queues[0]).peek(1, 250))
 
@@ -123,12 +126,12 @@ def numbered(count: int, prefix: str = "") -> list[str]:
 
 
 def firsts(ids: Iterable[str]) -> list[str]:
-    """Without what had been there before: order is a matter of first arrivals."""
+    """Without duplicates: order is about first arrivals."""
     return list(dict.fromkeys(ids))
 
 
 def copies(ids: Iterable[str]) -> int:
-    """How many came that had come already."""
+    """How many are duplicates."""
     return sum(count - 1 for count in Counter(ids).values())
 
 
@@ -136,19 +139,19 @@ def count(receipts: Iterable[Receipt], outcome: Outcome) -> int:
     return sum(each.count for each in receipts if each.outcome is outcome)
 
 
-def doubts(receipts: Iterable[Receipt]) -> int:
+def possible_duplicates(receipts: Iterable[Receipt]) -> int:
     return sum(each.duplicates_possible for each in receipts)
 
 
 def after_sends(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
-    """Once, when the primary has acknowledged the n-th half chunk, and nobody has settled that."""
-    real, halves = Delivery.land, 0
+    """Act once, when the primary has acknowledged the n-th batch and it is not settled yet."""
+    real, batches = Delivery.await_acknowledgement, 0
 
-    def land(self: Delivery, half: Half) -> None:
-        nonlocal halves
-        real(self, half)
-        halves += 1
-        if halves == number:
+    def await_acknowledgement(self: Delivery, batch: Batch) -> None:
+        nonlocal batches
+        real(self, batch)
+        batches += 1
+        if batches == number:
             act()
 
-    monkeypatch.setattr(Delivery, "land", land)
+    monkeypatch.setattr(Delivery, "await_acknowledgement", await_acknowledgement)

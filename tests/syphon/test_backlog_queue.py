@@ -1,10 +1,10 @@
-"""What is held for destinations that are down: how much, without its bytes, and in the end free."""
+"""Messages held for destinations that are down: how many, without their bytes, and finally free."""
 
 import pytest
 
 from pairbus.broker import Broker
 from pairbus.syphon import drain as drain_module
-from pairbus.syphon.backlog_queue import Source
+from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.receipts import Outcome
 from tests.syphon.stage import Stage, backlog_names, count, numbered
 
@@ -21,7 +21,7 @@ def stage():
 
 
 @pytest.mark.req("S-04")
-def test_a_look_ends_where_too_much_is_held_and_says_so(stage, monkeypatch):
+def test_a_task_that_holds_too_many_messages_stops_and_reports_it(stage, monkeypatch):
     monkeypatch.setattr(drain_module, "HELD_MAX", 40)
     ids = numbered(100)
     stage.divert(ids)
@@ -36,7 +36,7 @@ def test_a_look_ends_where_too_much_is_held_and_says_so(stage, monkeypatch):
 
 
 @pytest.mark.req("S-04")
-def test_what_is_held_in_one_queue_ends_the_look_at_that_queue_only(stage):
+def test_too_many_held_messages_of_one_queue_do_not_affect_another(stage):
     stage.divert(numbered(100))
     stage.divert(numbered(100, "i"), "invoices", BACKLOGS[1])
 
@@ -49,15 +49,15 @@ def test_what_is_held_in_one_queue_ends_the_look_at_that_queue_only(stage):
     assert stage.free() == numbered(100)
 
 
-def test_of_what_is_held_the_bytes_are_let_go_and_the_account_is_right(stage, monkeypatch):
+def test_the_bytes_of_held_messages_are_dropped_and_still_counted(stage, monkeypatch):
     kept = []
-    release = Source.release
+    release = BacklogQueue.release
 
     def looked_at(self, destinations):
         kept.extend(pair for pairs in self.held.values() for pair in pairs)
         release(self, destinations)
 
-    monkeypatch.setattr(Source, "release", looked_at)
+    monkeypatch.setattr(BacklogQueue, "release", looked_at)
     stage.divert(numbered(30))
 
     with stage.primary.faults.cannot_send(entity="orders"):

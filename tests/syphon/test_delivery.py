@@ -1,4 +1,4 @@
-"""How much goes to a destination at once, and what is left when the secondary is lost meanwhile."""
+"""How much is sent to a destination at once, and what is left if the secondary is lost."""
 
 import time
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pytest
 
 from pairbus.broker import Broker
 from pairbus.fast.receiver import Receiver
-from pairbus.syphon.delivery import PART_BYTES_MAX, _end_of_sending
+from pairbus.syphon.delivery import PART_BYTES_MAX, sendable
 from tests.syphon.stage import Stage, backlog_names, numbered
 
 BACKLOGS = backlog_names(3)
@@ -30,11 +30,11 @@ class Message:
     ],
     ids=["small ones", "before one that has expired", "a large one", "larger ones", "many"],
 )
-def test_so_much_goes_at_once(messages, end):
-    assert _end_of_sending([(None, message) for message in messages]) == end
+def test_a_part_ends_before_an_expired_message_and_at_a_megabyte(messages, end):
+    assert sendable([(None, message) for message in messages]) == end
 
 
-def test_a_secondary_that_is_lost_is_a_trouble_of_all_queues_and_no_message_is_lost(monkeypatch):
+def test_a_lost_secondary_is_an_error_of_all_queues_and_no_message_is_lost(monkeypatch):
     with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
         stage = Stage(primary, secondary, BACKLOGS)
         for place, queue in enumerate(BACKLOGS):

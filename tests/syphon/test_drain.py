@@ -61,7 +61,7 @@ class Pair:
                 queues=(BACKLOG,),
                 primary=Address.from_connection_string(self.primary.connection_string),
                 secondary=Address.from_connection_string(self.secondary.connection_string),
-                **{"seconds": 5.0, **settings},
+                **{"seconds": 5.0, "chunk": 1000, **settings},
             )
         )
 
@@ -240,6 +240,8 @@ def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
             queues=(BACKLOG,),
             primary=Address.from_connection_string(pair.primary.connection_string),
             secondary=Address.from_connection_string(pair.secondary.connection_string),
+            seconds=3.0,
+            chunk=1000,
             ttl_keeps_running=True,
         ),
         clock=lambda: later + time.monotonic() - began,

@@ -118,6 +118,8 @@ def test_a_task_needs_nothing_else(archive, tmp_path):
             queues=(queue,),
             primary=Address.from_connection_string(primary.connection_string),
             secondary=Address.from_connection_string(secondary.connection_string),
+            seconds=3.0,
+            chunk=1000,
         )
         done = run_with_archive_only(archive, TASK, tmp_path, task=pickle.dumps(task).hex())
 

@@ -31,9 +31,9 @@ from tests.syphon.stage import (
     backlog_names,
     copies,
     count,
-    doubts,
     firsts,
     numbered,
+    possible_duplicates,
 )
 
 SENDER = Policy(name="sender", key="c2VuZA==", rights=frozenset({Right.SEND}))
@@ -139,7 +139,7 @@ def test_an_error_that_passes_costs_neither_a_message_nor_the_order(stage):
         drained = stage.drain()
 
     assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
-    assert doubts(drained.receipts) == 0
+    assert possible_duplicates(drained.receipts) == 0
     assert stage.home() == ids
 
 
@@ -160,7 +160,9 @@ def test_a_destination_that_hangs_is_waited_for_within_bounds(stage, monkeypatch
     second = stage.drain()
     home = stage.home()
     assert firsts(home) == ids
-    assert copies(home) <= doubts(first.receipts) + doubts(second.receipts)
+    assert copies(home) <= possible_duplicates(first.receipts) + possible_duplicates(
+        second.receipts
+    )
     assert stage.left() == 0
 
 
@@ -182,7 +184,7 @@ def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
 
     home = stage.home()
     assert firsts(home) == ids
-    assert copies(home) <= doubts(receipts)
+    assert copies(home) <= possible_duplicates(receipts)
     assert count(receipts, Outcome.BROUGHT_HOME) == 220
     assert stage.left() == 0
 
@@ -210,7 +212,7 @@ def test_one_destination_refuses_while_others_take_theirs_of_the_same_chunk(stag
     assert stage.home("unique") == [f"unique-{one}" for one in ids]
     assert stage.dead_lettered() == [f"gone-{one}" for one in ids]
     assert count(first.receipts, Outcome.WAITING) == 40
-    assert doubts(first.receipts) == 0
+    assert possible_duplicates(first.receipts) == 0
     assert count(stage.drain().receipts, Outcome.BROUGHT_HOME) == 40
     assert stage.home() == [f"orders-{one}" for one in ids]
     assert stage.left() == 0
@@ -230,14 +232,14 @@ def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_release
         first = stage.drain(seconds=0.5)
 
         assert time.monotonic() - began < 4
-    assert 1 <= doubts(first.receipts) <= 20
+    assert 1 <= possible_duplicates(first.receipts) <= 20
     moved = count(first.receipts, Outcome.BROUGHT_HOME)
     assert moved >= 15  # the first half of a chunk, and what was for others in the next
     second = stage.drain()  # at once: had one of them stayed locked, it would be missing
     assert count(second.receipts, Outcome.BROUGHT_HOME) == 80 - moved
     home = stage.home()
     assert firsts(home) == [f"orders-{one}" for one in ids]
-    assert copies(home) <= doubts(first.receipts)
+    assert copies(home) <= possible_duplicates(first.receipts)
     assert stage.home("invoices") == [f"invoices-{one}" for one in ids]
     assert stage.left() == 0
 
@@ -273,7 +275,9 @@ def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
     assert count(first.receipts, Outcome.BROUGHT_HOME) == 30
     home = stage.home(path)
     assert firsts(home) == ids
-    assert copies(home) <= doubts(first.receipts) + doubts(second.receipts)
+    assert copies(home) <= possible_duplicates(first.receipts) + possible_duplicates(
+        second.receipts
+    )
     if path == "unique":
         assert home == ids
     assert stage.left() == 0
@@ -293,9 +297,9 @@ def test_a_secondary_that_dies_before_it_was_told_delivers_a_chunk_again_at_most
     second = stage.drain(chunk=20)
 
     assert BACKLOGS[0] in dict(first.errors)
-    assert 10 <= doubts(first.receipts) <= 20
+    assert 10 <= possible_duplicates(first.receipts) <= 20
     again = count([*first.receipts, *second.receipts], Outcome.BROUGHT_HOME) - 60
-    assert 10 <= again <= doubts(first.receipts)
+    assert 10 <= again <= possible_duplicates(first.receipts)
     home = stage.home(path)
     assert sorted(firsts(home)) == ids
     assert copies(home) == (again if path == "orders" else 0)
@@ -317,7 +321,10 @@ def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_co
     assert sorted(stage.home()) == ids
     receipts = [*first.receipts, *second.receipts]
     assert count(receipts, Outcome.BROUGHT_HOME) == 60
-    assert doubts(receipts) in (0, 10)  # of what was settled, the answer may have been lost
+    assert possible_duplicates(receipts) in (
+        0,
+        10,
+    )  # of what was settled, the answer may have been lost
     assert stage.left() == 0
 
 
@@ -352,7 +359,10 @@ def test_a_backlog_queue_that_ends_in_the_middle_is_told_and_the_others_go_on(
     home = stage.home()
     assert home == ids[: len(home)]
     if end is delete:
-        assert doubts(drained.receipts) in (10, 20)  # acknowledged, and could not be settled
+        assert possible_duplicates(drained.receipts) in (
+            10,
+            20,
+        )  # acknowledged, and could not be settled
     else:
         set_status(stage.secondary, BACKLOGS[0], "Active")
         stage.drain()
@@ -423,7 +433,7 @@ def test_locks_that_are_lost_in_the_middle_deliver_twice_and_that_is_counted(
 
     home = stage.home(path)
     assert sorted(firsts(home)) == ids
-    expected = doubts(drained.receipts)
+    expected = possible_duplicates(drained.receipts)
     assert expected >= 10
     assert copies(home) == (expected if path == "orders" else 0)
     assert stage.left() == 0
@@ -449,7 +459,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
     receipts += stage.drain().receipts
     assert sorted(stage.home()) == ids
     assert count(receipts, Outcome.BROUGHT_HOME) == 400
-    assert doubts(receipts) == 0
+    assert possible_duplicates(receipts) == 0
 
 
 @pytest.mark.req("S-02")

@@ -1,8 +1,8 @@
-"""One backlog queue as a task sees it: what is taken from it, settled in it, and given back to it.
+"""One backlog queue as a task sees it: what is received from it, settled in it, and released to it.
 
-A settlement is said as soon as the primary has acknowledged what it is about, and its answer is
-collected later. What cannot go home now is held until the end of the task, so that it does not
-come round again and again, and then released.
+A settlement is sent as soon as the primary has acknowledged the messages, and its answer is
+collected later. Messages that cannot go home now are held until the end of the task, because a
+message that is released at once comes again at once.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pairbus.syphon.restore import Restored
 logger = logging.getLogger("pairbus.syphon")
 
 Pair = tuple[ReceivedMessage, Restored]
-"""A message as it was received, and as it was sent by the application."""
+"""A message as it was received, and as the application sent it."""
 
-# Locks of backlog queues last a minute; what is older than this when its turn comes is renewed.
+# Locks of backlog queues last a minute. One that is older than this before a send is renewed.
 RENEW_SECONDS = 20.0
 
 
-class Source:
-    def __init__(self, client: FastClient, queue: str, report: TaskReport, *, credit: int) -> None:
-        self.queue = queue
-        self.receiver = client.receiver(queue, credit=credit)
+class BacklogQueue:
+    def __init__(self, client: FastClient, name: str, report: TaskReport, *, credit: int) -> None:
+        self.name = name
+        self.receiver = client.receiver(name, credit=credit)
         self.held: dict[str, list[Pair]] = {}
-        """By destination: later messages for the same must not overtake them."""
+        """By destination, in lower case. Later messages for it must not overtake these."""
         self.held_count = 0
         self.empty_since: float | None = None
         self._client = client
         self._report = report
-        self._settling: tuple[PendingSettlement, Sequence[ReceivedMessage]] | None = None
+        self._settlement: tuple[PendingSettlement, Sequence[ReceivedMessage]] | None = None
 
     # --- settling ---------------------------------------------------------------------------------
 
@@ -48,16 +48,16 @@ class Source:
         done: Sequence[ReceivedMessage],
         dead_letters: Mapping[DeadLetter, Sequence[ReceivedMessage]],
     ) -> None:
-        """Complete what has gone home, and dead-letter the rest.
+        """Complete messages that the primary has acknowledged, and dead-letter others.
 
-        Completing is only begun: `land` ends it. But nothing that happens to this process from here
-        on keeps the secondary from hearing of it.
+        Completing is only started: `await_settlement` ends it. When this returns, the secondary
+        will learn of it even if this process dies.
         """
         if done:
-            self.land()
-            self._settling = self.receiver.start_completing(done), done
-            if not self._settling[0].is_sent:
-                self.land()
+            self.await_settlement()
+            self._settlement = self.receiver.start_completing(done), done
+            if not self._settlement[0].is_sent:
+                self.await_settlement()
         for step, received in dead_letters.items():
             self._settle(
                 lambda received=received, step=step: self.receiver.dead_letter(  # type: ignore[misc]
@@ -65,69 +65,63 @@ class Source:
                 )
             )
 
-    def land(self) -> None:
-        """Collect the answer to what was begun."""
-        begun, self._settling = self._settling, None
-        if begun is not None:
-            settling, done = begun
-            self._settle(settling.wait, lambda: self.receiver.complete(done), doubtful=len(done))
+    def await_settlement(self) -> None:
+        """Wait for the answer to the last `settle`."""
+        started, self._settlement = self._settlement, None
+        if started is not None:
+            pending, done = started
+            self._settle(pending.wait, lambda: self.receiver.complete(done), sent=len(done))
 
     def _settle(
-        self,
-        settle: Callable[[], None],
-        again: Callable[[], None] | None = None,
-        *,
-        doubtful: int = 0,
+        self, settle: Callable[[], None], again: Callable[[], None] | None = None, *, sent: int = 0
     ) -> None:
-        """Once more if the connection was lost: then it goes by the lock's token.
+        """Settle, and again if the connection was lost: the second time goes by lock token.
 
-        `doubtful`: how many arrive twice if it fails.
+        `sent`: how many of the messages were sent, and arrive twice if this fails.
         """
         for is_last, act in ((False, settle), (True, again or settle)):
             try:
                 act()
                 return
             except SettleFailed as error:
-                # Their locks have run out: they are delivered again, and so they arrive twice.
-                if doubtful:
-                    self._report.record_possible_duplicates(self.queue, "", len(error.failed))
+                # Their locks have expired, so they are delivered again. No retry can change that.
+                if sent:
+                    self._report.record_possible_duplicates(self.name, "", len(error.failed))
                 return
             except AzureError as error:
                 if is_last:
-                    self._report.record_possible_duplicates(self.queue, "", doubtful)
-                    self._report.record_error(self.queue, error)
+                    self._report.record_possible_duplicates(self.name, "", sent)
+                    self._report.record_error(self.name, error)
 
-    def renew(self, received: Sequence[ReceivedMessage]) -> None:
+    def renew_locks(self, received: Sequence[ReceivedMessage]) -> None:
+        tokens = [one.lock_token_bytes for one in received]
         try:
-            self._client.management(self.queue).renew_locks(
-                [one.lock_token_bytes for one in received]
-            )
+            self._client.management(self.name).renew_locks(tokens)
         except AzureError as error:
-            logger.info("locks of %s could not be renewed: %s", self.queue, error)
+            logger.info("cannot renew locks of %s: %s", self.name, error)
 
-    # --- what cannot go now -----------------------------------------------------------------------
+    # --- messages that cannot go home now ---------------------------------------------------------
 
     def hold(self, path: str, pairs: Sequence[Pair]) -> None:
-        """Until `release`. Of what is held, the bytes are not needed any more."""
+        """Keep messages locked until `release`. Drop their bytes, which are not needed any more."""
         self.held.setdefault(path, []).extend(pairs)
         self.held_count += len(pairs)
         for received, restored in pairs:
             received.data = restored.data = b""
 
     def release(self, destinations: Destinations) -> None:
-        """Nothing stays locked of what was held. What was not looked at, the receiver gives back
-        when it is closed."""
-        self.land()
+        """Release what is held. The receiver releases what nobody has taken when it is closed."""
+        self.await_settlement()
         held = [received for pairs in self.held.values() for received, _ in pairs]
-        held.sort(key=lambda received: received.delivery_id)
+        held.sort(key=lambda received: received.delivery_id)  # the order of the queue
         try:
             if held:
                 self.receiver.release(held)
         except AzureError as error:
-            logger.info("messages of %s were not released: %s", self.queue, error)
+            logger.info("cannot release messages of %s: %s", self.name, error)
         for pairs in self.held.values():
             destination = destinations[pairs[0][1].path]
-            reason = destination.condition.value
             waiting = [restored for _, restored in pairs]
-            self._report.record(self.queue, destination.path, Outcome.WAITING, waiting, reason)
+            reason = destination.condition.value
+            self._report.record(self.name, destination.path, Outcome.WAITING, waiting, reason)
         self.held, self.held_count = {}, 0

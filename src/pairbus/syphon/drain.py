@@ -1,17 +1,17 @@
-"""One task of a round: messages of some backlog queues go home, for some seconds.
+"""One task of a round: brings messages of some backlog queues home, for a few seconds.
 
-Received, restored, sent in batches to where they belong, and settled only when the primary has
-acknowledged them. That goes on half a chunk at a time: while one half is in the air, the one before
-it is being settled, and the next is received and restored. So whoever dies in between, a chunk at
-most has been delivered that will be delivered again, which duplicate detection absorbs. No lock
-outlives the task. What became of messages is told in receipts.
+It receives messages, restores them, sends them in batches to where they belong, and settles them
+only when the primary has acknowledged them. A batch is half a chunk at most. While one batch is in
+flight, the one before it is being settled, and the next is received and restored. So if the task
+dies, at most a chunk was sent that will be sent again, which duplicate detection absorbs. No lock
+outlives the task. Receipts say what became of the messages.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from azure.core.exceptions import AzureError
@@ -21,24 +21,24 @@ from pairbus.fast.address import Address
 from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all, wait_for_any
-from pairbus.syphon.backlog_queue import Source
-from pairbus.syphon.delivery import Delivery, Half
+from pairbus.syphon.backlog_queue import BacklogQueue
+from pairbus.syphon.delivery import Batch, Delivery
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.window import ANSWER_SECONDS_MAX, Window
 
-# How many messages are received ahead, in all queues: they are locked meanwhile. More where half a
-# chunk of each queue is more, up to what a broker may bear on one connection.
+# How many messages are received ahead, from all queues together. They are locked meanwhile. If half
+# a chunk for each queue is more, then that, up to what a broker accepts on one connection.
 AHEAD_MAX = 2_500
 LOCKED_MAX = 3_500
-# ... and so many more may be held: brokers do not lend any number to one connection.
+# How many more may be held: brokers do not lock any number of messages for one connection.
 HELD_MAX = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTask:
-    """All that a task is told. It travels to wherever the task runs."""
+    """Everything that a task needs to know. It is sent to the machine that runs the task."""
 
     run: str
     round: int
@@ -46,17 +46,17 @@ class DrainTask:
     """Backlog queues of the secondary."""
     primary: Address
     secondary: Address
-    seconds: float = 3.0
-    chunk: int = 1000
-    """How many messages may have been sent without being known to be settled: the most that can
-    arrive twice when the task, or what it talks to, dies."""
+    seconds: float
+    chunk: int
+    """How many messages may be sent and not known to be settled: the most that can arrive twice if
+    the task, or a namespace, dies."""
     open_seconds: float = ANSWER_SECONDS_MAX
-    """How long each of the two namespaces may take to let the task in."""
+    """How long each of the two namespaces may take to accept the connection."""
     held_max: int = HELD_MAX
-    """How many may be held for destinations that are down, in each queue."""
+    """How many messages of each queue may be held for destinations that are down."""
     ttl_keeps_running: bool = False
     known: tuple[Destination, ...] = ()
-    """What earlier tasks have learned of destinations."""
+    """What earlier tasks have learned about destinations."""
 
 
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
@@ -68,26 +68,24 @@ class _Drain:
         self._task = task
         self._report = TaskReport(run=task.run, round=task.round, clock=clock)
         self._destinations = Destinations(task.known)
-        # Neither is connected yet: one that cannot be reached is trouble, and not the end.
-        self._home = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._backlog = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._delivery = Delivery(self._home, self._destinations, self._report)
-        self._sources = [
-            Source(self._backlog, queue, self._report, credit=_credit(task))
-            for queue in task.queues
+        # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
+        self._primary = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._secondary = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._delivery = Delivery(self._primary, self._destinations, self._report)
+        self._queues = [
+            BacklogQueue(self._secondary, name, self._report, credit=_credit(task))
+            for name in task.queues
         ]
-        self._active = list(self._sources)
-        # One half is in the air, and of one the settlement may be under way: never more than that.
-        self._half = max(1, task.chunk // 2)
-        self._flying: Half | None = None
-        self._settled: Source | None = None
-        self._count = 0
-        """How many messages were taken so far."""
-        self._is_ending = False
-        """Nothing more is asked for."""
+        self._active = list(self._queues)
+        # One batch is in flight, and one may be being settled. Together that is a chunk at most.
+        self._batch_max = max(1, task.chunk // 2)
+        self._in_flight: Batch | None = None
+        self._settling: BacklogQueue | None = None
+        self._received = 0
+        self._grants_no_more = False
         self._full: set[str] = set()
         self._window = Window(task.seconds)
-        self._has_reached_home = False
+        self._has_opened_primary = False
 
     def run(self) -> Drained:
         try:
@@ -96,208 +94,207 @@ class _Drain:
             finally:
                 self._end()
         finally:
-            self._home.close()
-        if self._delivery.mistake is not None:
-            raise self._delivery.mistake
+            self._primary.close()
+        if self._delivery.bug is not None:
+            raise self._delivery.bug
         return Drained(
             receipts=self._report.receipts,
             destinations=tuple(self._destinations),
             emptied=tuple(sorted(self._report.emptied)),
             errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
-            usage=(self._home.usage(), self._backlog.usage()),
+            usage=(self._primary.usage(), self._secondary.usage()),
         )
 
     def _work(self) -> None:
         self._open()
         while self._active and self._has_time():
-            self._mind_the_end()
-            half = self._next_half()
-            if half is None and self._flying is None:
+            self._stop_granting_in_time()
+            batch = self._next_batch()
+            if batch is None and self._in_flight is None:
                 self._wait()
                 continue
-            self._finish()
-            if half is not None:
-                self._begin(half)
+            self._finish_batch()
+            if batch is not None:
+                self._start(batch)
+
+    # --- time -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """The task's time begins when the secondary has let us in, however far away it is."""
+        """The task's time begins when the secondary has accepted us, however far away it is."""
         began = time.monotonic()
-        self._backlog.set_deadline(began + self._task.open_seconds)
-        attach_all([source.receiver for source in self._sources])
-        for source in list(self._active):
-            if source in self._active:  # else it was lost together with others
+        self._secondary.set_deadline(began + self._task.open_seconds)
+        attach_all([queue.receiver for queue in self._queues])
+        for queue in list(self._active):
+            if queue in self._active:  # otherwise it was lost together with others
                 try:
-                    source.receiver.open()
+                    queue.receiver.open()
                 except AzureError as error:
-                    self._active.remove(source)
-                    self._lose(source, error)
+                    self._active.remove(queue)
+                    self._queue_failed(queue, error)
         took, now = time.monotonic() - began, self._report.now()
         self._window.secondary_opened(took=took, now=now)
-        self._limit_waits()
+        self._set_deadlines()
 
-    def _limit_waits(self) -> None:
-        """Whatever has gone silent, the task ends soon after its time."""
-        ahead = time.monotonic() - self._report.now()
-        self._delivery.ends_at = self._window.sends_until
-        self._home.set_deadline(self._window.primary_until + ahead)
-        self._backlog.set_deadline(self._window.secondary_until + ahead)
-
-    def _reach_home(self, half: Half) -> None:
-        """The first to be sent: the connection to the primary is opened for it."""
-        self._has_reached_home = True
-        self._delivery.ends_at = math.inf
+    def _open_primary(self, batch: Batch) -> None:
+        """The first batch opens the connection to the primary."""
+        self._has_opened_primary = True
+        self._delivery.sends_until = math.inf
         began = time.monotonic()
-        self._home.set_deadline(began + self._task.open_seconds)
-        self._delivery.begin(half)
+        self._primary.set_deadline(began + self._task.open_seconds)
+        self._delivery.start(batch)
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
         self._window.primary_opened(took=time.monotonic() - began, answer_seconds=answer_seconds)
-        self._limit_waits()
+        self._set_deadlines()
+
+    def _set_deadlines(self) -> None:
+        """Even if a namespace goes silent, the task ends soon after its time."""
+        ahead = time.monotonic() - self._report.now()
+        self._delivery.sends_until = self._window.sends_until
+        self._primary.set_deadline(self._window.primary_until + ahead)
+        self._secondary.set_deadline(self._window.secondary_until + ahead)
 
     def _has_time(self) -> bool:
-        """Is there time for another half, and does it make sense?"""
+        """Whether another batch has time, and makes sense."""
         delivery = self._delivery
         return (
             self._window.has_time(now=self._report.now())
-            and not delivery.is_home_lost
-            and delivery.mistake is None
+            and not delivery.is_primary_lost
+            and delivery.bug is None
         )
 
-    def _mind_the_end(self) -> None:
-        """If what has been asked for is enough, no more is: so little has to be given back."""
-        now = self._report.now()
-        if not self._is_ending and self._window.is_covered_by(
-            AHEAD_MAX, taken=self._count, now=now
-        ):
-            self._is_ending = True
-            for source in self._sources:
-                source.receiver.stop_granting()
+    def _stop_granting_in_time(self) -> None:
+        """Grant no more credit when what is on its way lasts until the end: then little has to be
+        released."""
+        now, taken = self._report.now(), self._received
+        if not self._grants_no_more and self._window.is_covered_by(AHEAD_MAX, taken=taken, now=now):
+            self._grants_no_more = True
+            for queue in self._queues:
+                queue.receiver.stop_granting()
 
-    # --- taking -----------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
-    def _next_half(self) -> Half | None:
-        """Of the queue whose turn it is among those that have something now."""
-        for source in list(self._active):
-            if source not in self._active:
+    def _next_batch(self) -> Batch | None:
+        """From the next queue, in turn, that has messages now."""
+        for queue in list(self._active):
+            if queue not in self._active:
                 continue  # lost together with another one
-            self._active.remove(source)
+            self._active.remove(queue)
             try:
-                taken = source.receiver.receive(self._half, max_wait_seconds=0.0)
+                received = queue.receiver.receive(self._batch_max, max_wait_seconds=0.0)
             except AzureError as error:
-                self._lose(source, error)
+                self._queue_failed(queue, error)
                 continue
-            if taken:
-                source.empty_since = None
-                self._count += len(taken)
-                self._active.append(source)
-                return self._restored(source, taken)
-            if not self._seems_empty(source):
-                self._active.append(source)
+            if received:
+                queue.empty_since = None
+                self._received += len(received)
+                self._active.append(queue)
+                return self._restore(queue, received)
+            if not self._seems_empty(queue):
+                self._active.append(queue)
         return None
 
-    def _seems_empty(self, source: Source) -> bool:
-        """Nothing more is to be had of it in this task."""
-        if self._is_ending and not source.receiver.has_credit:
-            return True  # it has given what it was asked for, so it may have more
+    def _seems_empty(self, queue: BacklogQueue) -> bool:
+        """Whether nothing more can be received from it in this task."""
+        if self._grants_no_more and not queue.receiver.has_credit:
+            return True  # all that credit was granted for has come; there may be more
         now = self._report.now()
-        if source.empty_since is None:
-            source.empty_since = now
-        if now - source.empty_since < self._window.empty_seconds:
+        if queue.empty_since is None:
+            queue.empty_since = now
+        if now - queue.empty_since < self._window.empty_seconds:
             return False
-        if not source.held:
-            self._report.emptied.add(source.queue)
+        if not queue.held:
+            self._report.emptied.add(queue.name)
         return True
 
-    def _lose(self, source: Source, error: AzureError) -> None:
-        self._report.record_error(source.queue, error)
-        if not self._backlog.is_open:
-            # It is the secondary, and not the queue: the others would only wait as well.
+    def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
+        self._report.record_error(queue.name, error)
+        if not self._secondary.is_open:
+            # The secondary is at fault, not the queue. Waiting for the other queues is no use.
             for other in self._active:
-                self._report.errors.setdefault(other.queue, self._report.errors[source.queue])
+                self._report.errors.setdefault(other.name, self._report.errors[queue.name])
             self._active.clear()
 
     def _wait(self) -> None:
-        """Nothing is there, and nothing in the air."""
-        self._land_settlement()
-        receivers = [source.receiver for source in self._active]
+        """No message is here, and none is in flight."""
+        self._await_settlement()
+        receivers = [queue.receiver for queue in self._active]
         try:
             wait_for_any(receivers, max_wait_seconds=self._window.empty_seconds)
         except AzureError:
-            return  # the next look at each of them tells whose trouble it is
+            return  # the next `receive` of each queue shows which one has failed
 
-    def _restored(self, source: Source, taken: Iterable[ReceivedMessage]) -> Half:
-        half = Half(source, self._report.now())
-        now_ms, ttl_keeps_running = int(half.began * 1000), self._task.ttl_keeps_running
-        groups = half.groups
-        for received in taken:
+    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> Batch:
+        batch = Batch(queue, self._report.now())
+        now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
+        by_path = batch.by_path
+        for one in received:
             try:
-                restored = restore(
-                    received.data, now_ms=now_ms, ttl_keeps_running=ttl_keeps_running
-                )
+                restored = restore(one.data, now_ms=now_ms, ttl_keeps_running=ttl_keeps_running)
             except EnvelopeError as error:
                 step = unreadable(error)
-                half.dead_letters.setdefault(step, []).append(received)
-                self._report.record_unreadable(source.queue, received, step.reason)
+                batch.dead_letters.setdefault(step, []).append(one)
+                self._report.record_unreadable(queue.name, one, step.reason)
             else:
-                groups.setdefault(restored.path.lower(), []).append((received, restored))
-        return half
+                by_path.setdefault(restored.path.lower(), []).append((one, restored))
+        return batch
 
-    # --- one half after the other -----------------------------------------------------------------
+    # --- one batch after the other ----------------------------------------------------------------
 
-    def _begin(self, half: Half) -> None:
-        if half.source not in self._active:
-            # Meanwhile it was found to be in trouble: what it cannot settle is not sent.
-            for path, pairs in half.groups.items():
-                half.source.hold(path, pairs)
-        elif half.groups and not self._has_reached_home:
-            self._reach_home(half)
+    def _start(self, batch: Batch) -> None:
+        if batch.queue not in self._active:
+            # It has failed meanwhile. What cannot be settled is not sent.
+            for path, pairs in batch.by_path.items():
+                batch.queue.hold(path, pairs)
+        elif batch.by_path and not self._has_opened_primary:
+            self._open_primary(batch)
         else:
-            self._delivery.begin(half)
-        self._flying = half
+            self._delivery.start(batch)
+        self._in_flight = batch
 
-    def _finish(self) -> None:
-        """Of the half that is in the air, wait for the answers, and settle it."""
-        half, self._flying = self._flying, None
-        if half is None:
+    def _finish_batch(self) -> None:
+        """Wait until the primary has acknowledged the batch in flight, and settle it."""
+        batch, self._in_flight = self._in_flight, None
+        if batch is None:
             return
-        source, began = half.source, time.monotonic()
-        self._delivery.land(half)
+        queue, began = batch.queue, time.monotonic()
+        self._delivery.await_acknowledgement(batch)
         self._window.answered(took=time.monotonic() - began)
-        self._land_settlement()
-        source.settle(half.done, half.dead_letters)
-        self._settled = source
-        if source in self._active and source.queue in self._report.errors:
-            self._active.remove(source)
-        if source.held_count >= self._task.held_max:
-            self._leave([source])
-        if sum(each.held_count for each in self._sources) >= HELD_MAX:
+        self._await_settlement()
+        queue.settle(batch.done, batch.dead_letters)
+        self._settling = queue
+        if queue in self._active and queue.name in self._report.errors:
+            self._active.remove(queue)
+        if queue.held_count >= self._task.held_max:
+            self._leave([queue])
+        if sum(each.held_count for each in self._queues) >= HELD_MAX:
             self._leave(self._active)
 
-    def _leave(self, sources: Iterable[Source]) -> None:
-        """So much of it is held that it cannot be looked at what comes behind that."""
-        for source in list(sources):
-            if source in self._active:
-                self._active.remove(source)
-                self._full.add(source.queue)
+    def _leave(self, queues: Sequence[BacklogQueue]) -> None:
+        """Too many messages are held to see what is behind them."""
+        for queue in list(queues):
+            if queue in self._active:
+                self._active.remove(queue)
+                self._full.add(queue.name)
 
-    def _land_settlement(self) -> None:
-        source, self._settled = self._settled, None
-        if source is not None:
-            source.land()
+    def _await_settlement(self) -> None:
+        queue, self._settling = self._settling, None
+        if queue is not None:
+            queue.await_settlement()
 
     def _end(self) -> None:
-        """Nothing stays locked: not what was held, nor what has come and was not looked at."""
+        """Leave nothing locked: neither what is held, nor what was received and not taken."""
         try:
-            self._finish()
+            self._finish_batch()
         finally:
-            # First that nothing more comes, else what is released comes again at once.
-            stop_all([source.receiver for source in self._sources])
-            for source in self._sources:
-                source.release(self._destinations)
-            self._backlog.close()
+            # Stop first, or what is released comes again at once.
+            stop_all([queue.receiver for queue in self._queues])
+            for queue in self._queues:
+                queue.release(self._destinations)
+            self._secondary.close()
 
 
 def _credit(task: DrainTask) -> int:
-    """So much that a queue does not run dry, and so little that not much has to be given back."""
+    """Enough that a queue does not run dry, and little enough that not much has to be released."""
     each = max(task.chunk // 2, AHEAD_MAX // len(task.queues))
     return max(1, min(each, 2 * task.chunk, LOCKED_MAX // len(task.queues)))
