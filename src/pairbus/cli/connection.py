@@ -169,12 +169,46 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
             return f"cannot reach {address}: {why_unreachable(error)}"
     answer = _answer(error)
-    hint = "; use --session or --next-session" if "requires session" in answer else ""
+    hint = "; use --session-id or --next-session" if "requires session" in answer else ""
     return f"{entity.description}: {address} answered: {answer}{hint}"
 
 
 def _not_found(target: Target, entity: EntityPath) -> str:
-    return f"{entity.description} does not exist in {target.address}{entity.hint}"
+    hint = entity.hint or _similar_name(target, entity)
+    return f"{entity.description} does not exist in {target.address}{hint}"
+
+
+def _similar_name(target: Target, entity: EntityPath) -> str:
+    """A suggestion, if the policy may list entities and the namespace answers in time."""
+    from difflib import get_close_matches
+
+    from pairbus.cli.administration import EntityKind
+    from pairbus.cli.completion import names_within_timeout, queues_and_topics
+
+    if entity.subscription is None:
+        names = names_within_timeout(target, queues_and_topics)
+    else:
+        names = names_within_timeout(
+            target, lambda admin: admin.names(EntityKind.SUBSCRIPTION, entity.entity)
+        )
+    similar = get_close_matches(entity.subscription or entity.entity, names, n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
+def topic_note(target: Target, entity: EntityPath) -> str | None:
+    """An explanation, if no message was found because the entity is a topic."""
+    from pairbus.cli.administration import EntityKind
+    from pairbus.cli.completion import names_within_timeout
+
+    topic = entity.entity
+    if entity.subscription is not None:
+        return None
+    if not names_within_timeout(target, lambda admin: [admin.get(EntityKind.TOPIC, (topic,)).name]):
+        return None
+    return (
+        f"{topic!r} is a topic. Its messages are in its subscriptions: name one after it, such as "
+        f"{topic} SUBSCRIPTION"
+    )
 
 
 def _answer(error: BaseException) -> str:

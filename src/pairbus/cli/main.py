@@ -40,15 +40,15 @@ COMMANDS: Final = {
     ),
     "send": Command(
         "pairbus.cli.messages.send:send",
-        "Send one message or many to a queue or a topic.",
+        "Send messages to a queue or a topic.",
     ),
     "receive": Command(
         "pairbus.cli.messages.receive:receive",
-        "Take messages from a queue or a subscription, print them, and complete them.",
+        "Receive messages from a queue or a subscription, print them, and complete them.",
     ),
     "peek": Command(
         "pairbus.cli.messages.peek:peek",
-        "Look at messages without locking or changing anything.",
+        "Show messages of a queue or a subscription without locking or changing them.",
     ),
     "dead-letters": Command(
         "pairbus.cli.messages.dead_letters:app",

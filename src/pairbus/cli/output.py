@@ -88,6 +88,15 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda count: bar.advance(task, count)
 
 
+def format_count(count: int, noun: str = "message") -> str:
+    """`1 message`, `1,234 messages`."""
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def was_or_were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def format_duration(seconds: float) -> str:
     """`12s`, `5m 3s`, `2h 7m`, `3d 4h`: the two largest parts; below a second, `250ms`."""
     if not math.isfinite(seconds):

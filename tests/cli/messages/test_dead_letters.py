@@ -10,8 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 
 from pairbus.broker import Broker, Policy, QueueDescription, Right
-from pairbus.cli.messages import dead_letter_moves as dead_letter_walk
-from pairbus.cli.messages import dead_letters
+from pairbus.cli.messages import dead_letter_moves, dead_letters
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.receiver import Receiver
 from tests.cli.conftest import Run
@@ -105,9 +104,9 @@ def test_a_list_is_a_table_and_tells_when_there_is_more(pairbus: Run, standing: 
     done = pairbus("dead-letters", "list", standing, "--count", "2")
 
     head, first, *_ = [line.split() for line in done.out.splitlines()]
-    assert head == ["Sequence", "Enqueued", "Message", "id", "Subject", "Reason", "Body"]
+    assert head == ["sequence", "enqueued", "message", "id", "subject", "reason", "body"]
     assert (first[0], first[2:]) == ("1", ["m0", "even", "bad", "body", "0"])
-    assert done.err == "there are more than these 2: see --count\n"
+    assert done.err == "there are more than 2 messages; use --count\n"
 
 
 def test_all_of_one_is_shown(pairbus: Run, standing: str) -> None:
@@ -117,7 +116,7 @@ def test_all_of_one_is_shown(pairbus: Run, standing: str) -> None:
     assert text.endswith("\n\nbody 4\n\n")
     none = pairbus("dead-letters", "show", standing, "--sequence", "99")
     assert (none.code, none.out) == (1, "")
-    assert "has none of these" in none.err
+    assert "has no matching message" in none.err
 
 
 # -- resubmit -----------------------------------------------------------------------------------
@@ -125,7 +124,9 @@ def test_all_of_one_is_shown(pairbus: Run, standing: str) -> None:
 
 def test_a_dry_run_changes_nothing(pairbus: Run, standing: str) -> None:
     done = pairbus("dead-letters", "resubmit", standing, "--reason", "worse", "--dry-run")
-    assert done.out.endswith(f"\n2 would be resubmitted to {standing!r}; nothing was changed\n")
+    assert done.out.endswith(
+        f"\n2 messages would be resubmitted to {standing!r}; nothing was changed\n"
+    )
 
     as_json = pairbus("dead-letters", "purge", standing, "--dry-run", "--json")
     assert json.loads(as_json.out)["sequenceNumbers"] == [1, 2, 3, 4, 5, 6]
@@ -137,7 +138,7 @@ def test_a_dry_run_changes_nothing(pairbus: Run, standing: str) -> None:
 def test_those_that_are_meant_are_sent_again_and_the_others_stay(pairbus: Run, buried: str) -> None:
     done = pairbus("dead-letters", "resubmit", buried, "--where", "n IN (1, 5)")
 
-    assert done == (0, f"2 resubmitted to {buried!r}\n", "")
+    assert done == (0, f"resubmitted 2 messages to {buried!r}\n", "")
     assert bodies(pairbus, buried) == ["body 1", "body 5"]
     assert dead(pairbus, buried) == [1, 3, 4, 5]
     # They are not locked either.
@@ -181,12 +182,12 @@ def test_a_subscription_sends_to_its_topic_or_where_it_is_told(
     bury(pairbus, stdin, ("events", "audit"), "bad", range(2))
 
     done = pairbus("dead-letters", "resubmit", "events", "audit", "--count", "1")
-    assert done.out == "1 resubmitted to 'events'\n"
-    assert "to all of its subscriptions whose rules match" in done.err
+    assert done.out == "resubmitted 1 message to 'events'\n"
+    assert "to all its subscriptions whose rules match" in done.err
     assert "body 0" in pairbus("receive", "events", "audit").out
 
     done = pairbus("dead-letters", "resubmit", "events", "audit", "--to", queue)
-    assert done == (0, f"1 resubmitted to {queue!r}\n", "")
+    assert done == (0, f"resubmitted 1 message to {queue!r}\n", "")
     assert bodies(pairbus, queue) == ["body 1"]
 
 
@@ -194,8 +195,8 @@ def test_nothing_is_removed_that_was_not_taken(pairbus: Run, buried: str) -> Non
     done = pairbus("dead-letters", "resubmit", buried, "--to", "absent", "--keep-ids")
 
     assert done.code == 1
-    assert "0 were resubmitted, then: 'absent' does not exist in " in done.err
-    assert pairbus("dead-letters", "purge", buried, "--yes").out == "6 purged\n"
+    assert "resubmitted 0 messages, then: 'absent' does not exist in " in done.err
+    assert pairbus("dead-letters", "purge", buried, "--yes").out == "purged 6 messages\n"
 
 
 def test_who_dies_before_it_is_removed_has_it_twice_and_not_never(
@@ -225,13 +226,16 @@ def test_a_lock_that_was_lost_is_told(
         done = pairbus("dead-letters", "resubmit", buried, "--sequence", "3")
 
     assert done.code == 1
-    assert "1 were sent again, and are dead letters still (sequence numbers 3)" in done.err
+    assert (
+        "1 message was sent again but not removed from the dead letters (sequence numbers 3)"
+        in done.err
+    )
 
 
 def test_what_somebody_else_has_locked_is_told_and_left(
     pairbus: Run, namespace: Broker, buried: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letter_walk, "_STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(dead_letter_moves, "STALLED_SECONDS_MAX", 0.3)
     with (
         ServiceBusClient.from_connection_string(namespace.connection_string) as client,
         client.get_queue_receiver(buried, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
@@ -240,8 +244,8 @@ def test_what_somebody_else_has_locked_is_told_and_left(
         done = pairbus("dead-letters", "purge", buried, "--yes")
         receiver.abandon_message(held)
 
-    assert (done.code, done.out) == (1, "5 purged\n")
-    assert "1 more could not be had: somebody else has them" in done.err
+    assert (done.code, done.out) == (1, "purged 5 messages\n")
+    assert "1 message was not purged: another receiver has locked them" in done.err
     assert dead(pairbus, buried) == [1]
 
 
@@ -252,7 +256,7 @@ def test_more_than_a_chunk_is_walked_through(pairbus: Run, queue: str, stdin: Fe
 
     assert len(bodies(pairbus, queue)) == 10
     assert len(dead(pairbus, queue)) == 340
-    assert pairbus("dead-letters", "purge", queue, "--yes").out == "340 purged\n"
+    assert pairbus("dead-letters", "purge", queue, "--yes").out == "purged 340 messages\n"
 
 
 # -- duplicate detection ------------------------------------------------------------------------
@@ -310,9 +314,11 @@ def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.Monke
     asked = []
     monkeypatch.setattr(dead_letters, "confirm", asked.append)
 
-    assert pairbus("dead-letters", "purge", buried, "--reason", "worse").out == "2 purged\n"
+    assert (
+        pairbus("dead-letters", "purge", buried, "--reason", "worse").out == "purged 2 messages\n"
+    )
 
-    assert asked == [f"Delete 2 messages of the dead-letter queue of {buried!r} for good?"]
+    assert asked == [f"Delete 2 messages of the dead-letter queue of {buried!r}?"]
     assert dead(pairbus, buried) == [1, 2, 3, 4]
 
 
@@ -325,9 +331,9 @@ def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.Monke
             "--sequence 'x' is not a list of numbers: use 5,7,10-20",
         ),
         (["list", "q", "--older-than", "old"], "--older-than 'old' is not a duration"),
-        (["list", "q", "--property", "x"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
+        (["list", "q", "--property", "x"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (["list", "q", "--where", "n >"], "the expression 'n >' is not valid"),
-        (["resubmit", "q", "--to", "a/$DeadLetterQueue"], "takes no messages: name a queue"),
+        (["resubmit", "q", "--to", "a/$DeadLetterQueue"], "does not accept messages: name a queue"),
         (["resubmit", "q", "--new-ids", "--keep-ids"], "--new-ids and --keep-ids exclude"),
         (["list"], "Missing argument 'ENTITY'"),
         (["bury", "q"], "No such command 'bury'"),

@@ -31,7 +31,7 @@ def test_messages_are_shown_in_a_table_and_stay(pairbus: Run, filled: str) -> No
     done = pairbus("peek", filled)
 
     head, first, *rest = [line.split() for line in done.out.splitlines()]
-    assert head == ["Sequence", "Enqueued", "Message", "id", "Subject", "Session", "Body"]
+    assert head == ["sequence", "enqueued", "message", "id", "subject", "session", "body"]
     assert (first[0], first[3:]) == ("1", ["even", "-", "body", "0"])
     assert len(rest) == 9
     assert pairbus("peek", filled).out == done.out
@@ -100,3 +100,17 @@ def test_an_absent_subscription_is_told(pairbus: Run, queue: str) -> None:
 
     assert done.code == 1
     assert "subscription 'absent' of topic 'events' does not exist in " in done.err
+
+
+def test_a_topic_is_explained(pairbus: Run, queue: str) -> None:
+    done = pairbus("peek", "events")
+
+    assert done.code == 0
+    assert done.err.startswith("'events' is a topic. Its messages are in its subscriptions: ")
+    assert pairbus("peek", queue).err == ""
+
+
+def test_a_mistyped_entity_gets_a_suggestion(pairbus: Run, queue: str) -> None:
+    assert pairbus("peek", "events", "audits").err.endswith("; did you mean 'audit'?\n")
+    assert pairbus("peek", "sortet").err.endswith("; did you mean 'sorted'?\n")
+    assert "did you mean" not in pairbus("peek", "nothing-like-it").err

@@ -82,7 +82,7 @@ def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
         "pairbus receive b --count 250 --json > all.jsonl",
     )
 
-    told = ["250 sent to 'a'", "250 sent to 'b'", "1"]
+    told = ["sent 250 messages to 'a'", "sent 250 messages to 'b'", "1"]
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, told, "")
     lines = (broker.folder / "all.jsonl").read_text().splitlines()
     assert [json.loads(line)["body"] for line in lines] == [str(n) for n in range(1, 251)]

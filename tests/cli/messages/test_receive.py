@@ -18,7 +18,6 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.cli.messages import receive_work
 from tests.cli.conftest import Run
 
 SECONDS = 30
@@ -42,7 +41,7 @@ def test_one_message_is_printed_and_completed(pairbus: Run, queue: str) -> None:
 
     done = pairbus("receive", queue)
 
-    assert (done.code, done.err) == (0, f"1 received of {queue!r}\n")
+    assert (done.code, done.err) == (0, f"received 1 message of {queue!r}\n")
     head, _, body = done.out.partition("\n\n")
     assert body == "body 0\n\n"
     assert head.splitlines()[:3] == ["sequenceNumber: 1", "messageId: m", "subject: s"]
@@ -145,18 +144,18 @@ def test_a_subscription_is_received_from(pairbus: Run, queue: str) -> None:
 
 
 def test_a_session_is_received_from(pairbus: Run, queue: str) -> None:
-    sent(pairbus, "sorted", 2, "--session", "s1")
-    sent(pairbus, "sorted", 1, "--session", "s2")
+    sent(pairbus, "sorted", 2, "--session-id", "s1")
+    sent(pairbus, "sorted", 1, "--session-id", "s2")
 
-    by_name = pairbus("receive", "sorted", "--session", "s2", "--json")
+    by_name = pairbus("receive", "sorted", "--session-id", "s2", "--json")
     assert [form["sessionId"] for form in forms(by_name.out)] == ["s2"]
     whichever = pairbus("receive", "sorted", "--next-session", "--count", "2", "--json")
     assert [form["sessionId"] for form in forms(whichever.out)] == ["s1", "s1"]
     none = pairbus("receive", "sorted", "--next-session", "--wait", "0.2s")
-    assert none == (0, "", "0 received of 'sorted'\n")
+    assert none == (0, "", "received 0 messages of 'sorted'\n")
     unsaid = pairbus("receive", "sorted")
     assert unsaid.code == 1
-    assert "requires sessions; use --session or --next-session" in unsaid.err
+    assert "requires sessions; use --session-id or --next-session" in unsaid.err
 
 
 def test_each_message_may_go_to_a_file_and_none_is_overwritten(
@@ -167,33 +166,33 @@ def test_each_message_may_go_to_a_file_and_none_is_overwritten(
     (folder / "2.json").write_text("mine")
     sent(pairbus, queue, 2)
 
-    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--to", str(folder))
+    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--output-dir", str(folder))
 
-    assert done == (0, f"2 of {queue!r} written to {folder}\n", "")
+    assert done == (0, f"wrote 2 messages of {queue!r} to {folder}\n", "")
     assert sorted(file.name for file in folder.iterdir()) == ["1.json", "2.2.json", "2.json"]
     assert json.loads((folder / "2.2.json").read_text())["body"] == "body 1"
     assert (folder / "2.json").read_text() == "mine"
-    more = pairbus("receive", queue, "--wait", "0s", "--to", str(folder), "--json")
-    assert json.loads(more.out) == {"entity": queue, "received": 0, "folder": str(folder)}
+    more = pairbus("receive", queue, "--wait", "0s", "--output-dir", str(folder), "--json")
+    assert json.loads(more.out) == {"entity": queue, "received": 0, "outputDir": str(folder)}
 
 
 def test_what_cannot_be_written_is_not_completed(
     pairbus: Run, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(pairbus, queue, 2)
-    folder = tmp_path / "gone"
+    folder = tmp_path / "full"
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(receive_work, "_write_file", fail)
-        done = pairbus("receive", queue, "--count", "2", "--to", str(folder))
+        patched.setattr(os, "fsync", fail)
+        done = pairbus("receive", queue, "--count", "2", "--output-dir", str(folder))
 
     assert done == (
         1,
         "",
-        f"pairbus: --to {folder} cannot be written: No space left on device\n",
+        f"pairbus: cannot write to --output-dir {folder}: No space left on device\n",
     )
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
 
@@ -279,7 +278,7 @@ def test_who_is_killed_between_writing_and_completing_loses_nothing(
 def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broker) -> None:
     with Broker(queues=[QueueDescription(name="s", requires_session=True)]) as broker:
         words = ("-c", broker.connection_string)
-        pairbus("send", "s", "x", "--session", "a", *words)
+        pairbus("send", "s", "x", "--session-id", "a", *words)
         more = ("--next-session", "--all", "--abandon", "--json", "--wait", "1h")
         with started(broker, "s", *more, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -298,13 +297,19 @@ def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broke
     ("words", "complaint"),
     [
         (["--abandon", "--delete"], "--abandon, --dead-letter and --delete exclude each other"),
-        (["--reason", "r"], "--reason and --description go with --dead-letter"),
-        (["--session", "s", "--next-session"], "--session and --next-session exclude each other"),
+        (["--reason", "r"], "--reason and --description need --dead-letter"),
+        (
+            ["--session-id", "s", "--next-session"],
+            "--session-id and --next-session exclude each other",
+        ),
         (["--wait", "long"], "--wait 'long' is not a duration"),
-        (["--session", "s", "--sub-queue", "dead-letter"], "has no sessions"),
+        (["--session-id", "s", "--sub-queue", "dead-letter"], "has no sessions"),
         (["--count", "0"], "greater than or equal to 1"),
         (["--sub-queue", "other"], "'other' is not one of"),
-        (["--to", "/dev/null/x"], "cannot be made: Not a directory"),
+        (
+            ["--output-dir", "/dev/null/x"],
+            "cannot create --output-dir /dev/null/x: Not a directory",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_line(

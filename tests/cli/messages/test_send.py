@@ -48,7 +48,7 @@ def bodies(pairbus: Run, queue: str, count: int) -> list[bytes]:
 
 
 def test_a_text_is_sent(pairbus: Run, namespace: Broker, queue: str) -> None:
-    assert pairbus("send", queue, "Grüße") == (0, f"1 sent to {queue!r}\n", "")
+    assert pairbus("send", queue, "Grüße") == (0, f"sent 1 message to {queue!r}\n", "")
 
     [message] = received(namespace, queue)
     assert str(message) == "Grüße"
@@ -58,12 +58,12 @@ def test_a_text_is_sent(pairbus: Run, namespace: Broker, queue: str) -> None:
 def test_all_that_a_message_can_say_is_said(pairbus: Run, namespace: Broker, queue: str) -> None:
     words = {
         "--message-id": "m-1",
-        "--session": "s-1",
+        "--session-id": "s-1",
         "--subject": "new",
         "--content-type": "text/plain",
         "--correlation-id": "c-1",
         "--reply-to": "answers",
-        "--reply-to-session": "s-2",
+        "--reply-to-session-id": "s-2",
         "--to": "somewhere",
         "--ttl": "2h",
     }
@@ -111,7 +111,7 @@ def test_a_message_may_be_for_later(pairbus: Run, queue: str, is_moment: bool) -
 
 
 def test_a_message_is_sent_many_times_each_with_its_own_id(pairbus: Run, queue: str) -> None:
-    done = pairbus("send", queue, "again", "--count", "20", "--json")
+    done = pairbus("send", queue, "again", "--copies", "20", "--json")
 
     assert json.loads(done.out) == {"entity": queue, "sent": 20}
     assert len({form["messageId"] for form in peeked(pairbus, queue, 20)}) == 20
@@ -140,7 +140,9 @@ def test_a_body_may_come_on_stdin(pairbus: Run, queue: str, stdin: Feed, words: 
 def test_lines_are_messages(pairbus: Run, queue: str, stdin: Feed) -> None:
     stdin(b"one\r\n\n\xff\nlast")
 
-    assert pairbus("send", queue, "--lines", "--subject", "s").out == f"4 sent to {queue!r}\n"
+    assert (
+        pairbus("send", queue, "--lines", "--subject", "s").out == f"sent 4 messages to {queue!r}\n"
+    )
 
     assert bodies(pairbus, queue, 4) == [b"one", b"", b"\xff", b"last"]
 
@@ -175,8 +177,8 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
     done = pairbus("send", queue, "--json-lines")
 
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("pairbus: stdin, line 2: 'sesion' is nothing a message has")
-    assert done.err.endswith("; 1 were sent before it\n")
+    assert done.err.startswith("pairbus: stdin, line 2: unknown key 'sesion'; a message may have")
+    assert done.err.endswith("; sent 1 message before it\n")
     assert bodies(pairbus, queue, 1) == [b"good"]
 
 
@@ -200,7 +202,7 @@ def test_a_line_is_sent_when_it_comes_and_not_when_more_have_come(
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, out) == (0, f"2 sent to {queue!r}\n")
+    assert (process.returncode, out) == (0, f"sent 2 messages to {queue!r}\n")
 
 
 def test_a_topic_takes_messages_too(pairbus: Run, queue: str) -> None:
@@ -212,28 +214,26 @@ def test_a_topic_takes_messages_too(pairbus: Run, queue: str) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["q"], "what is to be sent? stdin is empty"),
+        (["q"], "nothing to send: stdin is empty"),
         (["", "x"], "which entity? Name a queue"),
-        (["events/Subscriptions/audit", "x"], "takes no messages: send to 'events'"),
-        (["q/$DeadLetterQueue", "x"], "takes no messages: send to 'q'"),
+        (["events/Subscriptions/audit", "x"], "does not accept messages: send to 'events'"),
+        (["q/$DeadLetterQueue", "x"], "does not accept messages: send to 'q'"),
         (["q", "x", "--lines"], "BODY and --lines exclude each other"),
         (["q", "x", "--file", "f"], "BODY and --file exclude each other"),
         (["q", "--lines", "--json-lines"], "--lines and --json-lines exclude each other"),
-        (["q", "--lines", "--count", "2"], "--count is for one message"),
-        (["q", "x", "--count", "2", "--message-id", "m"], "--message-id is for one message"),
-        (["q", "x", "--count", "0"], "Input should be greater than or equal to 1"),
-        (["q", "x", "-p", "novalue"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
-        (["q", "x", "-p", "=v"], "NAME=VALUE or NAME:TYPE=VALUE is expected"),
-        (
-            ["q", "x", "-p", "a:int=five"],
-            "the value 'five' is not a valid int; expected a whole number",
-        ),
-        (["q", "x", "-p", "a:integer=5"], "'integer' is none of null, boolean"),
+        (["q", "--lines", "--copies", "2"], "--copies is for a single message"),
+        (["q", "x", "--copies", "2", "--message-id", "m"], "--message-id is for a single message"),
+        (["q", "x", "--copies", "0"], "Input should be greater than or equal to 1"),
+        (["q", "x", "-p", "novalue"], "use NAME=VALUE or NAME:TYPE=VALUE"),
+        (["q", "x", "-p", "=v"], "use NAME=VALUE or NAME:TYPE=VALUE"),
+        (["q", "x", "-p", "a:int=five"], "the value 'five' is not a valid int"),
+        (["q", "x", "-p", "a:integer=5"], "'integer' is not one of null, boolean"),
         (["q", "x", "--ttl", "soon"], "--ttl 'soon' is not a duration: use 90s"),
-        (["q", "x", "--ttl", "0s"], "at least 1ms is expected"),
+        (["q", "x", "--ttl", "5"], "--ttl '5' has no unit: use 5s, 5m or 5h"),
+        (["q", "x", "--ttl", "0s"], "must be at least 1ms"),
         (["q", "x", "--scheduled", "tomorrow"], "--scheduled 'tomorrow' is not a time"),
-        (["q", "--file", "/nonexistent"], "/nonexistent cannot be read: No such file"),
-        (["q", "--lines", "--file", "/nonexistent"], "/nonexistent cannot be read: No such file"),
+        (["q", "--file", "/nonexistent"], "cannot read /nonexistent: No such file"),
+        (["q", "--lines", "--file", "/nonexistent"], "cannot read /nonexistent: No such file"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
@@ -253,23 +253,29 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
     ("line", "complaint"),
     [
         (b"{", "not JSON"),
-        (b"[1]", 'an object such as {"body": "text"} is expected'),
-        (b"\xff", "not UTF-8"),
-        (b'{"body": 5, "bodyEncoding": "base64"}', "body: a text in base64 is expected"),
-        (b'{"body": "?", "bodyEncoding": "base64"}', "body: this is no base64"),
-        (b'{"body": "?", "bodyEncoding": "hex"}', "bodyEncoding 'hex': base64 or utf-8"),
-        (b'{"subject": 5}', "subject: a text is expected, not 5"),
-        (b'{"timeToLive": "PT1H"}', "timeToLive: a whole number is expected, not 'PT1H'"),
+        (b"[1]", 'must be an object such as {"body": "text"}'),
+        (b"\xff", "is not UTF-8"),
+        (b'{"body": 5, "bodyEncoding": "base64"}', "body: must be a string in base64"),
+        (b'{"body": "?", "bodyEncoding": "base64"}', "body: is not base64"),
+        (
+            b'{"body": "?", "bodyEncoding": "hex"}',
+            "bodyEncoding must be base64 or utf-8, not 'hex'",
+        ),
+        (b'{"subject": 5}', "subject: must be a string, not 5"),
+        (b'{"timeToLive": "PT1H"}', "timeToLive: must be an integer, not 'PT1H'"),
         (b'{"timeToLive": -1}', "timeToLive: -1 is not a time to live"),
-        (b'{"scheduledEnqueueTime": "soon"}', "scheduledEnqueueTime: 'soon' is no time"),
-        (b'{"applicationProperties": []}', "an object of names and values is expected"),
-        (b'{"applicationProperties": {"a": [1]}}', "'a': a text, a number, true, false, null or"),
+        (b'{"scheduledEnqueueTime": "soon"}', "scheduledEnqueueTime: 'soon' is not a time"),
+        (b'{"applicationProperties": []}', "must be an object of names and values"),
+        (
+            b'{"applicationProperties": {"a": [1]}}',
+            "'a': must be a string, a number, true, false, null or",
+        ),
         (
             b'{"applicationProperties": {"a": {"type": "int", "value": "x"}}}',
             "the value 'x' is not a valid int",
         ),
         (b'{"applicationProperties": {"a": {"type": "odd", "value": "x"}}}', "the type 'odd'"),
-        (b'{"body": "\\ud800"}', "is no text: it cannot be UTF-8"),
+        (b'{"body": "\\ud800"}', "cannot be encoded as UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(
@@ -287,6 +293,8 @@ def test_what_is_wrong_with_a_line_is_said(
 def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) -> None:
     assert pairbus("send", "absent", "x").err.startswith("pairbus: 'absent' does not exist in ")
     assert "write two words: events audit" in pairbus("send", "events/audit", "x").err
+
+    assert pairbus("send", "event", "x").err.endswith("; did you mean 'events'?\n")
 
     large = pairbus("send", queue, "x" * 300_000)
     assert (large.code, large.err.count("\n")) == (1, 1)
@@ -315,7 +323,7 @@ def test_what_was_sent_before_a_failure_is_counted(pairbus: Run, queue: str, std
     done = pairbus("send", queue, "--lines")
 
     assert done.code == 1
-    assert done.err.startswith("pairbus: 600 were sent, then: ")
+    assert done.err.startswith("pairbus: sent 600 messages, then: ")
 
 
 def test_a_broker_of_another_machine_is_reached_by_tls(pairbus: Run, tmp_path: Path) -> None:

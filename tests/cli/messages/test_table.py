@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from pairbus.cli.messages.table import line_of, page_of, table_of, visible
+from pairbus.cli.messages.table import escape_control, full_text, json_line, message_table
 
 FORM = {
     "sequenceNumber": 5,
@@ -18,26 +18,26 @@ FORM = {
 
 
 def test_control_characters_are_shown_and_not_sent_to_a_terminal() -> None:
-    assert visible("gr\u00fc\u00dfe") == "gr\u00fc\u00dfe"
-    assert visible("a\x1b[1m\n") == "a\\x1b[1m\\n"
+    assert escape_control("gr\u00fc\u00dfe") == "gr\u00fc\u00dfe"
+    assert escape_control("a\x1b[1m\n") == "a\\x1b[1m\\n"
 
-    page = page_of(FORM, on_terminal=True)
+    page = full_text(FORM, on_terminal=True)
     assert "\x1b" not in page
     assert "subject: two\\nlines\n" in page
     assert page.endswith("\n\ntext\n\tmore\\x1b]0;title\\x07\n")
 
     out = io.StringIO()
-    Console(file=out, width=500, markup=False, highlight=False).print(table_of([FORM]))
+    Console(file=out, width=500, markup=False, highlight=False).print(message_table([FORM]))
     assert "\x1b" not in out.getvalue()
     assert len(out.getvalue().splitlines()) == 2
 
 
 def test_a_body_that_goes_to_a_program_is_as_it_was() -> None:
-    assert page_of(FORM, on_terminal=False).endswith(f"\n\n{FORM['body']}\n")
+    assert full_text(FORM, on_terminal=False).endswith(f"\n\n{FORM['body']}\n")
 
 
 def test_properties_are_told_with_their_types() -> None:
-    page = page_of(FORM, on_terminal=False)
+    page = full_text(FORM, on_terminal=False)
 
     assert "applicationProperties.n: 5\n" in page
     assert "applicationProperties.t: 2030 (timestamp)\n" in page
@@ -45,7 +45,7 @@ def test_properties_are_told_with_their_types() -> None:
 
 
 def test_json_is_in_one_line() -> None:
-    assert line_of(FORM).count("\n") == 0
+    assert json_line(FORM).count("\n") == 0
 
 
 def test_a_table_tells_of_bodies_that_are_no_text() -> None:
@@ -55,7 +55,7 @@ def test_a_table_tells_of_bodies_that_are_no_text() -> None:
         {"sequenceNumber": 2, "body": "/w==", "bodyEncoding": "base64", "bodyType": "value"},
         {"sequenceNumber": 3, "unreadable": "it is broken"},
     ]
-    Console(file=out, width=500, markup=False, highlight=False).print(table_of(forms))
+    Console(file=out, width=500, markup=False, highlight=False).print(message_table(forms))
 
     first, second, third = (line.strip() for line in out.getvalue().splitlines()[1:])
     assert first.endswith("(binary, in base64)")

@@ -1,188 +1,290 @@
-"""Through the dead letters with locks: each that is meant is dealt with, all others given back.
+"""Resubmits or purges dead letters, which have to be locked for that.
 
-For each line ask what happens if the process dies there. A copy is sent before its dead letter is
-completed, so the worst is that it is in both places.
+The service hands them out in its own order, so messages that are not meant are locked, too, and
+released at the end. For each line ask what happens if the process dies there: a copy is sent before
+its dead letter is completed, so the worst case is a message in both places.
+
+This module loads the SDK: import it only to move messages.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 from uuid import uuid4
 
 from azure.core.exceptions import AzureError
 
-from pairbus.cli.connection import error_text
+from pairbus.cli.administration import (
+    AccessDenied,
+    Administration,
+    EntityKind,
+    EntityNotFound,
+    administration,
+)
+from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.entity_path import EntityPath
-from pairbus.cli.messages.message_json import ADDED, pairs_of, row_of
-from pairbus.cli.signals import Stop
+from pairbus.cli.messages.message_json import DEAD_LETTER_PROPERTIES, row_of, typed_properties
+from pairbus.cli.output import format_count, format_duration, was_or_were
+from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
-from pairbus.errors import NamespaceError
+from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.client import FastClient
 from pairbus.fast.compose import RowError, message_of
-from pairbus.fast.errors import SendFailed, SettleFailed
+from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import UnreadableMessage, read
 from pairbus.fast.sender import Sender
 
-_CHUNK: Final = 100
+_BATCH_COUNT: Final = 100
 _SLICE_SECONDS: Final = 0.5
-_STALLED_SECONDS_MAX: Final = 5.0
-"""Without anything new: what is left is locked by others, or gone."""
+STALLED_SECONDS_MAX: Final = 5.0
+"""Without a new message for so long, the rest is locked by others or gone."""
+_CLOCK_SKEW_SECONDS: Final = 300.0
+"""How far the clock of this machine may be ahead of the service's."""
 
-
-@dataclass(slots=True)
-class Fate:
-    done: int = 0
-    unreadable: int = 0
-    held: int = 0
-    """Others that had to be locked meanwhile."""
-    is_stopped: bool = False
-    is_opening: bool = True
-    """Nothing is held yet."""
-
-
+Advance = Callable[[int], None]
 Act = Callable[[list[ReceivedMessage]], None]
 
 
-def walk(
+@dataclass(slots=True)
+class Result:
+    done: int = 0
+    unreadable: int = 0
+    held: int = 0
+    """How many other messages had to be locked meanwhile."""
+    is_opening: bool = True
+    """Nothing is locked yet, so the command may end at once."""
+    stop: Stop = field(default_factory=Stop)
+
+
+def resubmit(
     client: FastClient,
-    place: EntityPath,
+    target: Target,
+    path: EntityPath,
+    destination: EntityPath,
     wanted: set[int],
-    act: Callable[[Receiver], Act],
-    fate: Fate,
-    advance: Callable[[int], None],
-    stop: Stop,
+    new_ids: bool,
+    advance: Advance,
+) -> Result:
+    """Send copies of these dead letters, and complete each one whose copy is accepted."""
+    result = Result()
+    # A second connection: thousands of messages locked on the first one would be in the way.
+    with connect(target) as home:
+
+        def make_act(receiver: Receiver) -> Act:
+            sender = home.sender(destination.path)
+            return lambda received: _resubmit_batch(
+                received, receiver, sender, target, destination, result, new_ids=new_ids
+            )
+
+        _for_each_locked(client, target, path, wanted, make_act, result, advance)
+    return result
+
+
+def purge(
+    client: FastClient, target: Target, path: EntityPath, wanted: set[int], advance: Advance
+) -> Result:
+    """Delete these dead letters."""
+    result = Result()
+
+    def make_act(receiver: Receiver) -> Act:
+        return lambda received: _purge_batch(received, receiver, result)
+
+    _for_each_locked(client, target, path, wanted, make_act, result, advance)
+    return result
+
+
+def _for_each_locked(
+    client: FastClient,
+    target: Target,
+    path: EntityPath,
+    wanted: set[int],
+    make_act: Callable[[Receiver], Act],
+    result: Result,
+    advance: Advance,
 ) -> None:
-    receiver = client.receiver(place.path, credit=_CHUNK)
-    deal_with = act(receiver)
-    others: list[ReceivedMessage] = []
-    seen: set[int | None] = set()
-    last = time.monotonic()
-    try:
-        while wanted and not stop.is_requested:
-            received = receiver.receive(_CHUNK, max_wait_seconds=_SLICE_SECONDS)
-            fate.is_opening = False
-            mine = [one for one in received if one.sequence_number in wanted]
-            rest = [one for one in received if one.sequence_number not in wanted]
-            for one in rest:
-                one.data = b""  # only its lock matters
-            others += rest
-            new = {one.sequence_number for one in received} - seen
-            seen |= new
-            if new:
-                last = time.monotonic()
-            elif time.monotonic() - last > _STALLED_SECONDS_MAX:
-                return
-            if mine:
-                deal_with(mine)
-                wanted -= {one.sequence_number or -1 for one in mine}
-                advance(len(mine))
-    finally:
-        fate.is_stopped, fate.held = bool(stop.is_requested), len(others)
-        release(receiver, others)
+    """Lock messages until all wanted ones have been acted on, and release the others."""
+    if not wanted:
+        return
+    with (
+        graceful_stop(is_idle=lambda: result.is_opening) as stop,
+        explain_errors(target, path, right="Listen"),
+    ):
+        result.stop = stop
+        receiver = client.receiver(path.path, credit=_BATCH_COUNT)
+        act = make_act(receiver)
+        others: list[ReceivedMessage] = []
+        seen: set[int | None] = set()
+        last_new = time.monotonic()
+        try:
+            while wanted and not stop.is_requested:
+                received = receiver.receive(_BATCH_COUNT, max_wait_seconds=_SLICE_SECONDS)
+                result.is_opening = False
+                mine = [one for one in received if one.sequence_number in wanted]
+                rest = [one for one in received if one.sequence_number not in wanted]
+                for one in rest:
+                    one.data = b""  # bounds the memory: only the lock matters
+                others += rest
+                new = {one.sequence_number for one in received} - seen
+                seen |= new
+                if new:
+                    last_new = time.monotonic()
+                elif time.monotonic() - last_new > STALLED_SECONDS_MAX:
+                    return
+                if mine:
+                    act(mine)
+                    wanted -= {one.sequence_number or -1 for one in mine}
+                    advance(len(mine))
+        finally:
+            result.held = len(others)
+            _release(receiver, others)
 
 
-def release(receiver: Receiver, received: list[ReceivedMessage]) -> None:
-    """As far as they are still ours; else their locks have run out already."""
+def _release(receiver: Receiver, received: list[ReceivedMessage]) -> None:
+    """Locks that were lost meanwhile need no release."""
     with suppress(AzureError):
         if received:
             receiver.release(received)
 
 
-def purged(receiver: Receiver, fate: Fate) -> Act:
-    def act(received: list[ReceivedMessage]) -> None:
+def _purge_batch(received: list[ReceivedMessage], receiver: Receiver, result: Result) -> None:
+    try:
+        receiver.complete(received)
+    except SettleFailed as failed:
+        result.done += len(received) - len(failed.failed)
+        raise NamespaceError(
+            f"purged {format_count(result.done)}, then: {failed.error}"
+        ) from failed
+    result.done += len(received)
+
+
+# -- resubmit ------------------------------------------------------------------------------------
+
+
+def _resubmit_batch(
+    received: list[ReceivedMessage],
+    receiver: Receiver,
+    sender: Sender,
+    target: Target,
+    destination: EntityPath,
+    result: Result,
+    *,
+    new_ids: bool,
+) -> None:
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    ready: list[tuple[ReceivedMessage, bytes]] = []
+    unreadable: list[ReceivedMessage] = []
+    for one in received:
+        new_id = str(uuid4()) if new_ids else None
         try:
-            receiver.complete(received)
-        except SettleFailed as failed:
-            fate.done += len(received) - len(failed.failed)
-            raise NamespaceError(f"{fate.done} were purged, then: {failed.error}") from failed
-        fate.done += len(received)
-
-    return act
-
-
-class Resubmitting:
-    def __init__(
-        self,
-        receiver: Receiver,
-        sender: Sender,
-        target: Target,
-        goal: EntityPath,
-        fate: Fate,
-        *,
-        gives_new_ids: bool = False,
-    ) -> None:
-        self._receiver = receiver
-        self._sender = sender
-        self._target = target
-        self._goal = goal
-        self._fate = fate
-        self._gives_new_ids = gives_new_ids
-
-    def __call__(self, received: list[ReceivedMessage]) -> None:
-        now_ms = round(datetime.now(UTC).timestamp() * 1000)
-        ready: list[tuple[ReceivedMessage, bytes]] = []
-        bad: list[ReceivedMessage] = []
-        for one in received:
-            try:
-                new_id = str(uuid4()) if self._gives_new_ids else None
-                copy = clean_copy(one.data, self._goal.path, now_ms=now_ms, new_id=new_id)
-                ready.append((one, copy))
-            except (UnreadableMessage, RowError):
-                bad.append(one)
-        self._fate.unreadable += len(bad)
-        release(self._receiver, bad)
-        try:
-            self._sender.send([copy for _, copy in ready], window=1)
-        except SendFailed as failed:
-            taken = {index for some in failed.accepted_ranges for index in some}
-            self._complete([one for index, (one, _) in enumerate(ready) if index in taken])
-            release(
-                self._receiver,
-                [one for index, (one, _) in enumerate(ready) if index not in taken],
-            )
-            doubtful = sum(map(len, failed.doubtful_ranges))
-            doubt = f" ({doubtful} more may have arrived: no answer came)" if doubtful else ""
-            why = error_text(failed, self._target, self._goal, right="Send")
-            raise NamespaceError(
-                f"{self._fate.done} were resubmitted, then: {why}{doubt}"
-            ) from failed
-        self._complete([one for one, _ in ready])
-
-    def _complete(self, received: list[ReceivedMessage]) -> None:
-        """They have been acknowledged elsewhere."""
-        if not received:
-            return
-        try:
-            self._receiver.complete(received)
-        except SettleFailed as failed:
-            self._fate.done += len(received) - len(failed.failed)
-            numbers = ", ".join(str(one.sequence_number) for one, _ in failed.failed[:10])
-            raise NamespaceError(
-                f"{len(failed.failed)} were sent again, and are dead letters still (sequence "
-                f"numbers {numbers}): {failed.error}"
-            ) from failed
-        self._fate.done += len(received)
+            copy = original_message(one.data, destination.path, now_ms=now_ms, new_id=new_id)
+            ready.append((one, copy))
+        except (UnreadableMessage, RowError):
+            unreadable.append(one)
+    result.unreadable += len(unreadable)
+    _release(receiver, unreadable)
+    try:
+        send_batch(sender, [copy for _, copy in ready], target=target, entity=destination)
+    except BatchFailed as failed:
+        # Complete exactly those that were accepted: a dead letter without a copy must stay.
+        accepted = failed.accepted
+        _complete(
+            [one for index, (one, _) in enumerate(ready) if index in accepted], receiver, result
+        )
+        _release(receiver, [one for index, (one, _) in enumerate(ready) if index not in accepted])
+        raise NamespaceError(
+            failed.text(f"resubmitted {format_count(result.done)}, then:")
+        ) from failed
+    _complete([one for one, _ in ready], receiver, result)
 
 
-def clean_copy(data: bytes, path: str, *, now_ms: int, new_id: str | None = None) -> bytes:
-    """The message as it was sent: its life begins anew, and what is past is not scheduled again.
+def _complete(received: list[ReceivedMessage], receiver: Receiver, result: Result) -> None:
+    """Remove dead letters whose copies are accepted."""
+    if not received:
+        return
+    try:
+        receiver.complete(received)
+    except SettleFailed as failed:
+        result.done += len(received) - len(failed.failed)
+        numbers = ", ".join(str(one.sequence_number) for one, _ in failed.failed[:10])
+        raise NamespaceError(
+            f"{format_count(len(failed.failed))} {was_or_were(len(failed.failed))} sent again but "
+            f"not removed from the dead letters (sequence numbers {numbers}): {failed.error}"
+        ) from failed
+    result.done += len(received)
+
+
+def original_message(data: bytes, path: str, *, now_ms: int, new_id: str | None = None) -> bytes:
+    """The message as it was sent. Its time to live starts again, and it is not scheduled.
 
     Raises UnreadableMessage or RowError.
     """
     row = row_of(read(data, entity=path))
-    own = [pair for pair in row["applicationProperties"] if pair[0] not in ADDED]
+    own = [pair for pair in row["applicationProperties"] if pair[0] not in DEAD_LETTER_PROPERTIES]
     row |= {
-        "applicationProperties": pairs_of(own),
-        "annotations": pairs_of(row["annotations"]),
+        "applicationProperties": typed_properties(own),
+        "annotations": typed_properties(row["annotations"]),
         "scheduledEnqueueTime": None,
     }
     if new_id is not None:
         row["messageId"] = new_id
     return message_of(row, now_ms=now_ms)
+
+
+# -- duplicate detection -------------------------------------------------------------------------
+
+
+def check_duplicates(
+    target: Target, destination: EntityPath, enqueued: Iterable[float | None], *, now: float
+) -> None:
+    """Raise UsageError if the destination may drop some messages because it has seen their ids.
+
+    It acknowledges such a message and drops it; then the dead letter is removed, and the message is
+    lost. Messages enqueued before its history window are forgotten. `enqueued` and `now` are in
+    seconds since 1970.
+    """
+    window = _history_window(target, destination)
+    if window is None:
+        return
+    seconds = window.total_seconds() + _CLOCK_SKEW_SECONDS
+    young = sum(time is None or now - time <= seconds for time in enqueued)
+    if young:
+        raise UsageError(
+            f"{format_count(young)} may be dropped as duplicates: {destination.description} "
+            f"remembers message ids for {format_duration(window.total_seconds())}. Use --new-ids, "
+            f"or select older messages with --older-than {round(seconds)}s"
+        )
+
+
+def _history_window(target: Target, destination: EntityPath) -> timedelta | None:
+    """How long the entity remembers message ids; None: it has no duplicate detection."""
+    with administration(target) as admin:
+        try:
+            found = _properties(admin, destination)
+        except AccessDenied as error:
+            raise UsageError(
+                f"cannot check whether {destination.description} has duplicate detection, because "
+                f"policy {target.policy_name!r} lacks the Manage right. Use --new-ids, or "
+                "--keep-ids if it has none"
+            ) from error
+    if not found.requires_duplicate_detection:
+        return None
+    window: timedelta = found.duplicate_detection_history_time_window
+    return window
+
+
+def _properties(admin: Administration, destination: EntityPath) -> Any:
+    try:
+        return admin.get(EntityKind.QUEUE, (destination.entity,))
+    except EntityNotFound:
+        pass
+    try:
+        return admin.get(EntityKind.TOPIC, (destination.entity,))
+    except EntityNotFound as error:
+        raise EntityNotFound(str(error).replace("topic ", "", 1)) from error

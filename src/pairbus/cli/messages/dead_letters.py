@@ -1,75 +1,83 @@
-"""`pairbus dead-letters`: what a person types about messages that were put aside."""
+"""`pairbus dead-letters`: lists, shows, resubmits and purges dead letters.
+
+The messages that match the filter are found by peeking, without locks. Resubmitting and purging
+lock them, in `dead_letter_moves.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.messages.peek import WHERE
+from pairbus.cli.connection import connect, explain_errors, peek_messages, topic_note
+from pairbus.cli.messages.entity_path import EntityPath, SubQueue, parse_entity_path
+from pairbus.cli.messages.filter import Filter, FilterOptions
+from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
+from pairbus.cli.messages.table import full_text, json_line, message_table
 from pairbus.cli.options import (
     AS_JSON,
-    CA_FILE,
-    CONNECTION_STRING,
     ENTITY,
     SUBSCRIPTION,
+    ConnectionOptions,
     command_group,
     confirm,
+    flatten_options,
+    option,
 )
-from pairbus.cli.target import parse_target
-from pairbus.errors import UsageError
+from pairbus.cli.output import format_count, print_json, print_table, progress, was_or_were
+from pairbus.cli.target import Target
+from pairbus.errors import NamespaceError, UsageError
+from pairbus.fast.rows import MessageView, sequence_number
+
+if TYPE_CHECKING:
+    from pairbus.cli.messages.dead_letter_moves import Result
+    from pairbus.fast.client import FastClient
+
+_DRY_RUN_SHOWN_MAX: Final = 100
 
 app = command_group(
     "dead-letters",
     "List, show, resubmit and purge the dead letters of a queue or a subscription.\n\n"
-    "All commands take the same filter: what is said must all be true. The namespace is that of "
-    "--connection-string, or of PAIRBUS_PRIMARY in the environment. Ends with 0 if all went well, "
-    "1 if the namespace refused or did not answer, 2 if the words are wrong, and 130 if it is "
+    "All commands have the same filter; all its conditions must be true of a message. The policy "
+    "needs the Listen right, and the Send right to resubmit.\n\n"
+    "Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130 "
     "interrupted.",
 )
 
-
-def _text(metavar: str, help: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
-
-
-TRANSFER = Annotated[
-    bool, typer.Option("--transfer", help="Of the transfer dead-letter queue: not forwarded.")
+SUB_QUEUE = Annotated[
+    SubQueue,
+    option(help="Which sub-queue: dead-letter (default) or transfer-dead-letter."),
 ]
-REASON = Annotated[str | None, _text("TEXT", "Put aside for this reason.")]
-SUBJECT = Annotated[str | None, _text("TEXT", "With this subject.")]
-PROPERTIES = Annotated[
-    list[str] | None,
-    _text("NAME[:TYPE]=VALUE", "With this property; may be repeated.", "--property", "-p"),
-]
-OLDER = Annotated[str | None, _text("DURATION", "Enqueued longer ago: 90s, 5m, 2h, 7d.")]
-NEWER = Annotated[str | None, _text("DURATION", "Enqueued since: 90s, 5m, 2h, 7d.")]
-SEQUENCE = Annotated[list[str] | None, _text("NUMBERS", "With these sequence numbers: 5,7,10-20.")]
 DRY_RUN = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would be done, and to which.")
+    bool, typer.Option("--dry-run", help="Show which messages would be affected; change nothing.")
 ]
-MOST = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many at most; all.")]
+COUNT_MAX = Annotated[
+    int | None, option(min=1, metavar="N", help="Maximum number of messages (default: all).")
+]
 
 
 @app.command("list")
+@flatten_options
 def list_(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
-    reason: REASON = None,
-    subject: SUBJECT = None,
-    property_: PROPERTIES = None,
-    older_than: OLDER = None,
-    newer_than: NEWER = None,
-    sequence: SEQUENCE = None,
-    where: WHERE = None,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
-    transfer: TRANSFER = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    filters: FilterOptions,
+    count: Annotated[
+        int, option(min=1, metavar="N", help="Maximum number of messages (default: 100).")
+    ] = 100,
+    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """List dead letters, without locking or changing them.
+    """List dead letters without locking or changing them.
 
     \b
     Examples:
@@ -77,83 +85,91 @@ def list_(
       pairbus dead-letters list events audit --reason MaxDeliveryCountExceeded
       pairbus dead-letters list orders --where "amount > 1000" --older-than 1d --json
     """
-    given = _given(locals())
-    from pairbus.cli.messages.dead_letter_work import show_list
-
-    show_list(*given, count=count, as_json=as_json)
+    target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
+    messages = list(_peek(target, path, filters.parse(), count + 1))
+    if as_json:
+        for message in messages[:count]:
+            print(json_line(message))
+    else:
+        print_table(message_table(messages[:count], are_dead_letters=True))
+        if not messages and (note := topic_note(target, path)):
+            print(note, file=sys.stderr)
+    if len(messages) > count:
+        print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
 
 
 @app.command()
+@flatten_options
 def show(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
-    reason: REASON = None,
-    subject: SUBJECT = None,
-    property_: PROPERTIES = None,
-    older_than: OLDER = None,
-    newer_than: NEWER = None,
-    sequence: SEQUENCE = None,
-    where: WHERE = None,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 10,
-    transfer: TRANSFER = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    filters: FilterOptions,
+    count: Annotated[
+        int, option(min=1, metavar="N", help="Maximum number of messages (default: 10).")
+    ] = 10,
+    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Show all of some dead letters: properties, reason, description and body.
+    """Show dead letters in full: properties, reason, description and body.
 
     \b
     Example:
       pairbus dead-letters show orders --sequence 1200
     """
-    given = _given(locals())
-    from pairbus.cli.messages.dead_letter_work import show_whole
-
-    show_whole(*given, count=count, as_json=as_json)
+    target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
+    found = 0
+    for message in _peek(target, path, filters.parse(), count):
+        on_terminal = sys.stdout.isatty()
+        print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+        found += 1
+    if not found:
+        raise NamespaceError(f"{path.description} in {target.address} has no matching message")
 
 
 @app.command()
+@flatten_options
 def resubmit(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
+    *,
     to: Annotated[
         str | None,
-        typer.Option(
+        option(
             metavar="ENTITY",
-            help="Where to. Default: the queue, or of a subscription its topic, and so all of the "
-            "topic's subscriptions whose rules match.",
-            show_default=False,
+            help="Queue or topic to send to (default: the queue itself; for a subscription its "
+            "topic, and so all subscriptions of the topic whose rules match).",
             autocompletion=complete_queue_or_topic,
         ),
     ] = None,
-    reason: REASON = None,
-    subject: SUBJECT = None,
-    property_: PROPERTIES = None,
-    older_than: OLDER = None,
-    newer_than: NEWER = None,
-    sequence: SEQUENCE = None,
-    where: WHERE = None,
-    count: MOST = None,
+    filters: FilterOptions,
+    count: COUNT_MAX = None,
     new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Give them new message ids, and do not keep theirs.")
+        bool, typer.Option("--new-ids", help="Give the messages new message ids.")
     ] = False,
     keep_ids: Annotated[
         bool,
-        typer.Option("--keep-ids", help="Keep them unseen: it has no duplicate detection."),
+        typer.Option(
+            "--keep-ids",
+            help="Keep message ids without checking for duplicate detection. Use it only if the "
+            "target has none: otherwise messages can be lost.",
+        ),
     ] = False,
     dry_run: DRY_RUN = False,
-    transfer: TRANSFER = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Send dead letters again, as they were, and remove them when that is acknowledged.
+    """Send dead letters again, and remove each one when its copy is accepted.
 
-    The copy has the same message id, body and properties, without what was added when it was put
-    aside; its time to live begins anew, and a schedule that has passed is left out. Who dies
-    between the two has sent what is still a dead letter, too: nothing is lost. An entity with
-    duplicate detection would drop an id that it has seen within its window, so such messages are
-    refused without --new-ids; to see that takes Manage, or your word with --keep-ids.
+    The copy has the same message id, body and properties, without what was added when it was
+    dead-lettered. Its time to live starts again, and it is not scheduled. If the command is killed
+    between sending and removing, the message is in both places; nothing is lost.
+
+    An entity with duplicate detection drops a message id that it has seen within its history
+    window. Such messages are refused unless you use --new-ids. The check needs the Manage right;
+    --keep-ids skips it.
 
     \b
     Examples:
@@ -161,64 +177,164 @@ def resubmit(
       pairbus dead-letters resubmit orders --reason MaxDeliveryCountExceeded
       pairbus dead-letters resubmit events audit --sequence 5,7 --to repairs
     """
-    given = _given(locals())
-    from pairbus.cli.messages.dead_letter_work import resubmit as work
-
     if new_ids and keep_ids:
         raise UsageError("--new-ids and --keep-ids exclude each other")
-    ids: Literal["new", "keep", "check"] = "new" if new_ids else "keep" if keep_ids else "check"
-    work(*given, to=to, count=count, ids=ids, dry_run=dry_run, as_json=as_json)
+    target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
+    destination = _parse_destination(path, to)
+    filter = filters.parse()
+    from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
+
+    with connect(target) as client:
+        found = _find(client, target, path, filter, count)
+        if found.enqueued and not new_ids and not keep_ids:
+            moves.check_duplicates(target, destination, found.enqueued.values(), now=time.time())
+        if dry_run:
+            _print_plan(found, "resubmitted", as_json=as_json, to=destination.entity)
+            return
+        if path.subscription is not None and to is None and found.enqueued and not as_json:
+            print(
+                f"sending to topic {destination.entity!r}, and so to all its subscriptions whose "
+                "rules match; use --to to send elsewhere",
+                file=sys.stderr,
+            )
+        with progress("Resubmitting", len(found.enqueued)) as advance:
+            result = moves.resubmit(
+                client, target, path, destination, set(found.enqueued), new_ids, advance
+            )
+    _print_result(result, found, "resubmitted", path, as_json=as_json, to=destination.entity)
 
 
 @app.command()
+@flatten_options
 def purge(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
-    reason: REASON = None,
-    subject: SUBJECT = None,
-    property_: PROPERTIES = None,
-    older_than: OLDER = None,
-    newer_than: NEWER = None,
-    sequence: SEQUENCE = None,
-    where: WHERE = None,
-    count: MOST = None,
+    *,
+    filters: FilterOptions,
+    count: COUNT_MAX = None,
     dry_run: DRY_RUN = False,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    transfer: TRANSFER = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Delete dead letters for good.
+    """Delete dead letters permanently.
 
     \b
     Examples:
       pairbus dead-letters purge orders --older-than 30d --dry-run
       pairbus dead-letters purge orders --yes
     """
-    given = _given(locals())
-    from pairbus.cli.messages.dead_letter_work import purge as work
+    target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
+    filter = filters.parse()
+    from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
 
-    ask = None if is_sure else confirm
-    work(*given, count=count, dry_run=dry_run, confirm=ask, as_json=as_json)
+    with connect(target) as client:
+        found = _find(client, target, path, filter, count)
+        if dry_run:
+            _print_plan(found, "purged", as_json=as_json)
+            return
+        if found.enqueued and not is_sure:
+            confirm(f"Delete {format_count(len(found.enqueued))} of {path.description}?")
+        with progress("Purging", len(found.enqueued)) as advance:
+            result = moves.purge(client, target, path, set(found.enqueued), advance)
+    _print_result(result, found, "purged", path, as_json=as_json)
 
 
-def _given(words: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The namespace, the place and the filter, which all commands have by the same names."""
-    from pairbus.cli.messages.entity_path import SubQueue, parse_entity_path
-    from pairbus.cli.messages.filter import Choice, parse_filter
+# -- finding -------------------------------------------------------------------------------------
 
-    sub_queue = SubQueue.TRANSFER_DEAD_LETTER if words["transfer"] else SubQueue.DEAD_LETTER
-    place = parse_entity_path(words["entity"], words["subscription"], sub_queue)
-    filter = parse_filter(
-        Choice(
-            reason=words["reason"],
-            subject=words["subject"],
-            properties=words["property_"] or (),
-            older_than=words["older_than"],
-            newer_than=words["newer_than"],
-            numbers=words["sequence"] or (),
-            where=words["where"],
+
+@dataclass(slots=True)
+class _Found:
+    enqueued: dict[int, float | None] = field(default_factory=dict)
+    """When each message was enqueued, in seconds since 1970, by its sequence number."""
+    first: list[MessageJson] = field(default_factory=list)
+    """The first ones in full, for a dry run: there may be millions."""
+
+
+def _find(
+    client: FastClient, target: Target, path: EntityPath, filter: Filter, count: int | None
+) -> _Found:
+    found = _Found()
+    with explain_errors(target, path, right="Listen"), progress("Searching") as advance:
+        for message in islice(_matching(client, target, path, filter), count):
+            time_ms = message.annotation("x-opt-enqueued-time")
+            number = sequence_number(message)
+            found.enqueued[number] = time_ms / 1000 if isinstance(time_ms, int) else None
+            if len(found.first) < _DRY_RUN_SHOWN_MAX:
+                found.first.append(to_json_if_readable(message))
+            advance(1)
+    return found
+
+
+def _peek(target: Target, path: EntityPath, filter: Filter, count: int) -> Iterator[MessageJson]:
+    with connect(target) as client, explain_errors(target, path, right="Listen"):
+        for message in islice(_matching(client, target, path, filter), count):
+            yield to_json_if_readable(message)
+
+
+def _matching(
+    client: FastClient, target: Target, path: EntityPath, filter: Filter
+) -> Iterator[MessageView]:
+    now = time.time()
+    for message in peek_messages(client, target, path, start=filter.first_number):
+        if filter.matches(message, now=now):
+            yield message
+
+
+def _parse_destination(path: EntityPath, to: str | None) -> EntityPath:
+    if to is None:
+        return EntityPath(entity=path.entity)
+    destination = parse_entity_path(to)
+    if not destination.accepts_messages:
+        raise UsageError(f"--to {to!r} does not accept messages: name a queue or a topic")
+    return destination
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+def _print_plan(found: _Found, what: str, *, as_json: bool, to: str | None = None) -> None:
+    total = len(found.enqueued)
+    if as_json:
+        where = {} if to is None else {"to": to}
+        numbers = list(found.enqueued)
+        print_json({what: 0, "dryRun": True, "sequenceNumbers": numbers, **where})
+        return
+    if found.first:
+        print_table(message_table(found.first, are_dead_letters=True))
+    if total > len(found.first):
+        print(f"... and {total - len(found.first):,} more")
+    suffix = "" if to is None else f" to {to!r}"
+    print(f"{format_count(total)} would be {what}{suffix}; nothing was changed")
+
+
+def _print_result(
+    result: Result,
+    found: _Found,
+    what: str,
+    path: EntityPath,
+    *,
+    as_json: bool,
+    to: str | None = None,
+) -> None:
+    left = len(found.enqueued) - result.done
+    if as_json:
+        print_json({what: result.done, "left": left, **({} if to is None else {"to": to})})
+    else:
+        print(f"{what} {format_count(result.done)}{'' if to is None else f' to {to!r}'}")
+    result.stop.exit()
+    if result.unreadable:
+        raise NamespaceError(
+            f"{format_count(result.unreadable)} cannot be read and stay in {path.description}"
         )
-    )
-    return parse_target(words["connection_string"], words["ca_file"]), place, filter
+    if left:
+        behind = (
+            f", or {format_count(result.held, 'other dead letter')} are ahead of them"
+            if result.held
+            else ""
+        )
+        raise NamespaceError(
+            f"{format_count(left)} {was_or_were(left)} not {what}: another receiver has locked "
+            f"them, they no longer exist{behind}"
+        )

@@ -1,36 +1,105 @@
-"""Which messages a command is about: all that is said must be true of one. Pure.
+"""Which messages a command is about: all conditions must be true of a message. Pure.
 
-Conditions are in the language of subscription rules, which the local broker knows, so they are
-judged here, alike for any namespace.
+--where is in the language of subscription rules, which the local broker knows, so it is evaluated
+here, in the same way for every namespace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pairbus.broker.rules import EvaluationError, Facts, SqlFilter, compile_filter
 from pairbus.cli.messages.message_json import parse_property, row_of
+from pairbus.cli.options import option
 from pairbus.cli.parse import Numbers, parse_duration, parse_numbers
 from pairbus.errors import UsageError
 from pairbus.fast.rows import MessageView, UnreadableMessage, state
 
+if TYPE_CHECKING:
+    from pairbus.broker.rules import Facts
+
 _STATES: Final = {"active": 0, "deferred": 1, "scheduled": 2}
+
+WHERE = Annotated[
+    str | None,
+    option(
+        metavar="CONDITION",
+        help="Only messages for which this is true, in the language of subscription rules: "
+        "\"amount > 5 AND sys.Subject LIKE 'a%'\".",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """As it was typed."""
+class FilterOptions:
+    """The filter as it is typed."""
 
-    reason: str | None = None
-    subject: str | None = None
-    properties: Sequence[str] = ()
-    older_than: str | None = None
-    newer_than: str | None = None
-    numbers: Sequence[str] = ()
-    where: str | None = None
+    reason: Annotated[
+        str | None, option(metavar="TEXT", help="Only messages dead-lettered for this reason.")
+    ] = None
+    subject: Annotated[
+        str | None, option(metavar="TEXT", help="Only messages with this subject.")
+    ] = None
+    property_: Annotated[
+        list[str] | None,
+        option(
+            "--property",
+            "-p",
+            metavar="NAME[:TYPE]=VALUE",
+            help="Only messages with this application property; may be repeated.",
+        ),
+    ] = None
+    older_than: Annotated[
+        str | None, option(metavar="DURATION", help="Only messages enqueued longer ago, as in 2h.")
+    ] = None
+    newer_than: Annotated[
+        str | None, option(metavar="DURATION", help="Only messages enqueued since then, as in 2h.")
+    ] = None
+    sequence: Annotated[
+        list[str] | None,
+        option(
+            metavar="NUMBERS",
+            help="Only messages with these sequence numbers, as in 5,7,10-20; may be repeated.",
+        ),
+    ] = None
+    where: WHERE = None
+
+    def parse(self) -> Filter:
+        """Raises UsageError."""
+        numbers = (parse_numbers(text, "--sequence") for text in self.sequence or ())
+        properties = dict(map(parse_property, self.property_ or ()))
+        return Filter(
+            reason=self.reason,
+            subject=self.subject,
+            properties={name: (str(one["type"]), one["value"]) for name, one in properties.items()},
+            older_than=_duration(self.older_than, "--older-than"),
+            newer_than=_duration(self.newer_than, "--newer-than"),
+            numbers=tuple(one for some in numbers for one in some),
+            where=None if self.where is None else _parse_condition(self.where),
+        )
+
+
+def _duration(text: str | None, option: str) -> timedelta | None:
+    return None if text is None else parse_duration(text, option)
+
+
+def _parse_condition(text: str) -> Callable[[Facts], bool]:
+    # Loads a grammar: only if there is a condition.
+    from pairbus.broker.rules import EvaluationError, SqlFilter, compile_filter
+
+    if not text.strip():
+        raise UsageError('--where is empty: use a condition such as "amount > 5"')
+    evaluate = compile_filter(SqlFilter(text))
+
+    def is_true(facts: Facts) -> bool:
+        try:
+            return evaluate(facts)
+        except EvaluationError:  # such as 'a' > 5
+            return False
+
+    return is_true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +113,18 @@ class Filter:
     where: Callable[[Facts], bool] | None = None
 
     @property
-    def is_all(self) -> bool:
+    def matches_everything(self) -> bool:
         return self == Filter()
 
-    def takes(self, message: MessageView, *, now: float) -> bool:
-        """What cannot be read is taken by nothing but a list of numbers, or everything.
+    @property
+    def first_number(self) -> int:
+        """No message with a lower sequence number matches."""
+        return min((some.start for some in self.numbers), default=0)
 
-        `now` is in seconds since 1970. Raises EvaluationError where a condition fails.
+    def matches(self, message: MessageView, *, now: float) -> bool:
+        """A message that cannot be read matches only sequence numbers, and the empty filter.
+
+        `now` is in seconds since 1970.
         """
         number = message.annotation("x-opt-sequence-number")
         if self.numbers and not any(number in some for some in self.numbers):
@@ -61,13 +135,11 @@ class Filter:
             row = row_of(message)
         except UnreadableMessage:
             return False
-        return self._takes(message, row, now)
+        return self._matches(message, row, now)
 
-    def _takes(self, message: MessageView, row: dict[str, Any], now: float) -> bool:
-        if (
-            self.reason is not None
-            and self.reason.lower() != (row["deadLetterReason"] or "").lower()
-        ):
+    def _matches(self, message: MessageView, row: dict[str, Any], now: float) -> bool:
+        reason = (row["deadLetterReason"] or "").lower()
+        if self.reason is not None and self.reason.lower() != reason:
             return False
         if self.subject is not None and self.subject != row["subject"]:
             return False
@@ -85,31 +157,9 @@ class Filter:
         return self.where is None or self.where(_facts(message, row))
 
 
-def parse_filter(choice: Choice) -> Filter:
-    """Raises UsageError."""
-    numbers = tuple(one for text in choice.numbers for one in parse_numbers(text, "--sequence"))
-    named = dict(map(parse_property, choice.properties))
-    where = None
-    if choice.where is not None:
-        if not choice.where.strip():
-            raise UsageError('--where is empty: a condition such as "amount > 5" is expected')
-        where = compile_filter(SqlFilter(choice.where))
-    return Filter(
-        reason=choice.reason,
-        subject=choice.subject,
-        properties={name: (str(one["type"]), one["value"]) for name, one in named.items()},
-        older_than=_span(choice.older_than, "--older-than"),
-        newer_than=_span(choice.newer_than, "--newer-than"),
-        numbers=numbers,
-        where=where,
-    )
-
-
-def _span(text: str | None, option: str) -> timedelta | None:
-    return None if text is None else parse_duration(text, option)
-
-
 def _facts(message: MessageView, row: dict[str, Any]) -> Facts:
+    from pairbus.broker.rules import Facts
+
     enqueued = row["enqueuedTime"]
     enqueued_ms = None if enqueued is None else enqueued // 1000
     ttl_ms = row["timeToLive"]
@@ -124,11 +174,3 @@ def _facts(message: MessageView, row: dict[str, Any]) -> Facts:
         state=_STATES[state(message)],
         dead_letter_source=row["deadLetterSource"],
     )
-
-
-def chosen(filter: Filter, message: MessageView, *, now: float) -> bool:
-    """A condition that cannot be judged (`'a' > 5`) is not true."""
-    try:
-        return filter.takes(message, now=now)
-    except EvaluationError:
-        return False

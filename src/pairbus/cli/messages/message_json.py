@@ -1,9 +1,9 @@
-"""A message as JSON, and back without loss: what `receive` and `peek` print, `send` takes.
+"""A message as JSON, and back without loss: `send` accepts what `receive` and `peek` print. Pure.
 
-The names are those of the rows of docs/spark.md; what a message lacks is left out. A body is text
-where it is UTF-8, else base64, and then `bodyEncoding` says so. Properties are plain JSON where
-that tells their type (a whole number is AMQP's int, or long if it is too large for one), else an
-object of type and value. Pure.
+The keys are the column names of docs/spark.md; what a message does not have is left out. A body is
+text if it is UTF-8, otherwise base64, and then `bodyEncoding` says so. A property is plain JSON if
+that determines its type (an integer is AMQP's int, or long if it is too large), otherwise an object
+of type and value.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pairbus.fast.columns import COLUMNS, NAMES, reader_of
 from pairbus.fast.rows import DATA_BODY, MessageView, UnreadableMessage
 from pairbus.fast.typed import TYPES, Typed
 
-Form = dict[str, Any]
+MessageJson = dict[str, Any]
 Row = dict[str, Any]
 
-ADDED: Final = {
+DEAD_LETTER_PROPERTIES: Final = {
     "DeadLetterReason": "deadLetterReason",
     "DeadLetterErrorDescription": "deadLetterErrorDescription",
 }
-"""What a message gets when it is put aside, among the properties of its application."""
+"""Application properties that the service adds when it dead-letters a message, by their keys."""
 UNREADABLE: Final = "unreadable"
 BASE64: Final = "base64"
 ENCODING: Final = "bodyEncoding"
@@ -48,39 +48,39 @@ def row_of(message: MessageView) -> Row:
     return dict(zip(NAMES, _read_all(message), strict=True))
 
 
-def shown_form(message: MessageView) -> Form:
-    """For who only looks: what cannot be read is told, and holds up nothing else."""
+def to_json_if_readable(message: MessageView) -> MessageJson:
+    """A message that cannot be read says why, and does not stop the others."""
     try:
-        return form_of(row_of(message))
+        return to_json(row_of(message))
     except UnreadableMessage as error:
         number = message.annotation("x-opt-sequence-number")
         return {"sequenceNumber": number, UNREADABLE: str(error)}
 
 
-def form_of(row: Mapping[str, Any]) -> Form:
-    form: Form = {}
+def to_json(row: Mapping[str, Any]) -> MessageJson:
+    fields: MessageJson = {}
     for name, value in row.items():
         if value is None or name in ("body", "bodyType", "entity"):
             continue
         if _KINDS[name] == "timestamp":
-            form[name] = moment_text(value)
+            fields[name] = format_time(value)
         elif _KINDS[name] == "binary":
-            form[name] = _base64(value)
+            fields[name] = _base64(value)
         elif _KINDS[name] == "properties":
-            own = {key: _plain(*typed) for key, typed in value if not _is_told(key, row)}
+            own = {key: _plain(*typed) for key, typed in value if not _has_its_own_key(key, row)}
             if own:
-                form[name] = own
+                fields[name] = own
         else:
-            form[name] = value
-    return form | _body_form(row.get("body"), row.get("bodyType"))
+            fields[name] = value
+    return fields | _body_to_json(row.get("body"), row.get("bodyType"))
 
 
-def _is_told(name: str, row: Mapping[str, Any]) -> bool:
-    """Why it was put aside is a property on the wire, and has a name of its own here."""
-    return name in ADDED and row.get(ADDED[name]) is not None
+def _has_its_own_key(name: str, row: Mapping[str, Any]) -> bool:
+    """The reason of a dead letter is a property on the wire, and has a key of its own here."""
+    return name in DEAD_LETTER_PROPERTIES and row.get(DEAD_LETTER_PROPERTIES[name]) is not None
 
 
-def _body_form(body: bytes | None, kind: str | None) -> Form:
+def _body_to_json(body: bytes | None, kind: str | None) -> MessageJson:
     if body is None:
         return {}
     if kind == DATA_BODY:
@@ -92,7 +92,7 @@ def _body_form(body: bytes | None, kind: str | None) -> Form:
 
 
 def _plain(kind: str, text: str | None) -> Any:
-    """The JSON value that `typed_of` makes the same pair of."""
+    """Plain JSON, if `amqp_typed` turns it into the same type and text; otherwise an object."""
     if kind in ("null", "string"):
         return text
     assert text is not None
@@ -103,30 +103,30 @@ def _plain(kind: str, text: str | None) -> Any:
         value = int(text)
     elif kind == "double" and math.isfinite(float(text)):
         value = float(text)
-    return value if value is not None and typed_of(value) == (kind, text) else _pair(kind, text)
+    return value if value is not None and amqp_typed(value) == (kind, text) else _pair(kind, text)
 
 
 def _pair(kind: str, text: str | None) -> dict[str, str | None]:
     return {"type": kind, "value": text}
 
 
-def moment_text(microseconds: int) -> str:
+def format_time(microseconds: int) -> str:
     try:
-        moment = _EPOCH + timedelta(microseconds=microseconds)
+        time = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return str(microseconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z".rjust(24, "0")
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z".rjust(24, "0")
 
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-# -- and back -----------------------------------------------------------------------------------
+# -- JSON as a message --------------------------------------------------------------------------
 
 
-def typed_of(value: Any) -> Typed:
-    """Of a plain value. Raises ValueError."""
+def amqp_typed(value: Any) -> Typed:
+    """The AMQP type and text of a plain value. Raises ValueError."""
     match value:
         case None:
             return "null", None
@@ -148,44 +148,44 @@ def typed_of(value: Any) -> Typed:
         case {"type": str(kind), "value": str() | None as text, **rest} if not rest:
             return kind, text
     raise ValueError(
-        'a text, a number, true, false, null or {"type": ..., "value": ...} is expected, not '
+        'must be a string, a number, true, false, null or {"type": ..., "value": ...}, not '
         f"{str(value)[:60]!r}"
     )
 
 
-def parse_form(text: str, where: str) -> Row:
-    """A line of JSON as a row to send. Raises UsageError, which says where."""
+def parse_line(text: str, where: str) -> Row:
+    """A line of JSON as a row to send. Raises UsageError, which begins with `where`."""
     try:
-        form = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON: {error}") from None
-    if not isinstance(form, dict):
-        raise UsageError(f'{where}: an object such as {{"body": "text"}} is expected')
-    return row_from(form, where)
+    if not isinstance(fields, dict):
+        raise UsageError(f'{where}: must be an object such as {{"body": "text"}}')
+    return from_json(fields, where)
 
 
-def row_from(form: Mapping[str, Any], where: str) -> Row:
-    """What the service says of a message that was received is passed over."""
-    unknown = [name for name in form if name not in _KINDS and name != ENCODING]
+def from_json(fields: Mapping[str, Any], where: str) -> Row:
+    """Ignores what the service adds to a message, such as its sequence number."""
+    unknown = [name for name in fields if name not in _KINDS and name != ENCODING]
     if unknown:
         known = ", ".join(sorted(_WRITABLE | {ENCODING}))
-        raise UsageError(f"{where}: {unknown[0]!r} is nothing a message has; it may have {known}")
-    row: Row = {"body": _body_from(form, where)}
-    for name, value in form.items():
+        raise UsageError(f"{where}: unknown key {unknown[0]!r}; a message may have {known}")
+    row: Row = {"body": _body_from_json(fields, where)}
+    for name, value in fields.items():
         if value is None or name in (ENCODING, "body") or name not in _WRITABLE:
             continue
-        row[name] = _CONVERTED[_KINDS[name]](value, f"{where}: {name}")
+        row[name] = _CONVERTERS[_KINDS[name]](value, f"{where}: {name}")
     return row
 
 
-def _body_from(form: Mapping[str, Any], where: str) -> bytes:
-    body, encoding = form.get("body", ""), form.get(ENCODING)
+def _body_from_json(fields: Mapping[str, Any], where: str) -> bytes:
+    body, encoding = fields.get("body", ""), fields.get(ENCODING)
     if encoding not in (None, BASE64, "utf-8"):
-        raise UsageError(f"{where}: {ENCODING} {encoding!r}: {BASE64} or utf-8 is expected")
+        raise UsageError(f"{where}: {ENCODING} must be {BASE64} or utf-8, not {encoding!r}")
     if not isinstance(body, str):
         if encoding is not None:
-            raise UsageError(f"{where}: body: a text in {encoding} is expected")
-        return json.dumps(body, ensure_ascii=False).encode()  # JSON in JSON is meant as JSON
+            raise UsageError(f"{where}: body: must be a string in {encoding}")
+        return json.dumps(body, ensure_ascii=False).encode()  # an object is sent as its JSON text
     return _binary(body, f"{where}: body") if encoding == BASE64 else _utf_8(body, where)
 
 
@@ -193,19 +193,19 @@ def _utf_8(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{where}: {text[:40]!r} is no text: it cannot be UTF-8") from None
+        raise UsageError(f"{where}: {text[:40]!r} cannot be encoded as UTF-8") from None
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{where}: a text is expected, not {value!r}")
+        raise UsageError(f"{where}: must be a string, not {value!r}")
     _utf_8(value, where)
     return value
 
 
-def _whole(value: Any, where: str) -> int:
+def _integer(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{where}: a whole number is expected, not {value!r}")
+        raise UsageError(f"{where}: must be an integer, not {value!r}")
     return value
 
 
@@ -213,57 +213,57 @@ def _binary(value: Any, where: str) -> bytes:
     try:
         return base64.b64decode(_text(value, where), validate=True)
     except (binascii.Error, ValueError):
-        raise UsageError(f"{where}: this is no base64") from None
+        raise UsageError(f"{where}: is not base64") from None
 
 
-def _moment(value: Any, where: str) -> datetime:
+def _time(value: Any, where: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(_text(value, where))
+        time = datetime.fromisoformat(_text(value, where))
     except ValueError:
-        raise UsageError(f"{where}: {value!r} is no time, such as 2030-12-31T23:59:59Z") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        raise UsageError(f"{where}: {value!r} is not a time such as 2030-12-31T23:59:59Z") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
 def _properties(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: an object of names and values is expected")
+        raise UsageError(f"{where}: must be an object of names and values")
     found = {}
     for name, one in value.items():
         try:
-            kind, text = typed_of(one)
+            kind, text = amqp_typed(one)
             if kind not in TYPES:
-                raise ValueError(f"the type {kind!r} is none of {', '.join(TYPES)}")
+                raise ValueError(f"the type {kind!r} is not one of {', '.join(TYPES)}")
         except ValueError as error:
             raise UsageError(f"{where}: {name!r}: {error}") from None
         found[_text(name, where)] = _pair(kind, None if text is None else _text(text, where))
     return found
 
 
-_CONVERTED: Final[dict[str, Callable[[Any, str], Any]]] = {
+_CONVERTERS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "string": _text,
-    "long": _whole,
+    "long": _integer,
     "binary": _binary,
-    "timestamp": _moment,
+    "timestamp": _time,
     "properties": _properties,
 }
 
 
 def parse_property(text: str) -> tuple[str, dict[str, str | None]]:
-    """`NAME=TEXT`, or `NAME:TYPE=TEXT` with a type of AMQP. Raises UsageError."""
+    """`NAME=TEXT`, or `NAME:TYPE=TEXT` with an AMQP type. Raises UsageError."""
     name, equals, value = text.partition("=")
     name, colon, kind = name.rpartition(":") if ":" in name else (name, "", "string")
     if not equals or not name:
         raise UsageError(
-            f"--property {text!r}: NAME=VALUE or NAME:TYPE=VALUE is expected, such as amount:int=5"
+            f"--property {text!r}: use NAME=VALUE or NAME:TYPE=VALUE, such as amount:int=5"
         )
     if kind not in TYPES:
         if colon:
-            raise UsageError(f"--property {text!r}: {kind!r} is none of {', '.join(TYPES)}")
+            raise UsageError(f"--property {text!r}: {kind!r} is not one of {', '.join(TYPES)}")
         kind = "string"
     _utf_8(text, "--property")
     return name, _pair(kind, None if kind == "null" else value)
 
 
-def pairs_of(properties: Iterable[tuple[str, Typed]]) -> dict[str, Any]:
-    """Of a row that was read, for a row to send."""
+def typed_properties(properties: Iterable[tuple[str, Typed]]) -> dict[str, Any]:
+    """Properties of a row that was read, for a row to send."""
     return {name: _pair(kind, text) for name, (kind, text) in properties}

@@ -1,52 +1,59 @@
-"""`pairbus peek`: what a person types to look at messages."""
+"""`pairbus peek`: shows messages without locking them."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated
 
 import typer
 
+from pairbus.cli.connection import connect, explain_errors, peek_messages, topic_note
+from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
+from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
+from pairbus.cli.messages.table import full_text, json_line, message_table
 from pairbus.cli.options import (
     AS_JSON,
-    CA_FILE,
-    CONNECTION_STRING,
     ENTITY,
     SUB_QUEUE,
     SUBSCRIPTION,
+    ConnectionOptions,
+    flatten_options,
+    option,
 )
-from pairbus.cli.target import parse_target
-
-WHERE = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CONDITION",
-        help="In the language of subscription rules: \"amount > 5 AND sys.Subject LIKE 'a%'\".",
-        show_default=False,
-    ),
-]
+from pairbus.cli.output import print_table
+from pairbus.cli.target import Target
 
 
+@flatten_options
 def peek(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
+    *,
     from_: Annotated[
-        int, typer.Option("--from", min=0, metavar="N", help="The first sequence number.")
+        int, option("--from", min=0, metavar="N", help="First sequence number (default: 0).")
     ] = 0,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 10,
+    count: Annotated[
+        int, option(min=1, metavar="N", help="Maximum number of messages (default: 10).")
+    ] = 10,
     sub_queue: SUB_QUEUE = None,
     where: WHERE = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of each message, and not a table.")
+        bool, typer.Option("--whole", help="Print each message in full instead of a table.")
     ] = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Look at messages without locking or changing anything.
+    """Show messages of a queue or a subscription without locking or changing them.
 
-    Those that are locked, deferred or scheduled are seen as well. With --json, each message is an
-    object in a line of its own, which `send --json-lines` takes. Ends with 0, also if there is
-    nothing; 1 if the namespace refused or did not answer; 2 if the words are wrong.
+    It shows locked, deferred and scheduled messages, too. With --json, each line is a message that
+    `pairbus send --json-lines` accepts. The policy needs the Listen right.
+
+    Exit codes: 0 success (also if there is no message), 1 the namespace refused or did not answer,
+    2 usage error, 130 interrupted.
 
     \b
     Examples:
@@ -55,19 +62,29 @@ def peek(
       pairbus peek orders --where "amount > 1000"
       pairbus peek orders --sub-queue dead-letter --whole
     """
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.messages.peek_work import Wanted, run
+    target = connection.target
+    path = parse_entity_path(entity, subscription, sub_queue)
+    filter = FilterOptions(where=where).parse()
+    messages = _peek(target, path, filter, start=from_, count=count)
+    if as_json or whole:
+        for message in messages:
+            on_terminal = sys.stdout.isatty()
+            print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+        return
+    found = list(messages)
+    print_table(message_table(found, are_dead_letters=path.sub_queue is not None))
+    if not found and (note := topic_note(target, path)):
+        print(note, file=sys.stderr)
 
-    run(
-        target,
-        Wanted(
-            entity=entity,
-            subscription=subscription,
-            start=from_,
-            count=count,
-            sub_queue=sub_queue,
-            where=where,
-            whole=whole,
-        ),
-        as_json=as_json,
-    )
+
+def _peek(
+    target: Target, path: EntityPath, filter: Filter, *, start: int, count: int
+) -> Iterator[MessageJson]:
+    # With a filter, any number of messages may have to be read to find `count`.
+    limit = count if filter.matches_everything else None
+    with connect(target) as client, explain_errors(target, path, right="Listen"):
+        now = time.time()
+        found = peek_messages(client, target, path, start=start, limit=limit)
+        matching = (message for message in found if filter.matches(message, now=now))
+        for message in islice(matching, count):
+            yield to_json_if_readable(message)

@@ -1,99 +1,359 @@
-"""`pairbus receive`: what a person types to take messages."""
+"""`pairbus receive`: writes each message, and settles it only then.
+
+If the process is killed between the two, the message is written and delivered again; nothing is
+settled that was not written. However it ends, by a signal or a broken pipe, messages that are not
+settled are released.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count as counting
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pairbus.cli.connection import explain_errors
+from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.messages.message_json import MessageJson
+from pairbus.cli.messages.settlement import Settlement
+from pairbus.cli.messages.table import full_text, json_line
 from pairbus.cli.options import (
     AS_JSON,
-    CA_FILE,
-    CONNECTION_STRING,
     ENTITY,
     SUB_QUEUE,
     SUBSCRIPTION,
+    ConnectionOptions,
+    flatten_options,
+    option,
 )
-from pairbus.cli.target import parse_target
+from pairbus.cli.output import format_count, print_json, progress, was_or_were
+from pairbus.cli.parse import parse_duration
+from pairbus.cli.signals import Stop, graceful_stop
+from pairbus.cli.target import Target
+from pairbus.errors import NamespaceError, OutputError, UsageError
+
+if TYPE_CHECKING:
+    from pairbus.cli.messages.sources import Locked, Source
+
+_SLICE_SECONDS: Final = 0.5
+"""A wait is cut into slices of this length, so that a signal is noticed soon."""
+_BATCH_MAX: Final = 100
+
+Write = Callable[[list[MessageJson]], None]
 
 
-def _text(metavar: str, help: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettlementOptions:
+    """What happens to a message after it is written."""
 
-
-def receive(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 1,
-    is_all: Annotated[
-        bool, typer.Option("--all", help="Until no more come, and not only --count.")
-    ] = False,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="For the next message.")] = "5s",
     abandon: Annotated[
-        bool, typer.Option("--abandon", help="Give them back at the end; that counts a delivery.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--abandon", help="Abandon the messages at the end. This counts as a delivery."
+        ),
+    ] = False
     dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Put them into the dead-letter queue.")
-    ] = False,
+        bool, typer.Option("--dead-letter", help="Dead-letter the messages.")
+    ] = False
     delete: Annotated[
         bool,
         typer.Option(
             "--delete",
-            help="The service deletes them as it sends them (receive and delete): what is on its "
-            "way when something breaks is lost.",
+            help="Receive and delete: the service deletes each message when it sends it. Messages "
+            "on their way are lost if something fails.",
+        ),
+    ] = False
+    reason: Annotated[str | None, option(metavar="TEXT", help="Reason, with --dead-letter.")] = None
+    description: Annotated[
+        str | None, option(metavar="TEXT", help="Description of the error, with --dead-letter.")
+    ] = None
+
+    def parse(self) -> Settlement:
+        """Raises UsageError."""
+        if self.abandon + self.dead_letter + self.delete > 1:
+            raise UsageError("--abandon, --dead-letter and --delete exclude each other")
+        if (self.reason or self.description) and not self.dead_letter:
+            raise UsageError("--reason and --description need --dead-letter")
+        if self.abandon:
+            return Settlement.ABANDON
+        if self.dead_letter:
+            return Settlement.DEAD_LETTER
+        return Settlement.DELETE if self.delete else Settlement.COMPLETE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Which session of an entity with sessions."""
+
+    session_id: Annotated[str | None, option(metavar="ID", help="Receive from this session.")] = (
+        None
+    )
+    next_session: Annotated[
+        bool,
+        typer.Option("--next-session", help="Receive from the next session that is not locked."),
+    ] = False
+
+    @property
+    def is_given(self) -> bool:
+        return self.session_id is not None or self.next_session
+
+    def check(self, path: EntityPath) -> None:
+        """Raises UsageError."""
+        if self.session_id is not None and self.next_session:
+            raise UsageError("--session-id and --next-session exclude each other")
+        if path.sub_queue is not None and self.is_given:
+            raise UsageError(
+                f"{path.description} has no sessions: omit --session-id and --next-session"
+            )
+
+
+@flatten_options
+def receive(
+    entity: ENTITY,
+    subscription: SUBSCRIPTION = None,
+    *,
+    count: Annotated[
+        int, option(min=1, metavar="N", help="Maximum number of messages (default: 1).")
+    ] = 1,
+    is_all: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Receive until no message arrives within --wait; ignores --count."
         ),
     ] = False,
-    reason: Annotated[str | None, _text("TEXT", "With --dead-letter.")] = None,
-    description: Annotated[str | None, _text("TEXT", "With --dead-letter.")] = None,
-    session: Annotated[str | None, _text("ID", "Of this session only.")] = None,
-    next_session: Annotated[
-        bool, typer.Option("--next-session", help="Of the next session that nobody holds.")
-    ] = False,
+    wait: Annotated[
+        str,
+        option(metavar="DURATION", help="How long to wait for the next message (default: 5s)."),
+    ] = "5s",
+    settling: SettlementOptions,
+    session: SessionOptions,
     sub_queue: SUB_QUEUE = None,
-    to: Annotated[
+    output_dir: Annotated[
         Path | None,
-        _text("DIR", "A file of JSON for each message, in this folder, in place of stdout."),
+        option(
+            metavar="DIR",
+            help="Write each message as a JSON file into this folder, instead of to stdout.",
+        ),
     ] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Take messages from a queue or a subscription, print them, and complete them.
+    """Receive messages from a queue or a subscription, print them, and complete them.
 
-    A message is completed when it has been written, and not before: who is killed in between
-    receives it again. With --json, each is an object in a line, with its body as text, or in base64
-    where it says so. Ctrl-C gives back what is not done. Ends with 0, also if nothing came; 1 if
-    the namespace refused or did not answer, or the output broke; 2 if the words are wrong; 130 if
-    it is interrupted.
+    Each message is written first and completed afterwards. If the command is killed in between, the
+    message is delivered again. With --json, each line is a message; a body that is not UTF-8 is in
+    base64. Ctrl-C releases the messages that are not settled. The policy needs the Listen right.
+
+    Exit codes: 0 success (also if no message arrived), 1 the namespace or the output failed, 2
+    usage error, 130 interrupted.
 
     \b
     Examples:
       pairbus receive orders
       pairbus receive events audit --all --json > events.jsonl
-      pairbus receive orders --count 100 --to ./orders
+      pairbus receive orders --count 100 --output-dir ./orders
       pairbus receive orders --dead-letter --reason "bad data"
       pairbus receive sorted --next-session --all
     """
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.messages.receive_work import Wanted, run
+    target = connection.target
+    path = parse_entity_path(entity, subscription, sub_queue)
+    settlement = settling.parse()
+    session.check(path)
+    wait_seconds = parse_duration(wait, "--wait").total_seconds()
+    write = _writer(output_dir, as_json=as_json)
+    limit = None if is_all else count
+    # A progress bar between messages on the same screen would be unreadable.
+    is_bar_shown = output_dir is not None or not sys.stdout.isatty()
+    with explain_errors(target, path, right="Listen"):
+        source = _open_source(target, path, session, limit, delete=settling.delete)
+        work = _Receive(source, write, settlement, settling.reason, settling.description)
+        try:
+            with (
+                graceful_stop(is_idle=lambda: work.is_opening) as stop,
+                progress("Receiving", limit if is_bar_shown else 0) as advance,
+            ):
+                work.run(limit, wait_seconds, advance, stop)
+        finally:
+            source.close()
+    _print_summary(work.done, path, output_dir, as_json=as_json)
+    stop.exit()
 
-    run(
+
+def _open_source(
+    target: Target, path: EntityPath, session: SessionOptions, count: int | None, *, delete: bool
+) -> Source:
+    # Loads the SDK, which takes half a second.
+    from pairbus.cli.messages.sources import FastSource, SdkSource
+
+    if not session.is_given and not delete:
+        return FastSource(target, path, count=count)
+    return SdkSource(
         target,
-        Wanted(
-            entity=entity,
-            subscription=subscription,
-            count=None if is_all else count,
-            wait=wait,
-            abandon=abandon,
-            dead_letter=dead_letter,
-            delete=delete,
-            reason=reason,
-            description=description,
-            session=session,
-            next_session=next_session,
-            sub_queue=sub_queue,
-            to=to,
-        ),
-        as_json=as_json,
+        path,
+        session_id=session.session_id,
+        next_session=session.next_session,
+        delete=delete,
     )
+
+
+class _Receive:
+    def __init__(
+        self,
+        source: Source,
+        write: Write,
+        settlement: Settlement,
+        reason: str | None,
+        description: str | None,
+    ) -> None:
+        self._source = source
+        self._write = write
+        self._settlement = settlement
+        self._reason = reason or ""
+        self._description = description or ""
+        # Abandoned at the end: abandoned at once, they would be delivered again.
+        self._to_abandon: list[Locked] = []
+        self.done = 0
+        self.is_opening = True
+        """Nothing is locked yet, so the command may end at once."""
+
+    def run(
+        self,
+        count: int | None,
+        wait_seconds: float,
+        advance: Callable[[int], None],
+        stop: Stop,
+    ) -> None:
+        seen: set[Any] = set()
+        try:
+            while (count is None or self.done < count) and not stop.is_requested:
+                room = _BATCH_MAX if count is None else min(count - self.done, _BATCH_MAX)
+                locked = self._next(room, wait_seconds, stop)
+                if not locked:
+                    break
+                if self._settlement is Settlement.ABANDON:
+                    numbers = {one.message.get("sequenceNumber") for one in locked}
+                    if seen & numbers:  # a lock has expired, and the message is delivered again
+                        self._to_abandon += locked
+                        break
+                    seen |= numbers
+                self._handle(locked)
+                advance(len(locked))
+        finally:
+            if self._to_abandon:
+                self._settle(self._to_abandon)
+
+    def _next(self, room: int, wait_seconds: float, stop: Stop) -> list[Locked]:
+        until = time.monotonic() + wait_seconds
+        while not stop.is_requested:
+            left = until - time.monotonic()
+            is_whole = self.is_opening and self._source.waits_while_opening
+            wait = left if is_whole else min(left, _SLICE_SECONDS)
+            locked = self._source.receive(room, wait_seconds=max(wait, 0))
+            self.is_opening = False
+            if locked or left <= 0:
+                return locked
+        return []
+
+    def _handle(self, locked: list[Locked]) -> None:
+        from pairbus.fast.errors import SettleFailed
+
+        try:
+            self._write([one.message for one in locked])
+        except BaseException:
+            self._source.release(locked)
+            raise
+        if self._settlement is Settlement.ABANDON:
+            self._to_abandon += locked
+            self.done += len(locked)
+            return
+        try:
+            self._settle(locked)
+        except SettleFailed as failed:
+            raise NamespaceError(
+                f"{format_count(len(failed.failed))} {was_or_were(len(failed.failed))} written but "
+                f"not {self._settlement}, and will be delivered again: {failed.error}"
+            ) from failed
+        self.done += len(locked)
+
+    def _settle(self, locked: list[Locked]) -> None:
+        self._source.settle(
+            locked, self._settlement, reason=self._reason, description=self._description
+        )
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def _writer(folder: Path | None, *, as_json: bool) -> Write:
+    if folder is None:
+        return lambda messages: _print(messages, as_json=as_json)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create --output-dir {folder}: {error.strerror}") from error
+    return lambda messages: write_files(folder, messages)
+
+
+def _print(messages: list[MessageJson], *, as_json: bool) -> None:
+    """When this returns, the reader has the messages; if stdout is a file, the disk has them."""
+    try:
+        on_terminal = sys.stdout.isatty()
+        for message in messages:
+            print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+        sys.stdout.flush()
+        with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
+            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+                os.fsync(sys.stdout.fileno())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def write_files(folder: Path, messages: list[MessageJson]) -> None:
+    """When this returns, the disk has the files and their names. Raises OutputError."""
+    try:
+        for message in messages:
+            _write_file(folder, message)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OutputError(f"cannot write to --output-dir {folder}: {error.strerror}") from error
+
+
+def _write_file(folder: Path, message: MessageJson) -> None:
+    """Named by the sequence number. Never overwrites a file."""
+    number = re.sub(r"\W", "_", str(message.get("sequenceNumber")))
+    for attempt in counting(1):
+        name = f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json"
+        try:
+            with (folder / name).open("x", encoding="utf-8") as file:
+                json.dump(message, file, ensure_ascii=False, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        except FileExistsError:
+            continue
+
+
+def _print_summary(done: int, path: EntityPath, folder: Path | None, *, as_json: bool) -> None:
+    if folder is not None and as_json:
+        print_json({"entity": path.path, "received": done, "outputDir": str(folder)})
+    elif folder is not None:
+        print(f"wrote {format_count(done)} of {path.description} to {folder}")
+    elif not as_json:
+        print(f"received {format_count(done)} of {path.description}", file=sys.stderr)

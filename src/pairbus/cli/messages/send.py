@@ -1,111 +1,360 @@
-"""`pairbus send`: what a person types to send messages."""
+"""`pairbus send`: makes messages of its input, and sends them in batches.
+
+The messages are sent in order, one batch at a time, so that a failure leaves no doubt about what
+was sent before it.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
+from uuid import uuid4
 
 import typer
 
 from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING
-from pairbus.cli.target import parse_target
+from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
+from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.messages.message_json import Row, from_json, parse_line, parse_property
+from pairbus.cli.options import AS_JSON, ConnectionOptions, flatten_options, option
+from pairbus.cli.output import camel_case, format_count, print_json, progress
+from pairbus.cli.parse import parse_duration, parse_time
+from pairbus.cli.target import Target
+from pairbus.errors import NamespaceError, UsageError
+from pairbus.fast.compose import RowError, message_of
+
+_BATCH_COUNT_MAX: Final = 500
+_BATCH_BYTES_MAX: Final = 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
 
 
-def _text(metavar: str, help: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """Where the bodies come from."""
 
-
-def send(
-    entity: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENTITY", help="A queue or a topic.", autocompletion=complete_queue_or_topic
-        ),
-    ],
     body: Annotated[
         str | None,
-        typer.Argument(metavar="BODY", help="The text; - or nothing: what comes on stdin."),
-    ] = None,
+        typer.Argument(
+            metavar="[BODY]", help="Body of the message; - or nothing: stdin.", show_default=False
+        ),
+    ] = None
     file: Annotated[
         list[Path] | None,
-        _text("FILE", "A file as the body, or to read lines from; may be repeated.", "--file"),
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
+        option(metavar="FILE", help="File with the body, or with the lines; may be repeated."),
+    ] = None
+    lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False
     json_lines: Annotated[
         bool,
         typer.Option(
             "--json-lines",
-            help="Each line is a message as JSON, as `receive --json` and `peek --json` print it.",
+            help="Send each line as a message in JSON, as `receive --json` and `peek --json` "
+            "print it.",
         ),
-    ] = False,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="Send it so many times.")] = 1,
-    property_: Annotated[
-        list[str] | None,
-        _text(
-            "NAME[:TYPE]=VALUE",
-            "An application property; a type of AMQP such as int, long, double, boolean, "
-            "timestamp or uuid, or string. May be repeated.",
-            "--property",
-            "-p",
+    ] = False
+    copies: Annotated[
+        int, option(min=1, metavar="N", help="Number of copies to send (default: 1).")
+    ] = 1
+
+    @property
+    def is_by_line(self) -> bool:
+        return self.lines or self.json_lines
+
+    @property
+    def total(self) -> int | None:
+        """The number of messages, if it is known before the input is read."""
+        return None if self.is_by_line else len(self.file or "1") * self.copies
+
+    def check(self) -> None:
+        """Raises UsageError."""
+        if self.lines and self.json_lines:
+            raise UsageError("--lines and --json-lines exclude each other")
+        if self.body not in (None, "-") and (self.file or self.is_by_line):
+            other = "--file" if self.file else "--lines" if self.lines else "--json-lines"
+            raise UsageError(f"BODY and {other} exclude each other")
+        if self.is_by_line and self.copies > 1:
+            raise UsageError("--copies is for a single message, not for lines")
+        if self.body is None and not self.file and sys.stdin.isatty() and not self.is_by_line:
+            raise UsageError("nothing to send: give BODY, --file, or a body on stdin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions:
+    """Properties of every message; the names are those of the JSON keys."""
+
+    message_id: Annotated[
+        str | None, option(metavar="ID", help="Message id (default: a new one for each message).")
+    ] = None
+    session_id: Annotated[
+        str | None, option(metavar="ID", help="Session that the message belongs to.")
+    ] = None
+    subject: Annotated[str | None, option(metavar="TEXT", help="Subject (label).")] = None
+    content_type: Annotated[
+        str | None, option(metavar="TYPE", help="Content type, such as application/json.")
+    ] = None
+    correlation_id: Annotated[str | None, option(metavar="ID", help="Correlation id.")] = None
+    reply_to: Annotated[
+        str | None, option(metavar="ENTITY", help="Entity that replies should go to.")
+    ] = None
+    reply_to_session_id: Annotated[
+        str | None, option(metavar="ID", help="Session that replies should go to.")
+    ] = None
+    to: Annotated[
+        str | None, option(metavar="TEXT", help="Address of the receiver, for routing by rules.")
+    ] = None
+    partition_key: Annotated[
+        str | None, option(metavar="KEY", help="Partition key, for a partitioned entity.")
+    ] = None
+
+
+PROPERTY = Annotated[
+    list[str] | None,
+    option(
+        "--property",
+        "-p",
+        metavar="NAME[:TYPE]=VALUE",
+        help="Application property; may be repeated. TYPE is an AMQP type such as int, long, "
+        "double, boolean, timestamp or uuid (default: string).",
+    ),
+]
+
+
+@flatten_options
+def send(
+    entity: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENTITY", help="Queue or topic.", autocompletion=complete_queue_or_topic
         ),
+    ],
+    *,
+    source: InputOptions,
+    message: MessageOptions,
+    property_: PROPERTY = None,
+    ttl: Annotated[
+        str | None, option(metavar="DURATION", help="Time to live, as in 90s, 5m, 2h or 7d.")
     ] = None,
-    message_id: Annotated[str | None, _text("ID", "A new one each, unless given.")] = None,
-    session: Annotated[str | None, _text("ID", "The session it belongs to.")] = None,
-    subject: Annotated[str | None, _text("TEXT", "Its subject, or label.")] = None,
-    content_type: Annotated[str | None, _text("TYPE", "Such as application/json.")] = None,
-    correlation_id: Annotated[str | None, _text("ID", "What it answers.")] = None,
-    reply_to: Annotated[str | None, _text("ENTITY", "Where an answer should go.")] = None,
-    reply_to_session: Annotated[str | None, _text("ID", "And in which session.")] = None,
-    to: Annotated[str | None, _text("TEXT", "Its address, for routing by rules.")] = None,
-    partition_key: Annotated[str | None, _text("KEY", "Of a partitioned entity.")] = None,
-    ttl: Annotated[str | None, _text("DURATION", "Time to live: 90s, 5m, 2h, 7d.")] = None,
     scheduled: Annotated[
-        str | None, _text("WHEN", "When it appears: 2030-12-31T23:59:59Z, or in 10m.")
+        str | None,
+        option(
+            metavar="TIME",
+            help="When the message becomes visible: 2030-12-31T23:59:59Z, or 10m from now.",
+        ),
     ] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Send one message or many to a queue or a topic.
+    """Send messages to a queue or a topic.
 
-    Returns when the namespace has acknowledged them. With --json-lines, the options say what a line
-    does not. Ends with 0 if all were taken, 1 if the namespace refused or did not answer, and then
-    tells how many were taken; 2 if the words are wrong, 130 if it is interrupted.
+    It returns when the namespace has accepted all of them. If it fails, it says how many were
+    accepted. With --json-lines, the options apply to what a line does not say. The policy needs the
+    Send right.
+
+    Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130
+    interrupted.
 
     \b
     Examples:
       pairbus send orders "Hello"
       pairbus send orders --file order.json --content-type application/json --subject new
-      pairbus send orders "later" -p amount:int=5 --session s1 --ttl 1h --scheduled 10m
+      pairbus send orders "later" -p amount:int=5 --session-id s1 --ttl 1h --scheduled 10m
       seq 1000 | pairbus send orders --lines
       pairbus peek orders --json | pairbus send copies --json-lines
     """
-    from pairbus.cli.messages.send_work import Wanted, run
+    target = connection.target
+    path = parse_entity_path(entity)
+    if not path.accepts_messages:
+        raise UsageError(f"{entity!r} does not accept messages: send to {path.entity!r}")
+    source.check()
+    if message.message_id is not None and source.total != 1:
+        raise UsageError("--message-id is for a single message, and there may be several")
+    defaults = _defaults(message, property_ or (), ttl, scheduled, now=datetime.now(UTC))
+    sent = _send_all(target, path, source, defaults)
+    if as_json:
+        print_json({"entity": path.entity, "sent": sent})
+    else:
+        print(f"sent {format_count(sent)} to {path.entity!r}")
 
-    run(
-        parse_target(connection_string, ca_file),
-        Wanted(
-            entity=entity,
-            body=body,
-            files=tuple(file or ()),
-            lines=lines,
-            json_lines=json_lines,
-            count=count,
-            properties=tuple(property_ or ()),
-            ttl=ttl,
-            scheduled=scheduled,
-            said={
-                "messageId": message_id,
-                "sessionId": session,
-                "subject": subject,
-                "contentType": content_type,
-                "correlationId": correlation_id,
-                "replyTo": reply_to,
-                "replyToSessionId": reply_to_session,
-                "to": to,
-                "partitionKey": partition_key,
-            },
-        ),
-        as_json=as_json,
-    )
+
+def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: Row) -> int:
+    stdin = _Stdin()
+    messages = _encode(_rows(source, stdin), defaults)
+    sent = 0
+    try:
+        with (
+            connect(target) as client,
+            explain_errors(target, path, right="Send"),
+            progress("Sending", source.total) as advance,
+        ):
+            sender = client.sender(path.entity)
+            for batch in _batches(messages, stdin):
+                try:
+                    send_batch(sender, batch, target=target, entity=path)
+                except BatchFailed as failed:
+                    sent += len(failed.accepted)
+                    is_partial = sent or failed.unanswered
+                    before = f"sent {format_count(sent)}, then:" if is_partial else ""
+                    raise NamespaceError(failed.text(before)) from failed
+                sent += len(batch)
+                advance(len(batch))
+    except KeyboardInterrupt:
+        print(f"pairbus: interrupted, sent {format_count(sent)}", file=sys.stderr)
+        raise
+    except UsageError as error:  # in a later line or file
+        if not sent:
+            raise
+        raise UsageError(f"{error}; sent {format_count(sent)} before it") from error
+    return sent
+
+
+# -- from the input to messages ------------------------------------------------------------------
+
+
+def _defaults(
+    message: MessageOptions,
+    properties: Iterable[str],
+    ttl: str | None,
+    scheduled: str | None,
+    *,
+    now: datetime,
+) -> Row:
+    """What the options say about every message."""
+    given = {name: value for name, value in asdict(message).items() if value is not None}
+    row = from_json(camel_case(given), "the options")
+    del row["body"]
+    if properties:
+        row["applicationProperties"] = dict(map(parse_property, properties))
+    if ttl is not None:
+        row["timeToLive"] = round(parse_duration(ttl, "--ttl").total_seconds() * 1000)
+        if not row["timeToLive"]:
+            raise UsageError(f"--ttl {ttl!r}: must be at least 1ms")
+    if scheduled is not None:
+        row["scheduledEnqueueTime"] = parse_time(scheduled, "--scheduled", now=now)
+    _message(row, "the options")  # reports what is wrong with them before anything is sent
+    return row
+
+
+def _rows(source: InputOptions, stdin: _Stdin) -> Iterator[tuple[str, Row]]:
+    """Each row with the place that it comes from, for errors."""
+    if source.is_by_line:
+        for name, number, line in _all_lines(source.file or (), stdin):
+            where = f"{name}, line {number}"
+            if source.lines:
+                yield where, {"body": line}
+            elif line.strip():
+                yield where, parse_line(_text(line, where), where)
+        return
+    if source.file:
+        bodies: Iterable[bytes] = map(_content, source.file)
+    elif source.body in (None, "-"):
+        bodies = [_stdin_content(may_be_empty=source.body == "-")]
+    else:
+        assert source.body is not None
+        bodies = [source.body.encode("utf-8", "surrogateescape")]  # the bytes that were typed
+    for body in bodies:
+        for row in repeat({"body": body}, source.copies):
+            yield "the message", row
+
+
+def _encode(rows: Iterable[tuple[str, Row]], defaults: Row) -> Iterator[bytes]:
+    for where, row in rows:
+        properties = {
+            **defaults.get("applicationProperties", {}),
+            **row.get("applicationProperties", {}),
+        }
+        yield _message(defaults | row | {"applicationProperties": properties}, where)
+
+
+def _message(row: Row, where: str) -> bytes:
+    if row.get("messageId") is None:
+        row = row | {"messageId": str(uuid4())}
+    try:
+        return message_of(row, now_ms=round(datetime.now(UTC).timestamp() * 1000))
+    except RowError as error:
+        raise UsageError(f"{where}: {error.column}: {error.fault}") from error
+
+
+def _batches(messages: Iterable[bytes], stdin: _Stdin) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    try:
+        for message in messages:
+            batch.append(message)
+            size += len(message)
+            if len(batch) >= _BATCH_COUNT_MAX or size >= _BATCH_BYTES_MAX or stdin.is_dry():
+                yield batch
+                batch, size = [], 0
+    except UsageError:
+        # A bad line ends it. The good lines before it are sent, so its number tells what was sent.
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+def _all_lines(files: Iterable[Path], stdin: _Stdin) -> Iterator[tuple[str, int, bytes]]:
+    if not files:
+        yield from _numbered_lines(stdin, "stdin")
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                yield from _numbered_lines(stream, str(file))
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+class _Stdin:
+    """Lines, and whether another one has arrived: `tail -f` must not wait for a full batch."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._has_more = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._descriptor = sys.stdin.fileno()
+        rest = b""
+        while read := os.read(self._descriptor, _READ_BYTES):
+            *lines, rest = (rest + read).split(b"\n")
+            for number, line in enumerate(lines, 1):
+                self._has_more = number < len(lines)
+                yield line
+        if rest:
+            yield rest
+
+    def is_dry(self) -> bool:
+        if self._descriptor is None or self._has_more:
+            return False
+        return not select.select([self._descriptor], [], [], 0)[0]
+
+
+def _numbered_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, int, bytes]]:
+    for number, line in enumerate(stream, 1):
+        yield name, number, line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _text(line: bytes, where: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: is not UTF-8") from None
+
+
+def _stdin_content(*, may_be_empty: bool) -> bytes:
+    body = sys.stdin.buffer.read()
+    if not body and not may_be_empty:
+        raise UsageError('nothing to send: stdin is empty; for an empty body, give ""')
+    return body
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -1,7 +1,7 @@
-"""Where messages are received from: what is taken is locked until it is settled or given back.
+"""Where `receive` takes messages from. A message stays locked until it is settled or released.
 
-Two ways to the same: bytes by our own client, which keeps the types of properties; and the official
-SDK, which has sessions, and the mode without locks.
+Two sources: our own client, which keeps the AMQP types of properties; and the SDK, for sessions and
+for receive-and-delete. This module loads the SDK: import it only to receive.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import (
@@ -23,170 +22,170 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.cli.connection import connect, sdk_settings
 from pairbus.cli.messages.entity_path import EntityPath, SubQueue
-from pairbus.cli.messages.message_json import Form, Row, form_of, row_of, typed_of
+from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
+from pairbus.cli.messages.settlement import Settlement
 from pairbus.cli.target import Target
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import DATA_BODY, STATES, read
 
 CREDIT_MAX: Final = 100
-_MICROSECOND: Final = 1_000_000
-
-
-class Verdict(StrEnum):
-    COMPLETE = "completed"
-    ABANDON = "abandoned"
-    DEAD_LETTER = "dead-lettered"
-    DELETE = "deleted"
+_MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    form: Form
+class Locked:
+    """A message that this process holds, with the object that settles it."""
+
+    message: MessageJson
     handle: Any
 
 
 class Source(ABC):
     """Raises the SDK's errors."""
 
-    @abstractmethod
-    def take(self, count: int, *, wait_seconds: float) -> list[Taken]: ...
+    waits_while_opening: ClassVar[bool] = False
+    """The first `receive` also waits for a session, so its wait must not be cut into slices."""
 
-    @abstractmethod
-    def settle(self, taken: list[Taken], verdict: Verdict, why: tuple[str, str]) -> None: ...
-
-    @abstractmethod
-    def give_back(self, taken: list[Taken]) -> None:
-        """As if they had not been taken, as far as that can be had. Never raises."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """With nothing left locked that was not settled."""
-
-
-class QuickSource(Source):
-    def __init__(self, target: Target, place: EntityPath, *, count: int | None) -> None:
-        self._path = place.path
+    def __init__(self) -> None:
         self._stack = ExitStack()
+
+    @abstractmethod
+    def receive(self, count: int, *, wait_seconds: float) -> list[Locked]: ...
+
+    @abstractmethod
+    def settle(
+        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+    ) -> None: ...
+
+    @abstractmethod
+    def release(self, locked: list[Locked]) -> None:
+        """Give messages back without counting a delivery, as far as possible. Never raises."""
+
+    def close(self) -> None:
+        """Leaves nothing locked that was not settled."""
+        self._stack.close()
+
+
+class FastSource(Source):
+    def __init__(self, target: Target, path: EntityPath, *, count: int | None) -> None:
+        super().__init__()
+        self._path = path.path
         client = self._stack.enter_context(connect(target))
         credit = min(count or CREDIT_MAX, CREDIT_MAX)
-        self._receiver = client.receiver(place.path, credit=credit)
+        self._receiver = client.receiver(path.path, credit=credit)
 
-    def take(self, count: int, *, wait_seconds: float) -> list[Taken]:
+    def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
         received = self._receiver.receive(count, max_wait_seconds=wait_seconds)
         try:
-            return [self._taken(one) for one in received]
-        except BaseException:  # of one that cannot be read: none of them is to stay locked
+            return [self._locked(one) for one in received]
+        except BaseException:  # one cannot be read: none of them may stay locked
             self._release(received)
             raise
 
-    def _taken(self, received: ReceivedMessage) -> Taken:
+    def _locked(self, received: ReceivedMessage) -> Locked:
         row = row_of(read(received.data, entity=self._path))
-        return Taken(form_of(row | {"lockedUntil": None}), received)
+        return Locked(to_json(row | {"lockedUntil": None}), received)
 
-    def settle(self, taken: list[Taken], verdict: Verdict, why: tuple[str, str]) -> None:
-        handles = [one.handle for one in taken]
-        if verdict is Verdict.DEAD_LETTER:
-            self._receiver.dead_letter(handles, reason=why[0], description=why[1])
-        elif verdict is Verdict.ABANDON:
+    def settle(
+        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+    ) -> None:
+        handles = [one.handle for one in locked]
+        if settlement is Settlement.DEAD_LETTER:
+            self._receiver.dead_letter(handles, reason=reason, description=description)
+        elif settlement is Settlement.ABANDON:
             self._receiver.abandon(handles)
         else:
             self._receiver.complete(handles)
 
-    def give_back(self, taken: list[Taken]) -> None:
-        self._release([one.handle for one in taken])
+    def release(self, locked: list[Locked]) -> None:
+        self._release([one.handle for one in locked])
 
     def _release(self, received: list[ReceivedMessage]) -> None:
         with suppress(AzureError):
             if received:
                 self._receiver.release(received)
 
-    def close(self) -> None:
-        self._stack.close()
-
 
 class SdkSource(Source):
-    """For sessions, and for receive-and-delete."""
+    """For sessions and for receive-and-delete."""
+
+    waits_while_opening = True
 
     def __init__(
         self,
         target: Target,
-        place: EntityPath,
+        path: EntityPath,
         *,
-        session: str | None,
-        is_next: bool,
-        deletes: bool,
+        session_id: str | None,
+        next_session: bool,
+        delete: bool,
     ) -> None:
-        self._deletes = deletes
-        self._stack = ExitStack()
+        super().__init__()
+        self._deletes = delete
+        text = target.text.reveal()
         client = self._stack.enter_context(
-            ServiceBusClient.from_connection_string(target.text.reveal(), **sdk_settings(target))
+            ServiceBusClient.from_connection_string(text, **sdk_settings(target))
         )
         settings: dict[str, Any] = {
             "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE
-            if deletes
+            if delete
             else ServiceBusReceiveMode.PEEK_LOCK
         }
-        if session is not None or is_next:
-            settings["session_id"] = session if session is not None else NEXT_AVAILABLE_SESSION
-        if place.sub_queue is not None:
-            is_dead = place.sub_queue is SubQueue.DEAD_LETTER
-            settings["sub_queue"] = (
-                ServiceBusSubQueue.DEAD_LETTER
-                if is_dead
-                else ServiceBusSubQueue.TRANSFER_DEAD_LETTER
-            )
-        if place.subscription is None:
-            made = client.get_queue_receiver(place.entity, **settings)
+        if session_id is not None or next_session:
+            settings["session_id"] = NEXT_AVAILABLE_SESSION if session_id is None else session_id
+        if path.sub_queue is not None:
+            settings["sub_queue"] = {
+                SubQueue.DEAD_LETTER: ServiceBusSubQueue.DEAD_LETTER,
+                SubQueue.TRANSFER_DEAD_LETTER: ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
+            }[path.sub_queue]
+        if path.subscription is None:
+            self._receiver = client.get_queue_receiver(path.entity, **settings)
         else:
-            made = client.get_subscription_receiver(place.entity, place.subscription, **settings)
-        self._receiver = made
+            self._receiver = client.get_subscription_receiver(
+                path.entity, path.subscription, **settings
+            )
         self._has_session = "session_id" in settings
         self._is_open = False
-        self._stack.callback(made.close)
+        self._stack.callback(self._receiver.close)
 
-    def take(self, count: int, *, wait_seconds: float) -> list[Taken]:
+    def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
         try:
             found = self._receiver.receive_messages(
                 max_message_count=count, max_wait_time=max(wait_seconds, 0.01)
             )
         except OperationTimeoutError:
             if self._has_session and not self._is_open:
-                return []  # no session has anything
+                return []  # no session has a message
             raise
         self._is_open = True
-        return [Taken(form_of(_row(message)), message) for message in found]
+        return [Locked(to_json(_row(message)), message) for message in found]
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    def settle(self, taken: list[Taken], verdict: Verdict, why: tuple[str, str]) -> None:
+    def settle(
+        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+    ) -> None:
         if self._deletes:
             return
-        for one in taken:
-            if verdict is Verdict.DEAD_LETTER:
+        for one in locked:
+            if settlement is Settlement.DEAD_LETTER:
                 self._receiver.dead_letter_message(
-                    one.handle, reason=why[0], error_description=why[1]
+                    one.handle, reason=reason, error_description=description
                 )
-            elif verdict is Verdict.ABANDON:
+            elif settlement is Settlement.ABANDON:
                 self._receiver.abandon_message(one.handle)
             else:
                 self._receiver.complete_message(one.handle)
 
-    def give_back(self, taken: list[Taken]) -> None:
-        for one in [] if self._deletes else taken:
-            with suppress(ServiceBusError, ValueError):  # it has been settled, or is lost
+    def release(self, locked: list[Locked]) -> None:
+        for one in [] if self._deletes else locked:
+            with suppress(ServiceBusError, ValueError):  # settled already, or its lock is lost
                 self._receiver.abandon_message(one.handle)
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 def _row(message: Any) -> Row:
-    """What the SDK tells of a message, as a row: it knows no types that Python lacks."""
+    """A message of the SDK as a row. The SDK does not keep AMQP types that Python lacks."""
     body_type = str(getattr(message.body_type, "value", message.body_type))
     raw = message.raw_amqp_message
-    moments = {
+    times = {
         "scheduledEnqueueTime": message.scheduled_enqueue_time_utc,
         "enqueuedTime": message.enqueued_time_utc,
     }
@@ -203,7 +202,7 @@ def _row(message: Any) -> Row:
         "partitionKey": message.partition_key,
         "timeToLive": None if life is None else round(life.total_seconds() * 1000),
         "applicationProperties": [
-            (str(_text(name)), typed_of(value))
+            (str(_text(name)), amqp_typed(value))
             for name, value in (message.application_properties or {}).items()
         ],
         "sequenceNumber": message.sequence_number,
@@ -216,8 +215,8 @@ def _row(message: Any) -> Row:
         "body": b"".join(raw.body) if body_type == "data" else str(message).encode(),
         "bodyType": DATA_BODY,
         **{
-            name: None if moment is None else round(moment.timestamp() * _MICROSECOND)
-            for name, moment in moments.items()
+            name: None if time is None else round(time.timestamp() * _MICROSECONDS)
+            for name, time in times.items()
         },
     }
 

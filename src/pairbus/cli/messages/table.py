@@ -1,18 +1,19 @@
-"""How messages are shown: a row of a table, or the whole of one, for people or as JSON."""
+"""Messages for people: as rows of a table, or in full."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
-
-from pairbus.cli.messages.message_json import ENCODING, UNREADABLE, Form
+from pairbus.cli.messages.message_json import ENCODING, UNREADABLE, MessageJson
 from pairbus.cli.output import make_table
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _BODY_CHARACTERS_MAX: Final = 60
-# What a message has, in the order in which people look for it.
+# The keys of a message in the order in which people look for them.
 _ORDER: Final = (
     "sequenceNumber", "messageId", "subject", "sessionId", "contentType", "correlationId", "to",
     "replyTo", "replyToSessionId", "partitionKey", "state", "enqueuedTime", "deliveryCount",
@@ -20,36 +21,35 @@ _ORDER: Final = (
 )  # fmt: skip
 
 
-def line_of(form: Form) -> str:
-    """JSON in one line."""
-    return json.dumps(form, ensure_ascii=False)
+def json_line(message: MessageJson) -> str:
+    return json.dumps(message, ensure_ascii=False)
 
 
-def page_of(form: Form, *, on_terminal: bool) -> str:
-    """All of a message, for people: what is said of it, an empty line, and its body.
+def full_text(message: MessageJson, *, on_terminal: bool) -> str:
+    """A whole message: its keys, an empty line, and its body.
 
-    A body is printed as it is, but for what would give orders to a terminal.
+    The body is printed as it is, except for what would control a terminal.
     """
-    body = _body(form)
+    body = _body(message)
     if on_terminal:
-        body = visible(body, besides="\n\t")
-    fields = (f"{visible(name)}: {visible(value)}" for name, value in _fields(form))
+        body = escape_control(body, except_for="\n\t")
+    fields = (f"{escape_control(name)}: {escape_control(text)}" for name, text in _fields(message))
     return "\n".join([*fields, "", body, ""])
 
 
-def visible(text: str, *, besides: str = "") -> str:
-    """Control characters as they are written in programs: a message is anybody's text."""
+def escape_control(text: str, *, except_for: str = "") -> str:
+    """Control characters as escapes: anybody may have written the message."""
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in besides else one.encode("unicode_escape").decode()
+        one if one.isprintable() or one in except_for else one.encode("unicode_escape").decode()
         for one in text
     )
 
 
-def _fields(form: Form) -> Iterator[tuple[str, str]]:
-    for name in (*_ORDER, *(name for name in form if name not in _ORDER)):
-        value = form.get(name)
+def _fields(message: MessageJson) -> Iterator[tuple[str, str]]:
+    for name in (*_ORDER, *(name for name in message if name not in _ORDER)):
+        value = message.get(name)
         if value is None or name in ("body", ENCODING):
             continue
         if isinstance(value, Mapping):
@@ -57,8 +57,8 @@ def _fields(form: Form) -> Iterator[tuple[str, str]]:
                 yield f"{name}.{key}", _value(one)
         else:
             yield name, str(value)
-    if ENCODING in form:
-        yield ENCODING, form[ENCODING]
+    if ENCODING in message:
+        yield ENCODING, message[ENCODING]
 
 
 def _value(value: Any) -> str:
@@ -67,33 +67,32 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _body(form: Form) -> str:
-    return str(form.get("body", ""))
+def _body(message: MessageJson) -> str:
+    return str(message.get("body", ""))
 
 
-def table_of(forms: Iterable[Form], *, are_dead: bool = False) -> Table:
-    forms = list(forms)
-    own = ("Reason",) if are_dead else ("Session",)
-    # A column only where it says something: scheduled and deferred messages are not handed out.
-    has_states = any(form.get("state", "active") != "active" for form in forms)
-    states = ("State",) if has_states else ()
-    table = make_table("Sequence", "Enqueued", *states, "Message id", "Subject", *own, "Body")
-    for form in forms:
-        name = "deadLetterReason" if are_dead else "sessionId"
-        texts = (visible(str(form.get(key) or "-")) for key in ("messageId", "subject", name))
-        number, moment = form.get("sequenceNumber"), form.get("enqueuedTime") or "-"
-        state = (str(form.get("state", "active")),) if has_states else ()
-        table.add_row(str(number), moment, *state, *texts, _glance(form))
+def message_table(messages: Iterable[MessageJson], *, are_dead_letters: bool = False) -> Table:
+    messages = list(messages)
+    # Most messages are active, so the column is there only if it says something.
+    has_states = any(message.get("state", "active") != "active" for message in messages)
+    own, own_key = ("reason", "deadLetterReason") if are_dead_letters else ("session", "sessionId")
+    states = ("state",) if has_states else ()
+    table = make_table("sequence", "enqueued", *states, "message id", "subject", own, "body")
+    for message in messages:
+        keys = ("messageId", "subject", own_key)
+        texts = (escape_control(str(message.get(key) or "-")) for key in keys)
+        number, enqueued = message.get("sequenceNumber"), message.get("enqueuedTime") or "-"
+        state = (str(message.get("state", "active")),) if has_states else ()
+        table.add_row(str(number), enqueued, *state, *texts, _beginning_of_body(message))
     return table
 
 
-def _glance(form: Form) -> str:
-    """The beginning of the body: a table is to look at, `show` and --json have all of it."""
-    if UNREADABLE in form:
-        return f"({form[UNREADABLE]})"
-    if ENCODING in form:
-        return f"({form.get('bodyType') or 'binary'}, in {form[ENCODING]})"
-    text = _body(form)
+def _beginning_of_body(message: MessageJson) -> str:
+    if UNREADABLE in message:
+        return f"({message[UNREADABLE]})"
+    if ENCODING in message:
+        return f"({message.get('bodyType') or 'binary'}, in {message[ENCODING]})"
+    text = _body(message)
     cut = text[:_BODY_CHARACTERS_MAX]
     shown = "".join(one if one.isprintable() else " " for one in cut)
     return f"{shown}..." if len(text) > len(cut) else shown

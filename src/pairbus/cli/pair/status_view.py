@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pairbus.cli.messages.table import visible
+from pairbus.cli.messages.table import escape_control
 from pairbus.cli.output import format_duration, make_table
 from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState, ProcessMetrics
 
@@ -175,7 +175,9 @@ def _backlog(status: Status) -> list[Table | Text]:
 def _destinations(one: BacklogState) -> str:
     if not one.destinations:
         return "-"
-    text = ", ".join(f"{visible(path)} {count:,}" for path, count in one.destinations.items())
+    text = ", ".join(
+        f"{escape_control(path)} {count:,}" for path, count in one.destinations.items()
+    )
     is_part = one.peeked < one.waiting
     return f"{text} (of the first {one.peeked:,})" if is_part else text
 
@@ -218,5 +220,7 @@ def _syphon(status: Status) -> list[Table | Text]:
         texts = [Text(f"Syphon: {metrics.brought_home:,} brought home{rate}{left}.")]
     if metrics.refusing:
         names = sorted("/".join(filter(None, key)) for key in metrics.refusing)
-        texts.append(Text(visible(f"The syphon waits for these destinations: {', '.join(names)}")))
+        texts.append(
+            Text(escape_control(f"The syphon waits for these destinations: {', '.join(names)}"))
+        )
     return list(texts)
