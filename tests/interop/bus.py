@@ -27,7 +27,7 @@ TCP, TLS, WEBSOCKET, WEBSOCKET_TLS = TRANSPORTS = ("tcp", "tls", "websocket", "w
 
 @contextmanager
 def sweeping_up_after_the_sdk() -> Iterator[None]:
-    """Where the SDK forgets to close something, collect it here, lest it troubles another test.
+    """Where the SDK forgets to close something, collect it here, so that no other test sees it.
 
     It forgets the socket when its peer has closed first, and aiohttp's session when the server's
     certificate is not trusted.
@@ -124,12 +124,12 @@ class Bus:
             text = re.sub(";?UseDevelopmentEmulator=true", "", text)
             options.setdefault("connection_verify", str(self.broker.ca_file))
         client = self.shell.client(text, **{"retry_total": 0, **options})
-        return self._open.enter_context(client)
+        return self.enter(client)
 
     def connect_with(self, credential: Any) -> Any:
         """A client with a credential object; `use_tls` is what the emulator flag sets."""
         client = self.shell.client_with(self.endpoint, credential, use_tls=False, retry_total=0)
-        return self._open.enter_context(client)
+        return self.enter(client)
 
     @property
     def client(self) -> Any:
@@ -139,12 +139,12 @@ class Bus:
 
     def sender(self, queue: str | None = None, *, client: Any = None) -> Any:
         chosen = client or self.client
-        return self._open.enter_context(chosen.get_queue_sender(queue or self.queue))
+        return self.enter(chosen.get_queue_sender(queue or self.queue))
 
     def receiver(self, queue: str | None = None, *, client: Any = None, **options: Any) -> Any:
         chosen = client or self.client
         path = queue or self.queue
-        receiver = self._open.enter_context(chosen.get_queue_receiver(path, **options))
+        receiver = self.enter(chosen.get_queue_receiver(path, **options))
         if client is None and "session_id" not in options:
             self._peekers[path, options.get("sub_queue")] = receiver
         return receiver
@@ -174,6 +174,10 @@ class Bus:
 
     def left_bodies(self, queue: str | None = None, sub_queue: str | None = None) -> list[str]:
         return [str(message) for message in self.left(queue, sub_queue)]
+
+    def enter(self, context: Any) -> Any:
+        """Open it for as long as the test lasts."""
+        return self._open.enter_context(context)
 
     def close(self) -> None:
         self._senders.clear()

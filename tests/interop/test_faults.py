@@ -136,9 +136,9 @@ def test_who_cannot_receive_can_send(bus, broker):
 
 @either_shell
 def test_a_topics_fault_is_its_subscriptions_too(bus, broker):
-    sender = bus._open.enter_context(bus.client.get_topic_sender("events"))
+    sender = bus.enter(bus.client.get_topic_sender("events"))
     receiver = bus.client.get_subscription_receiver("events", "audit")
-    receiver = bus._open.enter_context(receiver)
+    receiver = bus.enter(receiver)
     with broker.faults.cannot_receive("events"):
         sender.send_messages(message("meanwhile"))
         with refused(ServiceBusError):

@@ -112,11 +112,11 @@ class Topic:
 
     def sender(self, client: Any = None) -> Any:
         chosen = client or self.bus.client
-        return self.bus._open.enter_context(chosen.get_topic_sender(self.name))
+        return self.bus.enter(chosen.get_topic_sender(self.name))
 
     def receiver(self, subscription: str, *, client: Any = None, **options: Any) -> Any:
         chosen = client or self.bus.client
-        receiver = self.bus._open.enter_context(
+        receiver = self.bus.enter(
             chosen.get_subscription_receiver(self.name, subscription, **options)
         )
         if "session_id" not in options:

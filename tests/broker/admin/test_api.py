@@ -378,7 +378,7 @@ def test_a_method_that_is_not_possible(shop, method, path, allowed):
 
 
 WRONG_BODIES = {
-    "a rule for a queue": ("x", RULE, "which is not of QueueDescription, TopicDescription"),
+    "a rule for a queue": ("x", RULE, "must be one of QueueDescription, TopicDescription"),
     "a subscription for a queue": ("x", SUBSCRIPTION, "TOPIC/subscriptions/NAME"),
     "a queue for a subscription": ("News/All/subscriptions/x", QUEUE, "body is a QueueDescription"),
     "a queue for a rule": ("News/All/subscriptions/Desk/rules/x", QUEUE, "is a QueueDescription"),

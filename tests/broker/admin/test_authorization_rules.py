@@ -74,7 +74,7 @@ def test_an_update_replaces_them(site):
 REFUSED = {
     "one without a name": ([rule(name="")], "needs a KeyName"),
     "one without rights": ([rule(rights=())], "'k' has no AccessRights"),
-    "an unknown right": ([rule(rights=("Rule",))], "'Rule', which is not of Manage, Send, Listen"),
+    "an unknown right": ([rule(rights=("Rule",))], "'Rule', not one of Manage, Send, Listen"),
     "Manage alone": ([rule(rights=("Manage",))], "Manage needs Send and Listen"),
     "a key that would end a connection string": ([rule(keys=["a;b"])], "no ';'"),
     "a key of a kilobyte": ([rule(keys=["a" * 1024])], "at most 256"),

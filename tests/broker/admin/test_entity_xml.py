@@ -282,14 +282,14 @@ REFUSED = {
     ),
     "a queue for everybody": (
         "<IsAnonymousAccessible>true</IsAnonymousAccessible>",
-        "IsAnonymousAccessible can only be false",
+        "IsAnonymousAccessible must be false",
     ),
     "a property that nobody knows": ("<Colour>red</Colour>", "'Colour' is not a property"),
     "a property of topics": (
         "<FilteringMessagesBeforePublishing>false</FilteringMessagesBeforePublishing>",
         "is not a property of a QueueDescription",
     ),
-    "a property twice": ("<Status>Active</Status>" * 2, "Status is there twice"),
+    "a property twice": ("<Status>Active</Status>" * 2, "Status occurs twice"),
 }
 
 

@@ -100,19 +100,19 @@ REFUSED = {
     "a filter of an unknown type": ('<Filter i:type="Maybe"/>', "not 'Maybe'"),
     "an action of an unknown type": ('<Action i:type="Explode"/>', "not 'Explode'"),
     "SQL without an expression": ('<Filter i:type="SqlFilter"/>', "Filter has no SqlExpression"),
-    "a value of an unknown type": (value("guid", "1"), "of type 'guid', not of string, int"),
-    "an int that is none": (value("int", "five"), "'five', which is no int"),
-    "an int that is a long": (value("int", str(2**31)), "which is no int"),
-    "a long beyond all": (value("long", str(2**63)), "which is no long"),
-    "a boolean that is none": (value("boolean", "maybe"), "which is no boolean"),
-    "a double that is none": (value("double", "1_0"), "which is no double"),
-    "a time that is none": (value("dateTime", "noon"), "which is no dateTime"),
-    "a duration that is none": (value("duration", "long"), "which is no duration"),
+    "a value of an unknown type": (value("guid", "1"), "the type 'guid', but must be one of string, int"),
+    "an int that is none": (value("int", "five"), "'five', which is not a valid int"),
+    "an int that is a long": (value("int", str(2**31)), "which is not a valid int"),
+    "a long beyond all": (value("long", str(2**63)), "which is not a valid long"),
+    "a boolean that is none": (value("boolean", "maybe"), "which is not a valid boolean"),
+    "a double that is none": (value("double", "1_0"), "which is not a valid double"),
+    "a time that is none": (value("dateTime", "noon"), "which is not a valid dateTime"),
+    "a duration that is none": (value("duration", "long"), "which is not a valid duration"),
     "a key twice": (
         '<Filter i:type="CorrelationFilter"><Properties>'
         + "<K><Key>k</Key><Value i:type='x:int'>1</Value></K>" * 2
         + "</Properties></Filter>",
-        "'k' is there twice",
+        "'k' occurs twice",
     ),
     "a pair without a key": (
         '<Filter i:type="CorrelationFilter"><Properties><K/></Properties></Filter>',

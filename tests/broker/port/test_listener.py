@@ -124,7 +124,9 @@ async def opened(
     limits: Limits | None = None,
     is_tls_only: bool = False,
     host: str = "localhost",
+    wrap: Callable[[socket.socket], Any] = lambda listening: listening,
 ) -> AsyncIterator[Port]:
+    """`wrap` may put something between the listener and its sockets."""
     limits = limits or Limits()
     sockets = listen(look_up(host), 0, namespace="n")
     certificates = Certificates(folder / "certificates", ["localhost", "127.0.0.1"])
@@ -139,7 +141,7 @@ async def opened(
             return port.made[-1]
 
     listener = EchoListener(
-        sockets,
+        [wrap(each) for each in sockets],
         namespace=namespace,
         certificates=certificates,
         limits=limits,
@@ -453,13 +455,7 @@ def test_when_files_run_out_it_waits_and_goes_on(
             self.real.close()
 
     async def scenario() -> None:
-        async with opened(tmp_path, host="127.0.0.1") as port:
-            listener = port.listener
-            (real,) = listener._sockets
-            asyncio.get_running_loop().remove_reader(real)
-            listener._sockets[:] = [cast(socket.socket, Flaky(real))]
-            listener.start()
-
+        async with opened(tmp_path, host="127.0.0.1", wrap=Flaky) as port:
             peer = await port.connect()
 
             assert await peer.ask(HELLO) == HELLO

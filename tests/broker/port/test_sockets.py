@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from pairbus.broker.port import sockets as addresses
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.errors import StartError
 
@@ -75,14 +75,13 @@ def test_localhost_listens_on_both_loopback_addresses_and_one_port(
 def test_a_machine_without_ipv6_listens_on_what_it_has(
     opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = addresses._listen_on
+    class WithoutIpv6(socket.socket):
+        def bind(self, address: Any) -> None:
+            if ":" in address[0]:
+                raise OSError(errno.EAFNOSUPPORT, "no")
+            super().bind(address)
 
-    def without_ipv6(address: str, port: int) -> socket.socket:
-        if ":" in address:
-            raise OSError(errno.EAFNOSUPPORT, "no")
-        return real(address, port)
-
-    monkeypatch.setattr(addresses, "_listen_on", without_ipv6)
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
 
     opened += listen(look_up("localhost"), 0, namespace="n")
 
@@ -92,15 +91,16 @@ def test_a_machine_without_ipv6_listens_on_what_it_has(
 def test_a_pick_that_is_taken_on_the_other_address_is_picked_again(
     opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = addresses._listen_on, []
+    calls: list[str] = []
 
-    def unlucky_at_first(address: str, port: int) -> socket.socket:
-        calls.append(address)
-        if len(calls) == 2:
-            raise OSError(errno.EADDRINUSE, "taken")
-        return real(address, port)
+    class UnluckyAtFirst(socket.socket):
+        def bind(self, address: Any) -> None:
+            calls.append(address[0])
+            if len(calls) == 2:
+                raise OSError(errno.EADDRINUSE, "taken")
+            super().bind(address)
 
-    monkeypatch.setattr(addresses, "_listen_on", unlucky_at_first)
+    monkeypatch.setattr(socket, "socket", UnluckyAtFirst)
     host = Host(name="two", addresses=("127.0.0.1", "127.0.0.2"), is_loopback=True)
 
     opened += listen(host, 0, namespace="n")
@@ -130,10 +130,11 @@ def test_a_taken_port_is_an_error_with_a_way_out(opened: list[socket.socket], ta
 def test_other_failures_are_explained(
     monkeypatch: pytest.MonkeyPatch, code: int, reason: str
 ) -> None:
-    def failing(address: str, port: int) -> socket.socket:
-        raise OSError(code, "Too many open files")
+    class Failing(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise OSError(code, "Too many open files")
 
-    monkeypatch.setattr(addresses, "_listen_on", failing)
+    monkeypatch.setattr(socket, "socket", Failing)
 
     with pytest.raises(StartError, match=reason):
         listen(look_up("192.0.2.1"), 0, namespace="n")

@@ -27,7 +27,6 @@ from pairbus.broker.entities.descriptions import (
 )
 from pairbus.broker.entities.durations import format_duration, parse_duration
 from pairbus.broker.entities.settings import Setting, ValueKind
-from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
 from pairbus.broker.rules import CorrelationFilter
@@ -62,7 +61,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A setting of the service that has one value here; another is refused, not forgotten."""
+    """A setting of the service that has only one value here. Another value is refused."""
 
     name: str
     value: bool
@@ -128,16 +127,14 @@ _FORMS: Final[Mapping[ValueKind, Form]] = {
 
 
 def _counts(entity: Queue) -> dict[str, int]:
-    main = entity.mailboxes[MailboxKind.MAIN].counters
-    dead = entity.mailboxes[MailboxKind.DEAD_LETTER].counters
-    transfer_dead = entity.mailboxes[MailboxKind.TRANSFER_DEAD_LETTER].counters
+    counts = entity.message_counts
     return {
-        # To the service a deferred message is an active one that waits for its number to be asked.
-        "ActiveMessageCount": main.active + main.deferred,
-        "DeadLetterMessageCount": dead.active + dead.deferred,
-        "ScheduledMessageCount": main.scheduled,
+        # To the service, a deferred message is an active one.
+        "ActiveMessageCount": counts["active"] + counts["deferred"],
+        "DeadLetterMessageCount": counts["dead_letter"],
+        "ScheduledMessageCount": counts["scheduled"],
         "TransferMessageCount": 0,
-        "TransferDeadLetterMessageCount": transfer_dead.active + transfer_dead.deferred,
+        "TransferDeadLetterMessageCount": counts["transfer_dead_letter"],
     }
 
 
@@ -238,8 +235,8 @@ TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
     for kind, rows in _ORDER.items()
 }
 DEFAULT_RULE: Final = "DefaultRuleDescription"
-# Of later versions of the service, and sent back by clients that were shown it.
-_PASSED_OVER: Final = frozenset({DEFAULT_RULE, "IsClientAffine"})
+# The second is of later versions of the service. Clients send back what they were shown.
+_IGNORED: Final = frozenset({DEFAULT_RULE, "IsClientAffine"})
 _KINDS: Final = {kind.__name__: kind for kind in TABLES}
 
 
@@ -251,19 +248,19 @@ def kind_of(content: Element) -> type[EntityDescription]:
     kind = _KINDS.get(own_name(content))
     if kind is None:
         known = ", ".join(_KINDS)
-        raise bad_request(f"The content is {own_name(content)[:100]!r}, which is not of {known}")
+        raise bad_request(f"The content is {own_name(content)[:100]!r}, but must be one of {known}")
     return kind
 
 
 def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
-    """What the body says, by the names of the description's fields."""
+    """The settings in the body, by the fields of the description."""
     rows = {row.name: row for row in TABLES[kind_of(content)]}
     settings: dict[str, Any] = {}
     seen: set[str] = set()
     for element in content:
         name = own_name(element)
         if name in seen:
-            raise bad_request(f"{name} is there twice")
+            raise bad_request(f"{name} occurs twice")
         seen.add(name)
         row = rows.get(name)
         text = element.text or ""
@@ -273,8 +270,8 @@ def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
             case Keys():
                 settings["authorization_rules"] = rule_xml.read_keys(element)
             case Fixed() if _read(row.name, ValueKind.BOOLEAN, text, address) is not row.value:
-                raise bad_request(f"{name} can only be {str(row.value).lower()} in this broker")
-            case None if name not in _PASSED_OVER:
+                raise bad_request(f"{name} must be {str(row.value).lower()} in this broker")
+            case None if name not in _IGNORED:
                 raise bad_request(f"{name[:100]!r} is not a property of a {own_name(content)}")
     return settings
 

@@ -40,7 +40,7 @@ _KEY_BYTES: Final = 32
 
 
 def read_rule(element: Element, name: str, *, now_ms: int) -> RuleDescription:
-    """A rule without a filter takes every message, one without an action changes none."""
+    """Without a filter, a rule matches every message; without an action, it changes none."""
     filter_, action = child(element, "Filter"), child(element, "Action")
     return RuleDescription(
         name=name,
@@ -97,12 +97,14 @@ def _values(element: Element | None) -> dict[str, object]:
     for pair in () if element is None else element:
         key, value = child_text(pair, "Key"), child(pair, "Value")
         if key is None or value is None:
-            raise bad_request(f"Each of the {own_name(pair)} needs a Key and a Value")
+            raise bad_request(f"Each {own_name(pair)} needs a Key and a Value")
         if key in values:
-            raise bad_request(f"The key {key[:100]!r} is there twice")
+            raise bad_request(f"The key {key[:100]!r} occurs twice")
         values[key] = _read_value(key, type_of(value), value.text or "")
     if len(values) > _VALUES_MAX:
-        raise bad_request(f"{len(values)} values in one rule are more than {_VALUES_MAX}")
+        raise bad_request(
+            f"The rule has {len(values)} values, but at most {_VALUES_MAX} are possible"
+        )
     return values
 
 
@@ -110,12 +112,14 @@ def _read_value(key: str, kind: str, text: str) -> object:
     read = _READERS.get(kind)
     if read is None:
         known = ", ".join(_READERS)
-        raise bad_request(f"The value of {key[:100]!r} is of type {kind[:100]!r}, not of {known}")
+        raise bad_request(
+            f"The value of {key[:100]!r} has the type {kind[:100]!r}, but must be one of {known}"
+        )
     try:
         return read(text if kind == "string" else text.strip())
     except (ValueError, OverflowError) as error:
         raise bad_request(
-            f"The value of {key[:100]!r} is {text[:100]!r}, which is no {kind}"
+            f"The value of {key[:100]!r} is {text[:100]!r}, which is not a valid {kind}"
         ) from error
 
 
@@ -129,7 +133,7 @@ def _whole(size: range) -> Callable[[str], int]:
 
 
 def _double(text: str) -> float:
-    """XML says INF where Python says inf."""
+    """XML writes INF where Python writes inf."""
     if "_" in text:
         raise ValueError(text)
     return float(text)
@@ -205,7 +209,7 @@ def _write_values(name: str, values: Mapping[str, object]) -> str:
     pairs = []
     for key, value in values.items():
         kind, text = _write_value(value)
-        # Python's client wants a prefix in the type, and Node's one of just four letters.
+        # Python's client wants a prefix in the type, and Node's client one of exactly four letters.
         pairs.append(
             f"<KeyValueOfstringanyType><Key>{escape(key)}</Key>"
             f'<Value i:type="d6p1:{kind}" xmlns:d6p1="{_SCHEMA}">{escape(text)}</Value>'
@@ -245,7 +249,9 @@ def read_keys(element: Element) -> tuple[Policy, ...]:
         if names.count(name) > 1:
             raise bad_request(f"There are two authorization rules with the KeyName {name!r}")
     if len(policies) > _KEYS_MAX:
-        raise bad_request(f"{len(policies)} authorization rules are more than {_KEYS_MAX}")
+        raise bad_request(
+            f"There are {len(policies)} authorization rules, but at most {_KEYS_MAX} are possible"
+        )
     return policies
 
 
@@ -277,7 +283,7 @@ def _right(text: str, name: str) -> Right:
     except ValueError as error:
         known = ", ".join(Right)
         raise bad_request(
-            f"The authorization rule {name!r} has the right {text[:100]!r}, which is not of {known}"
+            f"The authorization rule {name!r} has the right {text[:100]!r}, not one of {known}"
         ) from error
 
 

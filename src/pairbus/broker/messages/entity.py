@@ -137,6 +137,18 @@ class Entity(ABC):
     # auto-delete on idle
 
     @property
+    def message_counts(self) -> dict[str, int]:
+        """By state. Dead letters include those that are deferred."""
+        main, dead, lost = (self.mailboxes[kind].counters for kind in MailboxKind)
+        return {
+            "active": main.active,
+            "scheduled": main.scheduled,
+            "deferred": main.deferred,
+            "dead_letter": dead.active + dead.deferred,
+            "transfer_dead_letter": lost.active + lost.deferred,
+        }
+
+    @property
     def is_in_use(self) -> bool:
         """A client is attached, it forwards, or it has scheduled messages: it is not idle."""
         return (

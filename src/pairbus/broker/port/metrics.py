@@ -1,7 +1,7 @@
-"""A namespace as Prometheus metrics, made when they are asked for from what is counted anyway.
+"""A namespace as Prometheus metrics, made on request from what is counted anyway.
 
-`docs/metrics.md` says what each of them means. prometheus_client is an extra: whoever imports this
-module is ready for an ImportError.
+`docs/metrics.md` describes each metric. prometheus_client is an extra, so importing this module may
+raise ImportError.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pairbus.broker.messages.lifecycle import MailboxKind
-from pairbus.broker.messages.queue import Queue
 from pairbus.broker.namespace import Namespace
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -24,25 +22,25 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 async def metrics_of(namespace: Namespace) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(list(_collect(namespace))))
-    # With thousands of entities that takes a second, which messages are not to wait for.
+    # With thousands of entities this takes a second, and messages must not wait for it.
     return await asyncio.to_thread(generate_latest, registry)
 
 
 class _Collected:
-    """What prometheus_client asks for metrics."""
+    """A collector for prometheus_client."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
     def describe(self) -> list[Metric]:
-        return []  # or it would collect once more, to see what there is
+        return []  # else it would collect twice
 
     def collect(self) -> list[Metric]:
         return self._metrics
 
 
 def _collect(namespace: Namespace) -> Iterator[Metric]:
-    """On the loop, where nothing moves meanwhile. What is 0 is left out, where it mostly is."""
+    """On the loop, where nothing changes meanwhile. Most counts are 0 and left out."""
     name = namespace.name
     operations = CounterMetricFamily(
         "pairbus_broker_operations",
@@ -65,7 +63,7 @@ def _collect(namespace: Namespace) -> Iterator[Metric]:
         labels=("namespace", "entity"),
     )
     for queue in namespace.directory:
-        for state, count in _counts(queue).items():
+        for state, count in queue.message_counts.items():
             if count or state == "active":
                 messages.add_metric((name, queue.name, state), count)
         sizes.add_metric((name, queue.name), queue.size_bytes)
@@ -76,19 +74,7 @@ def _collect(namespace: Namespace) -> Iterator[Metric]:
     yield _gauge(name, "faults", "Faults on demand that are active.", active)
 
 
-def _gauge(namespace: str, what: str, words: str, value: int) -> Metric:
-    gauge = GaugeMetricFamily(f"pairbus_broker_{what}", words, labels=("namespace",))
+def _gauge(namespace: str, what: str, description: str, value: int) -> Metric:
+    gauge = GaugeMetricFamily(f"pairbus_broker_{what}", description, labels=("namespace",))
     gauge.add_metric((namespace,), value)
     return gauge
-
-
-def _counts(queue: Queue) -> dict[str, int]:
-    main, dead, lost = (queue.mailboxes[kind].counters for kind in MailboxKind)
-    return {
-        "active": main.active,
-        "scheduled": main.scheduled,
-        "deferred": main.deferred,
-        # Which may be deferred as well.
-        "dead_letter": dead.active + dead.deferred,
-        "transfer_dead_letter": lost.active + lost.deferred,
-    }

@@ -1,6 +1,6 @@
 """Where a broker listens: a host's addresses, and sockets bound to all of them on one port.
 
-Knows nothing of what is spoken on the sockets. Errors name the address, the port and the way out.
+Knows nothing of the protocols on the sockets. Errors name the address, the port and the remedy.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final
 from pairbus.errors import StartError
 
 _BACKLOG: Final = 1024
-# The port that the system picks on one address may be in use on the other; then it picks again.
+# A port that is free on one address may be in use on the other. Then the system picks again.
 _PICKS_MAX: Final = 20
 _NO_SUCH_FAMILY: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A host to listen on, looked up."""
+    """A host to listen on, with its addresses."""
 
     name: str
     addresses: tuple[str, ...]
     is_loopback: bool
-    """Nobody but this machine can connect."""
+    """Only this machine can connect."""
 
     @property
     def client_name(self) -> str:
-        """How a client gets there, ready for an address: IPv6 stands in brackets."""
+        """The host part of a client's address. IPv6 is in brackets."""
         if self.is_loopback and self.name not in self.addresses:
             return "localhost"
         if any(ipaddress.ip_address(address).is_unspecified for address in self.addresses):
@@ -45,19 +45,19 @@ class Host:
 
 
 def look_up(name: str) -> Host:
-    if name == "localhost":  # without asking anybody: both addresses, whatever the hosts file says
+    if name == "localhost":  # both addresses, whatever the hosts file says
         return Host(name=name, addresses=("127.0.0.1", "::1"), is_loopback=True)
     try:
         found = socket.getaddrinfo(name or None, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise StartError(f"host {name!r} is not known; give an address of this machine") from error
+        raise StartError(f"host {name!r} is not known; use an address of this machine") from error
     addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     is_loopback = all(ipaddress.ip_address(address).is_loopback for address in addresses)
     return Host(name=name, addresses=addresses, is_loopback=is_loopback)
 
 
 def listen(host: Host, port: int, *, namespace: str) -> list[socket.socket]:
-    """Non-blocking sockets that take connections from now on, all on one port."""
+    """Non-blocking sockets that accept connections from now on, all on one port."""
     for _ in range(_PICKS_MAX):
         sockets: list[socket.socket] = []
         try:
@@ -69,7 +69,9 @@ def listen(host: Host, port: int, *, namespace: str) -> list[socket.socket]:
                 raise _explained(error, host, port, namespace) from error
         else:
             return sockets
-    raise StartError(f"namespace {namespace!r}: found no port that is free on {host.addresses}")
+    raise StartError(
+        f"namespace {namespace!r}: no port is free on all of {', '.join(host.addresses)}"
+    )
 
 
 def close_all(sockets: Iterable[socket.socket]) -> None:
@@ -82,7 +84,7 @@ def _listen_on_each(host: Host, port: int, sockets: list[socket.socket]) -> None
         try:
             sockets.append(_listen_on(address, port))
         except OSError as error:
-            # A machine without IPv6 still has its loopback address.
+            # A machine without IPv6 still has its IPv4 loopback address.
             if not sockets or not host.is_loopback or error.errno not in _NO_SUCH_FAMILY:
                 raise
         port = sockets[0].getsockname()[1]
@@ -123,7 +125,7 @@ def _listen_on(address: str, port: int) -> socket.socket:
 def _bind(bound: socket.socket, address: str, port: int) -> None:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if bound.family == socket.AF_INET6:
-        # "::" means every address of the machine, of either kind, and nothing else does.
+        # "::" stands for every address of the machine, IPv4 and IPv6. No other address does.
         bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
     bound.setblocking(False)
     bound.bind((address, port))
@@ -133,9 +135,9 @@ def _explained(error: OSError, host: Host, port: int, namespace: str) -> StartEr
     reasons = {
         errno.EADDRINUSE: f"port {port} is taken already; choose another port, "
         "or 0 to let the system pick one",
-        errno.EACCES: f"port {port} needs privileges; choose one above 1023",
+        errno.EACCES: f"port {port} needs privileges; choose a port above 1023",
         errno.EADDRNOTAVAIL: f"{host.name!r} is not an address of this machine",
-        errno.EAFNOSUPPORT: f"this machine has no addresses of the kind of {host.name!r}",
+        errno.EAFNOSUPPORT: f"this machine has no addresses of the family of {host.name!r}",
     }
     reason = reasons.get(error.errno or 0, f"cannot listen on {host.name}:{port}: {error.strerror}")
     return StartError(f"namespace {namespace!r}: {reason}")

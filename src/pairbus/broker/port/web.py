@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol on a socket that was already accepted, with bounds of our own.
+"""uvicorn's HTTP protocol on a socket that was already accepted, with limits of our own.
 
-Imported when the first HTTP connection comes, because uvicorn and Starlette take longer to load
-than the rest of a broker takes to start. Uses uvicorn's protocol class alone: no server, no
-signals, no lifespan, no logging set-up of its own.
+Imported with the first HTTP connection, because uvicorn and Starlette take longer to load than the
+rest of a broker takes to start. Uses only uvicorn's protocol class: no server, no signals, no
+lifespan, no logging set-up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Web:
             make_app(namespace),
             interface="asgi3",
             http=HttpToolsProtocol,
-            # uvicorn only asks whether there is one; HttpConnection makes it (see below).
+            # uvicorn only checks that there is one; HttpConnection makes it (see below).
             ws=WebSocketConnection,
             lifespan="off",
             log_config=None,
@@ -56,7 +56,7 @@ class Web:
         return HttpConnection(self, slot)
 
     async def stop(self) -> None:
-        """Requests that outlived their connection end here."""
+        """Cancel requests that outlived their connection."""
         tasks = tuple(self.state.tasks)
         for task in tasks:
             task.cancel()
@@ -64,11 +64,11 @@ class Web:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol, for peers that stall in a request or never end its head."""
+    """uvicorn's protocol, with a deadline for each request and a limit for its head."""
 
     def __init__(self, web: Web, slot: Slot) -> None:
         super().__init__(web.config, web.state, {})
-        # Asked of the logger by uvicorn; a local broker's log is not for every request.
+        # A local broker does not log every request.
         self.access_log = False
         self._web = web
         self._slot = slot

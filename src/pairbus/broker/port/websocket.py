@@ -1,8 +1,8 @@
 """AMQP over WebSocket: its frames on one side, the bytes of an AMQP connection on the other.
 
-The handshake and the framing are those of the `websockets` library, which does no I/O. The AMQP
-connection sees a transport like any other, with the back-pressure of the socket underneath. AMQP
-bytes may be split and joined across frames as they like, so nothing is put together here.
+The `websockets` library does the handshake and the framing, without I/O. The AMQP connection sees a
+transport like any other, with the back-pressure of the socket underneath. AMQP bytes may be split
+and joined across frames in any way, so nothing is reassembled here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pairbus.broker.port.connection_limit import Slot
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
 _FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
-# Answers to pings are the only output that AMQP's own flow control does not bound.
+# Pongs are the only output that AMQP's own flow control does not limit.
 _PINGS_UNREAD_MAX: Final = 1000
 _CLOSE_SECONDS: Final = 2.0
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """The library tells of every connection at level info, where others say what is new."""
+    """The library logs every connection at level info; here that is level debug."""
 
     def info(self, msg: object, *args: Any, **kwargs: Any) -> None:
         self.debug(msg, *args, **kwargs)
@@ -42,7 +42,7 @@ _QUIET: Final = _Quiet(logging.getLogger(__name__))
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One upgraded HTTP connection; lives until its socket is gone."""
+    """One upgraded HTTP connection, until its socket is closed."""
 
     def __init__(self, slot: Slot, open_amqp: Callable[[Slot], AmqpConnection]) -> None:
         self._slot = slot
@@ -52,11 +52,11 @@ class WebSocketConnection(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._amqp: AmqpConnection | None = None
-        self._last_breath: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         self._is_writable = True
         self._pings_unread = 0
 
-    # --- what the socket tells us
+    # --- from the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -72,11 +72,11 @@ class WebSocketConnection(asyncio.Protocol):
         self.flush()
 
     def eof_received(self) -> None:
-        """Returning nothing has the transport closed: half a WebSocket is of no use."""
+        """Returns None, so that the transport closes: half a WebSocket is useless."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._last_breath is not None:
-            self._last_breath.cancel()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         if self._amqp is not None:
             self._amqp.connection_lost(exc)
         self._slot.free()
@@ -92,7 +92,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._amqp is not None:
             self._amqp.resume_writing()
 
-    # --- what the server and the AMQP connection ask for
+    # --- from the server and the AMQP connection
 
     def shutdown(self) -> None:
         if self._amqp is not None:
@@ -106,14 +106,14 @@ class WebSocketConnection(asyncio.Protocol):
             self.flush()
 
     def close(self) -> None:
-        """Say goodbye, and give the peer a moment to say it too before the socket goes."""
+        """Send a close frame, and give the peer a moment to answer before the socket closes."""
         assert self._transport is not None
         if self._wire.state is State.OPEN:
             self._wire.send_close(CloseCode.NORMAL_CLOSURE)
             self.flush()
-        if self._last_breath is None:
+        if self._close_timer is None:
             loop = asyncio.get_running_loop()
-            self._last_breath = loop.call_later(_CLOSE_SECONDS, self._transport.close)
+            self._close_timer = loop.call_later(_CLOSE_SECONDS, self._transport.close)
 
     def flush(self) -> None:
         transport = self._transport
@@ -121,7 +121,7 @@ class WebSocketConnection(asyncio.Protocol):
         for chunk in self._wire.data_to_send():
             if chunk:
                 transport.write(chunk)
-            else:  # the library's sign for "nothing follows"
+            else:  # the library's sign for the end
                 transport.close()
 
     # --- one event each
@@ -142,7 +142,7 @@ class WebSocketConnection(asyncio.Protocol):
         if frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._amqp is not None:
             self._amqp.data_received(bytes(frame.data))
         elif frame.opcode is Opcode.TEXT:
-            self._wire.fail(CloseCode.UNSUPPORTED_DATA, "AMQP comes in binary frames")
+            self._wire.fail(CloseCode.UNSUPPORTED_DATA, "send AMQP in binary frames")
         elif frame.opcode is Opcode.PING and not self._is_writable:
             self._pings_unread += 1
             if self._pings_unread > _PINGS_UNREAD_MAX:
@@ -151,7 +151,7 @@ class WebSocketConnection(asyncio.Protocol):
 
 
 class _WebSocketTransport(asyncio.Transport):
-    """What an AMQP connection writes to, when it is inside a WebSocket."""
+    """The transport of an AMQP connection inside a WebSocket."""
 
     def __init__(self, connection: WebSocketConnection, below: asyncio.Transport | None) -> None:
         super().__init__()
