@@ -100,7 +100,10 @@ REFUSED = {
     "a filter of an unknown type": ('<Filter i:type="Maybe"/>', "not 'Maybe'"),
     "an action of an unknown type": ('<Action i:type="Explode"/>', "not 'Explode'"),
     "SQL without an expression": ('<Filter i:type="SqlFilter"/>', "Filter has no SqlExpression"),
-    "a value of an unknown type": (value("guid", "1"), "the type 'guid', but must be one of string, int"),
+    "a value of an unknown type": (
+        value("guid", "1"),
+        "the type 'guid', but must be one of string, int",
+    ),
     "an int that is none": (value("int", "five"), "'five', which is not a valid int"),
     "an int that is a long": (value("int", str(2**31)), "which is not a valid int"),
     "a long beyond all": (value("long", str(2**63)), "which is not a valid long"),
