@@ -6,9 +6,10 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
+from pairbus.errors import NamespaceError
 from pairbus.fast.address import Address
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, SyphonError
+from pairbus.syphon.job import Job
 from pairbus.syphon.ledger import ParquetLedger, read_ledger
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Outcome
@@ -143,7 +144,7 @@ def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
         secondary=stage.address(stage.secondary),
     )
 
-    with pytest.raises(SyphonError, match="Send claim"):
+    with pytest.raises(NamespaceError, match="Send claim"):
         Job(settings, InProcessRunner(), lambda: QUEUES).run(once=True)
 
     assert stage.free() == ["a"]

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from pairbus.broker import Broker
-from pairbus.syphon.job import Job, SyphonError
+from pairbus.errors import NamespaceError
+from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Outcome
 from pairbus.syphon.runner import InProcessRunner
@@ -118,7 +119,7 @@ def test_a_primary_that_refuses_is_named_and_ends_it_only_if_no_other_takes_anyt
     wrong = {"fabrikam": world.fabrikam.address(broker)}
     world.fabrikam.divert(numbered(1, "f"))
 
-    with pytest.raises(SyphonError, match=r"the primary localhost:\d+ refuses"):
+    with pytest.raises(NamespaceError, match=r"the primary localhost:\d+ refuses"):
         world.job(primaries=wrong).run(once=True)
 
     world.contoso.divert(numbered(1, "c"))

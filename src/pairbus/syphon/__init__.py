@@ -1,15 +1,19 @@
-"""The pipeline that brings diverted messages home: out of the backlog queues, to where they belong.
+"""The syphon brings diverted messages home: from the backlog queues to where they belong.
 
-    restore.py        pure: a backlog message made into the message that was sent
-    destinations.py   pure: what is known of queues and topics of the primary; the whole policy
-    step.py           pure: what to do with a message, given that
-    receipts.py       pure: what was done, in rows that add up (waits)
-    drain.py      one task of a round: receive, restore, send, settle
-    plan.py       pure: which queues the next round takes, and when
-    job.py        the driver's loop of rounds; runner.py runs a round on Spark
-    background.py the same within a paired client
+    job.py            the driver's loop of rounds; options.py has its options
+    discovery.py      which backlog queues exist
+    long_poll.py      the quiet wait between rounds: a poll of 15 minutes for each queue
+    schedule.py       pure: which queues the next round takes, and when
+    runner.py         runs the tasks of a round, on Spark or in this process
+    drain.py          one task: receive, restore, send, settle (delivery.py, backlog_queue.py)
+    restore.py        pure: makes a backlog message the message that the application sent
+    policy.py         pure: what a failed send means for its destination and its messages
+    window.py         pure: how long a task works and waits
+    receipts.py       pure: what became of the messages, in rows that add up
+    ledger.py         these rows as Parquet files; report.py says what they mean
+    background.py     the syphon in the background of a paired client
 
-Nothing of Spark or of Azure's SDK is imported before it is asked for.
+Importing this package imports neither Spark nor the Azure SDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The syphon in the background of a paired client: what `enable_syphon=True` starts.
 
-It runs the same job in a thread, on the Spark session that is active or on a local one of its own,
-and knows the namespaces by the application's own clients. When it cannot go on it says so to the
-pairing, which faults both clients.
+It runs the same job in a thread, on the active Spark session or on a local one of its own, and
+connects to the namespaces with the credentials of the application's clients. If it cannot continue,
+it tells the pairing, which faults both clients.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pairbus.syphon")
 
-# Closing a client is to take no more than five seconds, and waits for the round that runs, be it
-# one that Spark has not begun yet, and for Spark.
+# Closing a client must take no more than five seconds. It waits for the current round, even for one
+# that Spark has not started yet, and for Spark.
 ROUND_SECONDS = 1.5
 CANCEL_SECONDS = 3.2
 
@@ -38,7 +38,7 @@ CANCEL_SECONDS = 3.2
 class BackgroundSyphon:
     """`SendAvailabilityPairedNamespaceOptions(..., enable_syphon=True, syphon=BackgroundSyphon())`.
 
-    That is also the default; make one to hand it a Spark session or a ledger.
+    That is also the default. Make one yourself to give it a Spark session or a ledger.
     """
 
     def __init__(self, spark: Any = None, *, ledger: ParquetLedger | None = None) -> None:
@@ -54,7 +54,7 @@ class BackgroundSyphon:
             primaries={context.namespace: address_of(context.primary)},
             secondary=address_of(context.secondary),
             round_seconds=ROUND_SECONDS,
-            # Most clients never have anything diverted: no Python of Spark's is started for that.
+            # Most clients never divert a message. Then no Python worker of Spark is started.
             begins_with_a_round=False,
         )
         spark = self._given
@@ -87,14 +87,14 @@ class BackgroundSyphon:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
             if self._thread.is_alive():
-                logger.warning("the syphon is still busy with its last round")
+                logger.warning("the last round of the syphon is still running")
         if self._own is not None:
             own, self._own = self._own, None
             end_session(own)
 
     def _cancel(self, spark: Any, group: str) -> None:
         if self._own is not None:
-            # What is interrupted now would be told at length.
+            # Spark would log pages about what is interrupted now.
             spark.sparkContext.setLogLevel("OFF")
         spark.sparkContext.cancelJobGroup(group)
 
@@ -106,17 +106,17 @@ class BackgroundSyphon:
             if self._is_stopping:
                 logger.warning("the syphon of %s was interrupted: %s", context.namespace, error)
                 return
-            logger.exception("the syphon of %s cannot go on", context.namespace)
+            logger.exception("the syphon of %s cannot continue", context.namespace)
             context.fault(f"the syphon failed: {error}")
 
 
 def address_of(client: Any) -> Address:
-    """Where a client of the SDK connects to and with what, for the syphon's own connections."""
+    """The address and credential of an SDK client, for the syphon's own connections."""
     host = internals.host_of(client)
     if internals.address_of(client)[1] is not None:
         raise PairingError(
-            f"the syphon cannot take the custom endpoint of the client of {host!r}; run "
-            "`pairbus syphon` with a connection string instead",
+            f"the client of {host!r} has a custom endpoint, which the syphon does not support; "
+            "run `pairbus syphon` with a connection string instead",
             namespace=host,
         )
     return Address.from_credential(
@@ -128,8 +128,7 @@ def address_of(client: Any) -> Address:
 
 
 def _blocking(credential: Any, host: str) -> Any:
-    """asyncio's clients have credentials that are awaited; keys can be had from them all the
-    same."""
+    """The credentials of asyncio clients are awaited, but a key can be read from them."""
     policy, key = getattr(credential, "policy", None), getattr(credential, "key", None)
     if policy and key:
         return AzureNamedKeyCredential(policy, key)

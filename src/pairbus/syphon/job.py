@@ -20,17 +20,16 @@ from uuid import uuid4
 
 from azure.core.exceptions import AzureError
 
-from pairbus.errors import PairbusError
+from pairbus.errors import NamespaceError
 from pairbus.syphon.backlog_peek import BacklogPeek
 from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
 from pairbus.syphon.drain import DrainTask
 from pairbus.syphon.long_poll import LongPolls
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Drained, Outcome, Receipt, RoundEnded, merged
 from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Schedule, TaskPlan
-from pairbus.syphon.usage import Usage
+from pairbus.syphon.usage import SyphonUsage
 from pairbus.syphon.window import open_seconds
 
 if TYPE_CHECKING:
@@ -56,10 +55,6 @@ LOCKED_CHECKS_MAX = 18
 LOCKED_SECONDS = 5.0
 
 
-class SyphonError(PairbusError):
-    """The syphon cannot continue. The text says why, and what to correct."""
-
-
 class Job:
     def __init__(
         self,
@@ -77,7 +72,7 @@ class Job:
         from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self.schedule = Schedule(options.primaries, shares=options.shares)
-        self.usage = Usage(since=clock())
+        self.usage = SyphonUsage(since=clock())
         """The billed operations of the driver and its tasks so far."""
         self.left = ""
         """Why messages were left behind; empty if none were."""
@@ -105,7 +100,6 @@ class Job:
         self._rounds_without_progress = 0
         self._locked_checks = 0
         self._errors: tuple[tuple[str, str], ...] = ()
-        self._overfull: set[str] = set()
         self._last_warning = ""
 
     def stop(self) -> None:
@@ -158,7 +152,7 @@ class Job:
             )
         except AzureError as error:
             if not self._is_discovered:
-                raise SyphonError(
+                raise NamespaceError(
                     f"cannot list the backlog queues of the secondary: {error}"
                 ) from error
             logger.warning("cannot list the backlog queues, using those already known: %s", error)
@@ -261,24 +255,17 @@ class Job:
             for _, result in results
         )
         self._rounds_without_progress = 0 if has_progress else self._rounds_without_progress + 1
-        for plan, result in results:
-            if not plan.is_probe:  # a probe sees only a handful
-                self._warn_of_overfull(plan, result)
-
-    def _warn_of_overfull(self, plan: TaskPlan, result: Drained) -> None:
-        """Once for each queue, until a task has seen all of it again."""
-        for queue in set(result.full) - self._overfull:
+        for queue in self.schedule.newly_full:
             logger.warning(
                 "backlog queue %s: too many messages wait; those behind them are not seen until "
                 "a destination accepts some",
                 queue,
             )
-        self._overfull = (self._overfull - set(plan.queues)) | set(result.full)
 
     def _check_credentials(self) -> None:
         if (forbidden := self.schedule.forbidden_everywhere) is not None:
             primary, destination = forbidden
-            raise SyphonError(
+            raise NamespaceError(
                 f"the primary {self._options.primaries[primary].host} refuses the syphon's "
                 f"credentials for {destination.path!r}: {destination.detail}. They need the Send "
                 "claim. No message was lost"
@@ -315,10 +302,5 @@ class Job:
         logger.warning("%s", why)
 
     def _reasons(self) -> str:
-        names_primary = len(self._options.primaries) > 1
-        down = [
-            f"{f'{primary}: ' if names_primary else ''}{each.path} is {each.condition.value}"
-            for primary, each in self.schedule.destinations
-            if each.condition is not Condition.UP
-        ]
-        return "; ".join([*down, *(f"{queue}: {text}" for queue, text in self._errors)])
+        errors = [f"{queue}: {text}" for queue, text in self._errors]
+        return "; ".join([*self.schedule.failing, *errors])

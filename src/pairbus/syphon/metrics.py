@@ -1,69 +1,65 @@
-"""A syphon for Prometheus: how its rounds go, and what it spends, on a port of its own.
+"""Metrics of a syphon for Prometheus, on a port of their own.
 
-`docs/metrics.md` says what each metric means. Labels have destinations as their values, and never
-the text of an error. prometheus_client is an extra, and so is imported only when it is asked for.
+`docs/metrics.md` describes each metric. The values of labels are names of entities, never texts of
+errors, so their number is bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pairbus.errors import OptionsError
+from pairbus.errors import OptionsError, requires_extra
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import RoundEnded
-from pairbus.syphon.usage import Usage
+from pairbus.syphon.usage import SyphonUsage
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.metrics_core import Metric
-
+with requires_extra("the syphon's metrics", "prometheus"):
+    from prometheus_client import (
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        start_http_server,
+    )
+    from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 ROUND_SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 30)
 
 
 class SyphonMetrics:
-    """To be called with each round's end, as a job's `progress`."""
+    """Give it to a job as its `progress`: it is called at the end of each round."""
 
     def __init__(
-        self, registry: CollectorRegistry | None = None, *, usage: Usage | None = None
+        self, registry: CollectorRegistry | None = None, *, usage: SyphonUsage | None = None
     ) -> None:
-        """A registry of its own, unless it is given one. `usage`: the job's."""
-        try:
-            import prometheus_client as prometheus
-        except ImportError as error:
-            raise OptionsError(
-                "metrics need the package prometheus-client, which is not installed: "
-                "pip install pairbus[prometheus]"
-            ) from error
-        self.registry = registry or prometheus.CollectorRegistry()
+        """Without `registry`, it has a registry of its own. `usage` is that of the job."""
+        self.registry = registry or CollectorRegistry()
         self._server: Any = None
         name, to = "pairbus_syphon", self.registry
         by_path = ("destination", "outcome")
-        self._messages = prometheus.Counter(
-            f"{name}_messages", "Messages, by what became of them.", by_path, registry=to
-        )
-        self._bytes = prometheus.Counter(f"{name}_bytes", "Their bytes.", by_path, registry=to)
-        self._duplicates = prometheus.Counter(
+        self._messages = Counter(f"{name}_messages", "Messages by outcome.", by_path, registry=to)
+        self._bytes = Counter(f"{name}_bytes", "Bytes of these messages.", by_path, registry=to)
+        self._duplicates = Counter(
             f"{name}_duplicates_possible",
             "Messages that may have arrived twice.",
             ("destination",),
             registry=to,
         )
-        self._rounds = prometheus.Histogram(
-            f"{name}_round_seconds", "What a round took.", buckets=ROUND_SECONDS, registry=to
+        self._rounds = Histogram(
+            f"{name}_round_seconds", "Duration of a round.", buckets=ROUND_SECONDS, registry=to
         )
-        self._pending = prometheus.Gauge(
-            f"{name}_pending_queues", "Backlog queues that may hold more.", registry=to
+        self._pending = Gauge(
+            f"{name}_pending_queues", "Backlog queues that may hold messages.", registry=to
         )
-        self._failing = prometheus.Gauge(
+        self._failing = Gauge(
             f"{name}_failing_queues",
             "Backlog queues that could not be received from or settled in.",
             registry=to,
         )
-        self._up = prometheus.Gauge(
+        self._up = Gauge(
             f"{name}_destination_up",
-            "Whether a destination took the last message that it was sent.",
+            "Whether a destination accepted the last message sent to it.",
             ("primary", "destination"),
             registry=to,
         )
@@ -86,14 +82,12 @@ class SyphonMetrics:
             self._up.labels(primary, destination.path).set(is_up)
 
     def serve(self, port: int, *, host: str = "127.0.0.1") -> int:
-        """On `/metrics`, until `close`; answers the port, which the system picks for 0."""
-        from prometheus_client import start_http_server
-
+        """Serve `/metrics` until `close`. Returns the port; 0 lets the system choose one."""
         try:
             self._server = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
             raise OptionsError(
-                f"metrics cannot be served on {host}:{port}: {error.strerror or error}"
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
             ) from None
         return int(self._server[0].server_port)
 
@@ -106,20 +100,18 @@ class SyphonMetrics:
 
 
 class _Operations:
-    """What prometheus_client asks when it is scraped."""
+    """A collector: prometheus_client calls it for each scrape."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: SyphonUsage) -> None:
         self._usage = usage
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.metrics_core import CounterMetricFamily
-
         family = CounterMetricFamily(
             "pairbus_syphon_operations",
-            "Operations as they are billed, in units of 64 KB.",
+            "Billed operations, in units of 64 KB.",
             labels=("namespace", "entity", "operation"),
         )
         for reading in self._usage.readings():

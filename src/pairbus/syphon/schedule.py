@@ -65,6 +65,8 @@ class QueueState:
     is_pending: bool
     """It may hold messages."""
     last_turn: float = 0.0
+    is_full: bool = False
+    """The last task to take all of it held too many messages to see what is behind them."""
     rest: _Rest | None = None
 
     def is_due(self, *, now: float) -> bool:
@@ -84,6 +86,8 @@ class Schedule:
         self._shares = shares
         self._destinations = {name: Destinations() for name in primaries}
         self._queues: dict[str, QueueState] = {}
+        self.newly_full: list[str] = []
+        """Queues that the last round found full, and the round before did not."""
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -145,6 +149,16 @@ class Schedule:
         if any(each.condition is Condition.UP for _, each in known):
             return None
         return next((one for one in known if one[1].condition is Condition.FORBIDDEN), None)
+
+    @property
+    def failing(self) -> list[str]:
+        """The destinations that are not up, and what they are instead."""
+        has_several = len(self._destinations) > 1
+        return [
+            f"{f'{primary}: ' if has_several else ''}{each.path} is {each.condition.value}"
+            for primary, each in self.destinations
+            if each.condition is not Condition.UP
+        ]
 
     # --- the next round ---------------------------------------------------------------------------
 
@@ -209,6 +223,7 @@ class Schedule:
         by_primary: dict[str, list[tuple[TaskPlan, Drained]]] = {}
         for plan, result in results:
             by_primary.setdefault(plan.primary, []).append((plan, result))
+        self.newly_full = []
         for primary, some in by_primary.items():
             self._round_ended(primary, some, now=now)
 
@@ -222,6 +237,7 @@ class Schedule:
         emptied = {name for _, result in results for name in result.emptied}
         failed = {name for _, result in results for name, _ in result.errors}
         receipts = [each for _, result in results for each in result.receipts]
+        full = {name for _, result in results for name in result.full}
         probed = {name: plan.is_probe for plan, _ in results for name in plan.queues}
         for name, was_probe in probed.items():
             queue = self._queues.get(name)
@@ -229,6 +245,10 @@ class Schedule:
                 continue  # it was deleted meanwhile
             queue.last_turn = now
             queue.is_pending = queue.is_pending and name not in emptied
+            if not was_probe:  # a probe sees only a handful
+                if name in full and not queue.is_full:
+                    self.newly_full.append(name)
+                queue.is_full = name in full
             own = [each for each in receipts if each.queue == name]
             waiting = sum(each.count for each in own if each.outcome is Outcome.WAITING)
             settled = sum(each.count for each in own) - waiting

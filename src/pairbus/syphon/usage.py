@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pairbus.cost.meter import Meter, Reading
 
 
-class Usage:
+class SyphonUsage:
     """For one thread; any thread may call `readings`."""
 
     def __init__(self, *, since: float) -> None:

@@ -27,7 +27,7 @@ from pairbus.fast.address import Address
 from pairbus.spark.cluster import session
 from pairbus.spark.needs import require_spark
 from pairbus.syphon.discovery import ListedQueues
-from pairbus.syphon.job import Job, SyphonError
+from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import RoundEnded
@@ -260,7 +260,7 @@ def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCoun
 def _one_line_errors() -> Iterator[None]:
     try:
         yield
-    except (SyphonError, AzureError) as error:
+    except AzureError as error:
         raise NamespaceError(str(error)) from error
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):

@@ -1,5 +1,6 @@
 """A syphon's metrics: what a round tells, and how they are scraped."""
 
+import importlib
 import re
 import socket
 import sys
@@ -10,11 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pairbus.cost.meter import Meter
-from pairbus.errors import OptionsError
+from pairbus.errors import MissingExtra, OptionsError
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
-from pairbus.syphon.usage import Usage
+from pairbus.syphon.usage import SyphonUsage
 from tests.broker.admin.site import Site
 
 
@@ -83,8 +84,8 @@ def test_destinations_are_up_or_not_and_queues_are_pending(metrics, registry):
 
 
 @pytest.mark.req("M-01")
-def test_what_is_spent_is_scraped_as_it_is_then():
-    usage = Usage(since=0.0)
+def test_operations_are_read_when_they_are_scraped():
+    usage = SyphonUsage(since=0.0)
     metrics = SyphonMetrics(usage=usage)
     task = Meter("west", since=0.0)
     task.of("backlog").receive += 5
@@ -103,7 +104,7 @@ def test_what_is_spent_is_scraped_as_it_is_then():
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_port_that_is_taken_is_named():
+def test_a_port_in_use_is_named_in_the_error():
     metrics = SyphonMetrics()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -112,17 +113,18 @@ def test_a_port_that_is_taken_is_named():
     metrics.close()
 
 
-def test_without_prometheus_client_it_is_said_what_to_install(monkeypatch):
+def test_the_error_without_prometheus_client_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(OptionsError, match=r"pip install pairbus\[prometheus\]"):
-        SyphonMetrics()
+    monkeypatch.delitem(sys.modules, "pairbus.syphon.metrics")
+    with pytest.raises(MissingExtra, match=r"pip install 'pairbus\[prometheus\]'"):
+        importlib.import_module("pairbus.syphon.metrics")
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
 
 
 def test_the_page_has_the_metrics_of_a_syphon():
-    usage = Usage(since=0.0)
+    usage = SyphonUsage(since=0.0)
     metrics = SyphonMetrics(usage=usage)
     there = {
         f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
