@@ -110,9 +110,11 @@ def test_several_namespaces_are_told_apart_by_name() -> None:
         assert list(broker.namespaces) == ["east", "west"]
         for name in names:
             assert health(broker[name].port) == {"status": "ok", "namespace": name}
-        with pytest.raises(BrokerError, match=r"several namespaces, east, west: .*broker\[name\]"):
+        with pytest.raises(
+            BrokerError, match=r"several namespaces \(east, west\): .*broker\[name\]"
+        ):
             _ = broker.connection_string
-        with pytest.raises(KeyError, match="no namespace 'north', but east, west"):
+        with pytest.raises(KeyError, match="no namespace 'north'; the namespaces are east, west"):
             _ = broker["north"]
 
 

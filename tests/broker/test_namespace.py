@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from pairbus.broker import namespace as namespace_module
+from pairbus.broker import housekeeping
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
@@ -285,7 +285,7 @@ def test_a_moved_clock_is_noticed_at_once(tmp_path):
 
 @pytest.mark.req("B-05")
 def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
-    monkeypatch.setattr(namespace_module, "_SWEEP_COUNT", 3)
+    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
     world.send(*[encoded(ttl_ms=1000)] * 10)
     locks = world.receive(7)
 
@@ -300,7 +300,7 @@ def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
 
 @pytest.mark.req("B-05")
 def test_more_than_a_sweep_of_expired_messages_goes_sweep_by_sweep(world, monkeypatch):
-    monkeypatch.setattr(namespace_module, "_SWEEP_COUNT", 3)
+    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
     world.send(*[encoded(ttl_ms=1000)] * 8, *[encoded(due_ms=world.now_ms + 1000)] * 5)
     world.clock.advance(1)
 

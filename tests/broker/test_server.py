@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sqlite3
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import uvloop
@@ -18,6 +20,7 @@ from websockets.uri import parse_uri
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Endpoint, Server
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 
@@ -40,7 +43,15 @@ def is_open(port: int) -> bool:
 
 
 def endpoint(*policies: Policy, host: str = "localhost", is_tls_only: bool = False) -> Endpoint:
-    return Endpoint(name="n", host=host, port=5673, policies=policies, is_tls_only=is_tls_only)
+    return Endpoint(
+        name="n",
+        host=host,
+        port=5673,
+        policies=policies,
+        is_tls_only=is_tls_only,
+        faults=mock.sentinel.faults,
+        meter=mock.sentinel.meter,
+    )
 
 
 def test_a_connection_string_is_what_the_sdks_expect_of_an_emulator() -> None:
@@ -123,9 +134,9 @@ def test_what_was_made_is_there_after_a_restart(tmp_path: Path) -> None:
         for queues in ([queue], []):
             server = Server([NamespaceOptions(data=tmp_path, queues=queues)])
             await server.start()
-            (namespace,) = server._namespaces
-            assert [each.name for each in namespace.queues] == ["kept"]
             await server.stop()
+            with contextlib.closing(sqlite3.connect(tmp_path / "local.db")) as file:
+                assert file.execute("SELECT name FROM entity").fetchall() == [("kept",)]
 
     run(scenario)
 
@@ -152,9 +163,22 @@ def test_others_get_in_only_with_tls() -> None:
     with pytest.raises(ConfigError, match="in the clear"):
         Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0", tls_only=False)
 
-    assert Server([NamespaceOptions(policies=[OWN])], host="0.0.0.0")._is_tls_only
-    assert not Server([NamespaceOptions(policies=[OWN])])._is_tls_only
-    assert Server([NamespaceOptions(policies=[OWN])], tls_only=True)._is_tls_only
+
+@pytest.mark.parametrize(
+    ("host", "tls_only", "expected"),
+    [("0.0.0.0", None, True), ("localhost", None, False), ("localhost", True, True)],
+)
+def test_tls_is_required_where_others_get_in_and_where_it_is_asked_for(
+    host: str, tls_only: bool | None, expected: bool
+) -> None:
+    async def scenario() -> None:
+        server = Server([NamespaceOptions(policies=[OWN])], host=host, tls_only=tls_only)
+        await server.start()
+        (started,) = server.endpoints.values()
+        await server.stop()
+        assert started.is_tls_only is expected
+
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -249,18 +273,27 @@ def test_a_stopping_broker_closes_amqp_connections_with_a_reason(way: str) -> No
     run(scenario)
 
 
+async def can_open(server: Server) -> bool:
+    client = await connected(server, "TCP")
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        answer = await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
+    client.writer.close()
+    return HEADER in answer
+
+
 @pytest.mark.parametrize("way", ["TCP", "TLS", "WebSocket"])
 @pytest.mark.parametrize("said", [HEADER[:5], HEADER, HEADER + OPEN[:12]])
 def test_an_open_that_is_never_finished_ends_the_connection(way: str, said: bytes) -> None:
     async def scenario() -> None:
-        server = Server([NamespaceOptions(limits=Limits(handshake_seconds=0.3))])
+        limits = Limits(handshake_seconds=0.3, connections_max=1)
+        server = Server([NamespaceOptions(limits=limits)])
         await server.start()
         client = await connected(server, way)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await client.until(b"no such bytes", sending=said)
         client.writer.close()
-        (listener,) = server._listeners
-        while len(listener.connections):
+        while not await can_open(server):  # the only connection is free again
             await asyncio.sleep(0.01)
         await server.stop()
 
@@ -283,21 +316,23 @@ def test_a_peer_that_lingers_does_not_hold_up_the_stop() -> None:
     run(scenario)
 
 
-def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(tmp_path: Path) -> None:
+def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Namespace.close
+
+    async def close_all_but_b(namespace: Namespace) -> None:
+        await close(namespace)
+        if namespace.name == "b":
+            raise DataFileError("b.db: the disk is full")
+
     async def scenario() -> None:
         server = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
         await server.start()
-        second = server._namespaces[1]
-        close = second.close
-
-        async def failing() -> None:
-            await close()
-            raise DataFileError("b.db: the disk is full")
-
-        second.close = failing  # type: ignore[method-assign]
-
-        with pytest.raises(DataFileError, match="disk is full"):
-            await server.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr(Namespace, "close", close_all_but_b)
+            with pytest.raises(DataFileError, match="disk is full"):
+                await server.stop()
 
         again = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
         await again.start()

@@ -1,7 +1,7 @@
 """A broker inside a Python program: a context manager around a thread with its own event loop.
 
-For tests and notebooks. What goes wrong in `start` is raised there, in the caller's thread; after
-`stop`, no thread, socket or temporary file is left. The work is done by server.py.
+For tests and notebooks. Errors in `start` are raised in the caller's thread. After `stop`, no
+thread, socket or temporary file is left. `server.py` does the work.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Broker:
     >>> with Broker(queues=["orders"]) as broker:          # doctest: +SKIP
     ...     client = ServiceBusClient.from_connection_string(broker.connection_string)
 
-    Give either the settings of one namespace, or several as `namespaces`. It may be started again
-    after a stop, and keeps its ports then, so that connection strings stay true.
+    Give either the settings of one namespace, or several as `namespaces`. A broker can be started
+    again after a stop. It keeps its ports, so that connection strings stay valid.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Broker:
         tls_only: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Among `topics`, `events/Subscriptions/audit` or its description is a subscription."""
+        """`topics` may contain subscriptions: `events/Subscriptions/audit`, or a description."""
         queues, topics = tuple(queues), tuple(topics)
         if namespaces is None:
             namespaces = (
@@ -86,7 +86,7 @@ class Broker:
         self._host = host
         self._tls_only = tls_only
         self._clock = clock
-        self._running: _Running | None = None
+        self._running: _BrokerThread | None = None
 
     # --- life cycle
 
@@ -96,7 +96,7 @@ class Broker:
         server = Server(
             self._namespaces, host=self._host, tls_only=self._tls_only, clock=self._clock
         )
-        self._running = running = _Running(server)
+        self._running = running = _BrokerThread(server)
         try:
             running.start()
         except BaseException:
@@ -106,20 +106,20 @@ class Broker:
             replace(options, port=running.endpoints[options.name].port)
             for options in self._namespaces
         )
-        # A program that forgets `stop` still ends, with its messages on the disk.
+        # A program that forgets `stop` still exits, with its messages on the disk.
         atexit.register(self._stop_at_exit)
         return self
 
     def stop(self) -> None:
-        """Safe to call again, and when it never started."""
+        """Safe to call more than once, and before `start`."""
         running, self._running = self._running, None
         if running is not None:
             atexit.unregister(self._stop_at_exit)
             running.stop()
 
     def _stop_at_exit(self) -> None:
-        # An exiting interpreter starts no threads, which may stop the stop half-way: all that was
-        # acknowledged is on the disk even so.
+        # An exiting interpreter starts no threads, which may interrupt the stop. Everything
+        # acknowledged is on the disk nevertheless.
         with contextlib.suppress(RuntimeError):
             self.stop()
 
@@ -129,7 +129,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- how to get in
+    # --- connecting
 
     @property
     def connection_string(self) -> str:
@@ -141,12 +141,12 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong in the only namespace, on demand; else `broker[name].faults`."""
+        """Faults on demand in the only namespace; with several, ask `broker[name].faults`."""
         return self._only().faults
 
     @property
     def meter(self) -> Meter:
-        """What was done in the only namespace, as it would be billed; else `broker[name].meter`."""
+        """Billable operations in the only namespace; with several, ask `broker[name].meter`."""
         return self._only().meter
 
     @property
@@ -155,7 +155,7 @@ class Broker:
 
     @property
     def ca_file(self) -> Path:
-        """What a TLS client is to trust; `connection_verify=str(broker.ca_file)` for the SDK."""
+        """The authority to trust, `connection_verify=str(broker.ca_file)` in the SDK."""
         return self._started().server.ca_file()
 
     @property
@@ -165,26 +165,27 @@ class Broker:
     def __getitem__(self, name: str) -> Endpoint:
         endpoints = self._started().endpoints
         if name not in endpoints:
-            raise KeyError(f"there is no namespace {name!r}, but {', '.join(endpoints)}")
+            known = ", ".join(endpoints)
+            raise KeyError(f"there is no namespace {name!r}; the namespaces are {known}")
         return endpoints[name]
 
     def _only(self) -> Endpoint:
         endpoints = self._started().endpoints
         if len(endpoints) > 1:
             raise BrokerError(
-                f"this broker has several namespaces, {', '.join(endpoints)}: "
-                "say which, as in broker[name].connection_string"
+                f"this broker has several namespaces ({', '.join(endpoints)}): "
+                "name one, as in broker[name].connection_string"
             )
         return next(iter(endpoints.values()))
 
-    def _started(self) -> _Running:
+    def _started(self) -> _BrokerThread:
         if self._running is None:
             raise BrokerError("the broker is not running: use it in a `with` block, or start() it")
         return self._running
 
 
-class _Running:
-    """The thread of one run."""
+class _BrokerThread:
+    """The thread of a running broker, with its own event loop."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -193,7 +194,7 @@ class _Running:
         self._done: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        # Daemon, because the interpreter waits for other threads before it runs atexit.
+        # A daemon, because the interpreter waits for other threads before it runs atexit.
         self._thread = threading.Thread(target=self._run, name="pairbus-broker", daemon=True)
 
     def start(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker import housekeeping
 from pairbus.broker.directory import Directory
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -42,8 +43,6 @@ from pairbus.errors import BrokerError, StartError
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_COUNT: Final = 500
-_SWEEP_PAGES_MAX: Final = 20
 _TICK_GAP_MS: Final = 20
 """The least time between two ticks: messages that are busy or locked must not spin the loop."""
 _HOUSEKEEPING_MS: Final = 5000
@@ -308,79 +307,34 @@ class Namespace:
             self.expect(self._next_deadline(now_ms))
 
     def _pass_time(self, now_ms: int) -> None:
-        self._activate_due(now_ms)
-        self._expire(now_ms)
-        for queue in self.directory:
-            if not queue.has_deadlines:
-                continue
-            try:
-                queue.expire_locks(now_ms=now_ms)
-                queue.give_up_waiting(now_ms=now_ms)
-            except Exception:
-                logger.exception("%s", queue.description)  # the other entities still get their turn
+        housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)
+        housekeeping.expire_messages(self.store, self.directory, now_ms=now_ms)
+        housekeeping.expire_locks(self.directory, now_ms=now_ms)
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._housekeeping(now_ms)
         self.run()
 
     def _next_deadline(self, now_ms: int) -> int:
-        times = [self._housekeeping_ms, self.store.next_due_ms(), self.store.next_expiry_ms()]
-        for queue in self.directory:
-            if queue.has_deadlines:
-                times += [queue.next_lock_expiry_ms, queue.next_wait_end_ms]
-        return max(min(t for t in times if t is not None), now_ms + _TICK_GAP_MS)
-
-    def _activate_due(self, now_ms: int) -> None:
-        for mailbox_id, sequence in self.store.read_due(now_ms=now_ms, count=_SWEEP_COUNT):
-            if (found := self.directory.mailbox(mailbox_id)) is not None:
-                try:
-                    found[0].activate(sequence, now_ms=now_ms)
-                except Exception:
-                    logger.exception("%s, message %d", found[0].description, sequence)
-
-    def _expire(self, now_ms: int) -> None:
-        for page in range(_SWEEP_PAGES_MAX):
-            keys = self.store.read_expired(
-                now_ms=now_ms, count=_SWEEP_COUNT, skip=page * _SWEEP_COUNT
-            )
-            expired = False
-            for mailbox_id, sequence in keys:
-                if (found := self.directory.mailbox(mailbox_id)) is not None:
-                    queue, mailbox = found
-                    expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
-            if expired or len(keys) < _SWEEP_COUNT:
-                return  # otherwise all of them are locked: look at the next page
+        next_ms = housekeeping.next_deadline_ms(self.store, self.directory)
+        at_ms = self._housekeeping_ms if next_ms is None else min(next_ms, self._housekeeping_ms)
+        return max(at_ms, now_ms + _TICK_GAP_MS)
 
     def _housekeeping(self, now_ms: int) -> None:
         self._clean(now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
-        self._delete_idle_entities(now_ms)
+        housekeeping.delete_idle_entities(self.store, self.directory, self.delete, now_ms=now_ms)
         if self.store.has_changes:
             self.committer.request()
-
-    def _delete_idle_entities(self, now_ms: int) -> None:
-        """Auto-delete on idle, which needs to know when each entity was last used."""
-        for entity in self.directory:
-            if self.find(entity.name) is not entity:
-                continue  # it was deleted with its topic a moment ago
-            if entity.is_in_use:
-                entity.available_ms = now_ms
-            elif entity.is_idle_for_too_long(now_ms=now_ms):
-                idle_seconds = (now_ms - entity.idle_since_ms) // 1000
-                logger.info("%s was idle for %d s: deleted", entity.description, idle_seconds)
-                self.delete(entity)
-            elif entity.accessed_ms > entity.saved_access_ms:
-                entity.saved_access_ms = entity.accessed_ms
-                self.store.touch_entity(entity.entity_id, entity.accessed_ms)
-
-    def _cleaned(self, error: Exception | None) -> None:
-        self._is_cleaning = False
-        if error is None and not self._is_closing and self.store.has_garbage:
-            self._clean(self.now_ms())  # the next portion
 
     def _clean(self, now_ms: int) -> None:
         if not self._is_cleaning:
             self._is_cleaning = True
             self.store.clean(now_ms=now_ms)
             self.committer.when_durable(self._cleaned)
+
+    def _cleaned(self, error: Exception | None) -> None:
+        self._is_cleaning = False
+        if error is None and not self._is_closing and self.store.has_garbage:
+            self._clean(self.now_ms())  # the next portion

@@ -1,7 +1,7 @@
-"""The broker as a process sees it: namespaces, each on its port, started and stopped together.
+"""The broker's server: namespaces, each on its own port, started and stopped together.
 
-`start` either leaves everything running or leaves nothing behind and raises BrokerError with a text
-for the user. Runs in the event loop of its caller; threads and signals are the caller's business.
+`start` either leaves everything running, or leaves nothing behind and raises BrokerError with a
+text for the user. It runs in the caller's event loop; threads and signals are up to the caller.
 """
 
 from __future__ import annotations
@@ -41,31 +41,21 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a running namespace is, and how to get in."""
+    """The address of a running namespace, and the connection strings to it."""
 
     name: str
     host: str
     port: int
     policies: tuple[Policy, ...]
     is_tls_only: bool
-    own_faults: Faults | None = field(default=None, repr=False, compare=False)
-    own_meter: Meter | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def faults(self) -> Faults:
-        """What goes wrong there, on demand."""
-        assert self.own_faults is not None, "an endpoint that no server made"
-        return self.own_faults
-
-    @property
-    def meter(self) -> Meter:
-        """What Azure would bill for what is done there: `meter.read()`."""
-        assert self.own_meter is not None, "an endpoint that no server made"
-        return self.own_meter
+    faults: Faults = field(repr=False, compare=False)
+    """Faults on demand in this namespace."""
+    meter: Meter = field(repr=False, compare=False)
+    """The operations in this namespace, as Azure would bill them: `meter.read()`."""
 
     @property
     def connection_string(self) -> str:
-        """With a policy that may manage, if there is one."""
+        """With a policy that has the Manage right, if there is one."""
         managing = [policy for policy in self.policies if policy.allows(Right.MANAGE)]
         return self._connection_string((managing or list(self.policies))[0])
 
@@ -88,7 +78,7 @@ class Endpoint:
 
 
 class Server:
-    """Namespaces on their ports. Starts once and stops once."""
+    """Namespaces on their ports. It can be started once and stopped once."""
 
     def __init__(
         self,
@@ -98,7 +88,7 @@ class Server:
         tls_only: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`tls_only` None: on an address that others can reach, and only there."""
+        """With `tls_only` None, TLS is required unless the host is a loopback address."""
         _check_names(namespaces)
         self._options = tuple(namespaces)
         self._host = look_up(host)
@@ -114,16 +104,16 @@ class Server:
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:
-        """By the name of the namespace, in the order given; empty unless it runs."""
+        """By the name of the namespace, in the order given. Empty unless the server runs."""
         return MappingProxyType(self._endpoints)
 
     def ca_file(self) -> Path:
-        """What TLS clients are to trust; made now if need be, which takes a moment."""
+        """The certificate authority for TLS clients to trust. Created now if necessary."""
         return self._certificates.ca_file(now=self._clock())
 
     @property
     def keeps_certificates(self) -> bool:
-        """Beside the data, so that their place is known."""
+        """Whether certificates are kept beside the data, in a known place."""
         return any(options.data is not None for options in self._options)
 
     @property
@@ -134,7 +124,7 @@ class Server:
         try:
             for options in self._options:
                 self._listeners.append(self._prepare(options))
-            # All is well with each of them: only now is anybody let in.
+            # All namespaces are ready: only now accept connections.
             for listener in self._listeners:
                 listener.start()
         except BaseException:
@@ -142,9 +132,12 @@ class Server:
             raise
 
     async def stop(self, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """Let nobody in, say goodbye to all, then keep what must be kept. Bounded in time."""
+        """Refuse new connections, close the existing ones, then close the data files.
+
+        Clients get `patience_seconds` to leave.
+        """
         for namespace in self._namespaces:
-            namespace.faults.close()  # or goodbyes would hang with the rest
+            namespace.faults.close()  # otherwise closing would be delayed by them
         await asyncio.gather(
             *(each.stop(patience_seconds=patience_seconds) for each in self._listeners)
         )
@@ -152,7 +145,7 @@ class Server:
         while self._namespaces:
             try:
                 await self._namespaces.pop().close()
-            except BrokerError as error:  # the others are still to be closed
+            except BrokerError as error:  # the others must be closed as well
                 errors.append(error)
         self._listeners.clear()
         self._endpoints.clear()
@@ -175,8 +168,8 @@ class Server:
             port=sockets[0].getsockname()[1],
             policies=tuple(options.policies),
             is_tls_only=self._is_tls_only,
-            own_faults=Faults(namespace.faults),
-            own_meter=namespace.meter,
+            faults=Faults(namespace.faults),
+            meter=namespace.meter,
         )
 
         listener = Listener(
@@ -216,7 +209,7 @@ def _check_keys(host: Host, namespaces: Sequence[NamespaceOptions]) -> None:
     for options in namespaces:
         if options.accepts_bearer:
             raise ConfigError(
-                f"namespace {options.name!r} takes bearer tokens without a check, and host "
+                f"namespace {options.name!r} accepts bearer tokens without checking them, and host "
                 f"{host.name!r} can be reached from other machines: listen on localhost"
             )
         for policy in options.policies:

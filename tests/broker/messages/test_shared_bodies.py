@@ -370,9 +370,10 @@ def test_a_body_that_goes_while_its_message_is_read_harms_nobody(make_world, mon
     store, read = world.namespace.store, reading.from_row
     store.apply()
 
+    thread = threading.Thread(target=store.commit)
+
     def commit_meanwhile(row):
-        if store._db.in_transaction:
-            thread = threading.Thread(target=store.commit)
+        if thread.ident is None:
             thread.start()
             thread.join()
         return read(row)

@@ -1,0 +1,81 @@
+"""What happens to entities as time passes: schedules, expiry, lock expiry, auto-delete on idle.
+
+`Namespace.tick` calls these functions. What cannot be done now, because a message is locked or
+being changed, is found again on the next tick. Times are epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from pairbus.broker.directory import Directory
+from pairbus.broker.messages.queue import Queue
+from pairbus.broker.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+SWEEP_COUNT: Final = 500
+SWEEP_PAGES_MAX: Final = 20
+
+
+def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
+    """Enqueue scheduled messages that are due."""
+    for mailbox_id, sequence in store.read_due(now_ms=now_ms, count=SWEEP_COUNT):
+        if (found := directory.mailbox(mailbox_id)) is not None:
+            try:
+                found[0].activate(sequence, now_ms=now_ms)
+            except Exception:
+                logger.exception("%s, message %d", found[0].description, sequence)
+
+
+def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
+    """Delete or dead-letter messages whose time to live is over."""
+    for page in range(SWEEP_PAGES_MAX):
+        keys = store.read_expired(now_ms=now_ms, count=SWEEP_COUNT, skip=page * SWEEP_COUNT)
+        expired = False
+        for mailbox_id, sequence in keys:
+            if (found := directory.mailbox(mailbox_id)) is not None:
+                queue, mailbox = found
+                expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
+        if expired or len(keys) < SWEEP_COUNT:
+            return  # otherwise all of them are locked: look at the next page
+
+
+def expire_locks(directory: Directory, *, now_ms: int) -> None:
+    """Take back what receivers did not settle in time, and end the waits for a session."""
+    for queue in directory:
+        if queue.has_deadlines:
+            try:
+                queue.expire_locks(now_ms=now_ms)
+                queue.give_up_waiting(now_ms=now_ms)
+            except Exception:
+                logger.exception("%s", queue.description)  # the other entities get their turn
+
+
+def next_deadline_ms(store: Store, directory: Directory) -> int | None:
+    """When one of the above is to be done next."""
+    times = [store.next_due_ms(), store.next_expiry_ms()]
+    for queue in directory:
+        if queue.has_deadlines:
+            times += [queue.next_lock_expiry_ms, queue.next_wait_end_ms]
+    return min((time for time in times if time is not None), default=None)
+
+
+def delete_idle_entities(
+    store: Store, directory: Directory, delete: Callable[[Queue], None], *, now_ms: int
+) -> None:
+    """Auto-delete on idle; and write down when each of the other entities was last used."""
+    for entity in directory:
+        if directory.find(entity.name) is not entity:
+            continue  # it was deleted with its topic a moment ago
+        if entity.is_in_use:
+            entity.available_ms = now_ms
+        elif entity.is_idle_for_too_long(now_ms=now_ms):
+            idle_seconds = (now_ms - entity.idle_since_ms) // 1000
+            logger.info("%s was idle for %d s: deleted", entity.description, idle_seconds)
+            delete(entity)
+        elif entity.accessed_ms > entity.saved_access_ms:
+            entity.saved_access_ms = entity.accessed_ms
+            store.touch_entity(entity.entity_id, entity.accessed_ms)
