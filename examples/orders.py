@@ -2,7 +2,7 @@
 
     python examples/orders.py --count 100 --pause 0.1
 
-Take the primary down meanwhile: a local broker with `pairbus fault add unreachable --seconds 15`.
+Take the primary down meanwhile: a local broker with `pairbus fault add unreachable --duration 15s`.
 """
 
 import argparse

@@ -183,7 +183,7 @@ Then try:
 
   kill -9 {run.primary.pid}
     Kills the primary again. It restarts after {RESTART_SECONDS:.0f} s.
-  pairbus fault add unreachable --seconds 20 -c "$PAIRBUS_PRIMARY"
+  pairbus fault add unreachable --duration 20s -c "$PAIRBUS_PRIMARY"
     An outage without a crash.
   pairbus entities list queue -c "$PAIRBUS_SECONDARY"
     Shows the messages that wait in the backlog.

@@ -27,7 +27,7 @@ def test_a_fault_is_started_listed_and_cleared(pairbus: Run, broker: Broker) -> 
     )
     assert started == (
         0,
-        "fault 1 is active: throttle of orders rate=0.2 on=send,receive, until it is cleared\n",
+        "fault 1 is active: throttle on orders rate=0.2 on=send,receive, until it is cleared\n",
         "",
     )
     [fault] = broker.faults.active()
@@ -35,7 +35,7 @@ def test_a_fault_is_started_listed_and_cleared(pairbus: Run, broker: Broker) -> 
 
     listed = pairbus("fault", "list")
     assert [line.split() for line in listed.out.splitlines()] == [
-        ["Id", "Kind", "Entity", "State", "Until", "Settings", "Hits"],
+        ["id", "kind", "entity", "state", "until", "settings", "hits"],
         ["1", "throttle", "orders", "active", "cleared", "rate=0.2", "on=send,receive", "0"],
     ]
 
@@ -57,7 +57,7 @@ def test_a_fault_hits_applications_until_it_is_cleared(pairbus: Run, broker: Bro
 
 
 def test_a_fault_may_end_by_itself(pairbus: Run, broker: Broker) -> None:
-    done = pairbus("fault", "add", "slow", "--latency-seconds", "0.01", "--seconds", "60", "--json")
+    done = pairbus("fault", "add", "slow", "--latency", "10ms", "--duration", "1m", "--json")
 
     fault = json.loads(done.out)
     assert (fault["kind"], fault["state"], fault["seconds"]) == ("slow", "active", 60)
@@ -107,50 +107,60 @@ def test_the_kinds_are_those_that_the_broker_has(pairbus: Run) -> None:
 
 
 def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
-    settings = {name for each in json.loads(pairbus("fault", "kinds", "--json").out).values()
-                for name in each}  # fmt: skip
+    kinds = json.loads(pairbus("fault", "kinds", "--json").out)
+    settings = {name for names in kinds.values() for name in names}
+    durations = {"seconds": "duration"}
     text = pairbus("fault", "add", "--help").out
 
-    assert not [name for name in settings if f"--{name.replace('_', '-')} " not in text]
+    for name in settings:
+        option = durations.get(name, name.removesuffix("_seconds")).replace("_", "-")
+        assert f"--{option} " in text
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
-        (["add", "earthquake"], "'earthquake' is no fault; there are unreachable, hang, "),
-        (["add", "throttle", "--mode", "drop"], "throttle has no --mode; it has --entity, "),
+        (
+            ["add", "earthquake"],
+            "'earthquake' is not a kind of fault; the kinds are unreachable, hang, ",
+        ),
+        (
+            ["add", "throttle", "--mode", "drop"],
+            "throttle has no option --mode; it has --entity, --duration, ",
+        ),
         (["add", "throttle", "--rate", "3"], "throttle: rate is 3.0, but must be a number from"),
         (["add", "throttle", "--on", "x"], "on is ['x'], but must be one or more of send, "),
         (["add", "slow"], "slow: set latency_seconds, bytes_per_second, or both"),
         (["add", "disk-full", "--entity", "a"], "hits the whole namespace"),
-        (["add", "unreachable"], "nobody could come in to clear it: say for how many seconds"),
-        (["add", "hang", "--seconds", "soon"], "valid number"),
-        (["script", "absent.json"], "absent.json: cannot be read: No such file or directory"),
+        (["add", "unreachable"], "cannot be cleared from outside; set --duration"),
+        (["add", "hang", "--duration", "soon"], "--duration 'soon' is not a duration"),
+        (["add", "hang", "--entity", "nope"], "--entity nope: localhost:"),
+        (["script", "absent.json"], "absent.json: cannot read it: No such file or directory"),
         (["clear", "x"], "valid integer"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    pairbus: Run, broker: Broker, words: list[str], complaint: str
+    pairbus: Run, broker: Broker, words: list[str], error: str
 ) -> None:
     done = pairbus("fault", *words)
 
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
-    assert complaint in done.err
+    assert error in done.err
     assert broker.faults.all() == []
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "error"),
     [
         ("{", "not JSON"),
         ("{}", "a script is a JSON list of faults"),
         ('[{"kind": "hang"}]', "entry 0 of the script needs 'at'"),
-        ('[{"at": 0, "kind": "unreachable"}]', "say for how many seconds"),
+        ('[{"at": 0, "kind": "unreachable"}]', "set --duration"),
     ],
 )
-def test_a_mistake_in_a_script_is_told_with_its_file(
-    pairbus: Run, broker: Broker, tmp_path: Path, text: str, complaint: str
+def test_an_error_in_a_script_names_its_file(
+    pairbus: Run, broker: Broker, tmp_path: Path, text: str, error: str
 ) -> None:
     file = tmp_path / "outage.json"
     file.write_text(text)
@@ -159,7 +169,7 @@ def test_a_mistake_in_a_script_is_told_with_its_file(
 
     assert done.code == 2
     assert done.err.startswith(f"pairbus: {file}: ")
-    assert complaint in done.err
+    assert error in done.err
 
 
 def test_what_the_broker_refuses_is_exit_code_1(pairbus: Run, broker: Broker) -> None:
@@ -167,11 +177,11 @@ def test_what_the_broker_refuses_is_exit_code_1(pairbus: Run, broker: Broker) ->
     stranger = pairbus("fault", "list", "-c", broker.connection_string.replace("SAS_KEY", "KEY"))
 
     assert (absent.code, stranger.code) == (1, 1)
-    assert f"localhost:{broker.port} says: there is no fault 99" in absent.err
+    assert f"localhost:{broker.port} has no fault 99; `pairbus fault list` shows" in absent.err
     assert "does not match the key of policy 'RootManageSharedAccessKey'" in stranger.err
 
 
-def test_it_takes_the_manage_claim(pairbus: Run) -> None:
+def test_it_needs_the_manage_claim(pairbus: Run) -> None:
     policy = Policy(name="shop", key="k", rights=frozenset({Right.SEND, Right.LISTEN}))
     with Broker(policies=[policy]) as running:
         done = pairbus("fault", "list", "-c", running.connection_string)
@@ -180,7 +190,7 @@ def test_it_takes_the_manage_claim(pairbus: Run) -> None:
     assert "policy 'shop' has no Manage claim" in done.err
 
 
-def test_a_broker_that_is_not_there_is_told(pairbus: Run) -> None:
+def test_a_broker_that_is_not_there_is_an_error(pairbus: Run) -> None:
     with Broker() as gone:
         text = gone.connection_string
 
@@ -221,7 +231,7 @@ def other_server() -> Iterator[int]:
         thread.join()
 
 
-def test_what_is_no_broker_has_no_faults(pairbus: Run, other_server: int) -> None:
+def test_another_server_has_no_faults(pairbus: Run, other_server: int) -> None:
     text = (
         f"Endpoint=sb://127.0.0.1:{other_server};SharedAccessKeyName=a;SharedAccessKey=b;"
         "UseDevelopmentEmulator=true"
@@ -236,7 +246,7 @@ def test_what_is_no_broker_has_no_faults(pairbus: Run, other_server: int) -> Non
 def test_a_namespace_that_closed_its_port_opens_it_again(
     pairbus: Run, broker: Broker, use: Callable[[Broker], Broker]
 ) -> None:
-    assert pairbus("fault", "add", "unreachable", "--seconds", "600").code == 0
+    assert pairbus("fault", "add", "unreachable", "--duration", "10m").code == 0
 
     refused = pairbus("fault", "list")
     broker.faults.clear()
@@ -261,7 +271,7 @@ def test_in_a_process_of_its_own_it_loads_no_sdk(broker: Broker, tmp_path: Path)
     assert (done.stdout, done.stderr) == ("[]\n0 False\n", "")
 
 
-def test_what_was_cleared_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
+def test_clear_prints_json_for_programs(pairbus: Run, broker: Broker) -> None:
     pairbus("fault", "add", "hang", "--entity", "orders")
 
     assert json.loads(pairbus("fault", "clear", "1", "--json").out) == {"cleared": [1]}

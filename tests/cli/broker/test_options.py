@@ -1,4 +1,4 @@
-"""Words of a command line in, namespaces out, or one clear complaint."""
+"""The options of `pairbus broker` become namespaces, or one clear error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
-from pairbus.cli.broker.options import gather_namespaces, parse_namespace, parse_policy
+from pairbus.cli.broker.options import namespaces_from_options, parse_namespace, parse_policy
 from pairbus.errors import ConfigError, UsageError
 
 CONFIG = {
@@ -35,8 +35,19 @@ def gather(
     data: Path | None = None,
     **more: Any,
 ) -> list[NamespaceOptions]:
-    return gather_namespaces(
-        namespaces=namespaces, queues=queues, policies=policies, config=config, data=data, **more
+    options: dict[str, Any] = {
+        "topics": (),
+        "subscriptions": (),
+        "sku": "Standard",
+        "accepts_bearer": False,
+    }
+    return namespaces_from_options(
+        namespaces=namespaces,
+        queues=queues,
+        policies=policies,
+        config=config,
+        data=data,
+        **(options | more),
     )
 
 
@@ -47,14 +58,14 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_any_word_there_is_one_namespace_with_the_well_known_key() -> None:
+def test_without_options_there_is_one_namespace_with_the_well_known_key() -> None:
     (options,) = gather()
 
     assert (options.name, options.port, options.data) == ("local", 0, None)
     assert options.policies == (default_policy(),)
 
 
-def test_queues_policies_and_data_are_those_of_every_namespace(tmp_path: Path) -> None:
+def test_queues_policies_and_data_apply_to_every_namespace(tmp_path: Path) -> None:
     gathered = gather(
         namespaces=("east:5672", "west"),
         queues=("a", "b", "a"),
@@ -71,7 +82,7 @@ def test_queues_policies_and_data_are_those_of_every_namespace(tmp_path: Path) -
         assert [policy.name for policy in options.policies] == ["p"]
 
 
-def test_a_file_brings_namespaces_and_the_command_line_adds_to_them(config: Path) -> None:
+def test_options_add_to_the_namespaces_of_a_file(config: Path) -> None:
     gathered = gather(
         config=config, namespaces=("SbEmulatorNs:5672", "extra"), queues=("Orders", "bills")
     )
@@ -83,7 +94,7 @@ def test_a_file_brings_namespaces_and_the_command_line_adds_to_them(config: Path
     ]
 
 
-def test_topics_and_subscriptions_are_those_of_every_namespace() -> None:
+def test_topics_and_subscriptions_apply_to_every_namespace() -> None:
     gathered = gather(
         namespaces=("east", "west"),
         topics=("news", "events"),
@@ -103,7 +114,7 @@ def test_topics_and_subscriptions_are_those_of_every_namespace() -> None:
         ]
 
 
-def test_what_the_file_says_of_a_topic_holds(tmp_path: Path) -> None:
+def test_the_file_wins_for_a_topic_that_it_describes(tmp_path: Path) -> None:
     path = tmp_path / "Config.json"
     topic = {"Name": "events", "Properties": {"MaxSizeInMegabytes": 5}}
     subscription = {"Name": "audit", "Properties": {"MaxDeliveryCount": 3}}
@@ -145,7 +156,7 @@ def test_a_namespace_is_a_name_and_maybe_a_port(text: str, expected: tuple[str, 
         ("1st", "namespace name '1st' is not valid"),
     ],
 )
-def test_what_is_wrong_with_a_namespace_is_said(text: str, reason: str) -> None:
+def test_an_invalid_namespace_is_explained(text: str, reason: str) -> None:
     with pytest.raises((ConfigError, UsageError), match=reason):
         parse_namespace(text)
 
@@ -171,12 +182,12 @@ def test_a_policy_is_name_key_and_rights(text: str, expected: Policy) -> None:
         ("app::Send", "must be NAME:KEY:RIGHTS"),
         (":s3cret:Send", "must be NAME:KEY:RIGHTS"),
         ("app:s3cret:", "must be NAME:KEY:RIGHTS"),
-        ("app:s3cret:Read", "'Read' is no right; use Manage, Send, Listen"),
-        ("app:s3cret:Send,", "'' is no right"),
-        ("app:s3cret;x:Send", "may not hold ';'"),
+        ("app:s3cret:Read", "'Read' is not a right; use Manage, Send, Listen"),
+        ("app:s3cret:Send,", "'' is not a right"),
+        ("app:s3cret;x:Send", "must not contain ';'"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: str) -> None:
+def test_an_invalid_policy_is_explained_without_its_key(text: str, reason: str) -> None:
     with pytest.raises((ConfigError, UsageError), match=reason) as error:
         parse_policy(text)
     assert "s3cret" not in str(error.value).partition("such as")[0]
@@ -196,6 +207,6 @@ def test_what_is_wrong_with_a_policy_is_said_without_its_key(text: str, reason: 
         ({"config": Path("/nowhere/Config.json")}, "/nowhere/Config.json: cannot be read"),
     ],
 )
-def test_what_does_not_go_together_is_refused(words: dict[str, object], reason: str) -> None:
+def test_contradictions_are_refused(words: dict[str, object], reason: str) -> None:
     with pytest.raises((ConfigError, UsageError), match=reason):
         gather(**words)  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def test_messages_and_certificates_are_kept_in_the_folder(
     assert get_health(process.ports[0], context) == {"status": "ok", "namespace": "local"}
     code, _, err = process.stop()
     assert code == 0
-    assert f"TLS clients are to trust {ca_file}" in err
+    assert f"TLS clients must trust {ca_file}" in err
 
     again = start()
     assert get_health(again.ports[0], context) == {"status": "ok", "namespace": "local"}
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_it_at_once(start: Callable[..., Process]) -> None:
         assert time.monotonic() - started < 2
 
 
-def mistake(*words: str, cwd: Path, code: int = 2) -> str:
+def error_of(*words: str, cwd: Path, code: int = 2) -> str:
     """Runs what must fail, and returns the error."""
     done = run(*words, cwd=cwd)
     assert done.returncode == code, done
@@ -173,13 +173,13 @@ def mistake(*words: str, cwd: Path, code: int = 2) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (["brokr"], "No such command 'brokr'"),
         (["broker", "--nonsense"], "No such option: --nonsense"),
         (["broker", "--log-level", "loud"], "'loud' is not one of"),
         (["broker", "--memory", "--data", "x"], "--data and --memory exclude each other"),
-        (["broker", "--policy", "app:k:Fly"], "'Fly' is no right; use Manage, Send, Listen"),
+        (["broker", "--policy", "app:k:Fly"], "'Fly' is not a right; use Manage, Send, Listen"),
         (["broker", "--namespace", "a:b"], "'b' is not a port"),
         (["broker", "--queue", "no good"], "queue name 'no good' is not valid"),
         (["broker", "--memory", "--host", "192.0.2.1"], "has the well-known key"),
@@ -188,25 +188,25 @@ def mistake(*words: str, cwd: Path, code: int = 2) -> str:
         (["broker", "--sku", "Basic"], "'Basic' is not one of"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], complaint: str) -> None:
-    assert complaint in mistake(*words, cwd=tmp_path)
+def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], error: str) -> None:
+    assert error in error_of(*words, cwd=tmp_path)
     assert not (tmp_path / "pairbus-data").exists()
 
 
 def test_an_address_of_another_machine_is_a_failure(tmp_path: Path) -> None:
     words = ("--host", "192.0.2.1", "--policy", "a:own:Send")
 
-    complaint = mistake("broker", "--memory", *words, cwd=tmp_path, code=1)
+    error = error_of("broker", "--memory", *words, cwd=tmp_path, code=1)
 
-    assert "'192.0.2.1' is not an address of this machine" in complaint
+    assert "'192.0.2.1' is not an address of this machine" in error
 
 
-def test_a_bad_configuration_is_told_with_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_configuration_is_reported_with_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text('{\n "UserConfig": {\n  "Namespaces": 7\n }\n}\n')
 
-    complaint = mistake("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+    error = error_of("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
 
-    assert complaint.startswith("Config.json:3: ")
+    assert error.startswith("Config.json:3: ")
 
 
 TOPICS = """\
@@ -239,52 +239,54 @@ def test_topics_subscriptions_and_rules_of_a_file_work(
     assert counts == {"all": 2, "big": 1, "more": 2}
 
 
-def test_a_bad_rule_is_told_with_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_rule_is_reported_with_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text(TOPICS.replace("> 1000", ">"))
 
-    complaint = mistake("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+    error = error_of("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
 
-    assert complaint.startswith(
+    assert error.startswith(
         "Config.json:4: rule 'r' of subscription 'events/Subscriptions/big': "
         "the expression 'amount >' is not valid at line 1, column 9"
     )
 
 
-def test_a_taken_port_is_told(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        complaint = mistake("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path, code=1)
+        error = error_of("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path, code=1)
 
-    assert complaint.startswith(f"namespace 'n': port {port} is taken already")
+    assert error.startswith(f"namespace 'n': port {port} is taken already")
 
 
-def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    assert "file/below" in mistake("broker", "--data", "file/below", cwd=tmp_path, code=1)
+    assert "file/below" in error_of("broker", "--data", "file/below", cwd=tmp_path, code=1)
 
 
-def test_a_second_broker_on_the_same_file_is_told(
+def test_a_second_broker_on_the_same_file_is_an_error(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     start()
 
-    assert "local.db" in mistake("broker", cwd=tmp_path, code=1)
+    assert "local.db" in error_of("broker", cwd=tmp_path, code=1)
 
 
-def test_a_file_of_a_newer_version_is_told(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_file_of_a_newer_version_is_an_error(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
     assert start().stop()[0] == 0
     file = sqlite3.connect(tmp_path / "pairbus-data" / "local.db")
     file.execute("PRAGMA user_version = 1000000")
     file.close()
 
-    complaint = mistake("broker", cwd=tmp_path, code=1)
+    error = error_of("broker", cwd=tmp_path, code=1)
 
-    assert "local.db" in complaint
-    assert "newer" in complaint
+    assert "local.db" in error
+    assert "newer" in error
 
 
-def test_the_environment_may_say_where_and_how(
+def test_options_may_come_from_the_environment(
     start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAIRBUS_DATA", str(tmp_path / "elsewhere"))
@@ -301,7 +303,7 @@ def test_the_environment_may_say_where_and_how(
     assert start("--memory").stop()[0] == 0
 
 
-def test_help_has_examples_and_the_version_is_told() -> None:
+def test_help_has_examples_and_version_prints_the_version() -> None:
     version = run("--version")
     assert (version.returncode, version.stderr) == (0, "")
     assert version.stdout.startswith("pairbus ")

@@ -1,133 +1,200 @@
-"""`pairbus fault`: what a person types to make a broker fail as a datacenter does.
+"""`pairbus fault`: makes a local broker fail, on demand.
 
-Which faults there are, and what may be said of them, is `broker/faults`' business.
+The kinds of faults and their settings are those of `broker/faults`. A fault is checked here before
+it is sent, so a usage error costs no request.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
-from pairbus.cli.target import parse_target
+from pairbus.broker.faults.fault_json import script_from_json, to_json
+from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.options import AS_JSON, ConnectionOptions, command_group, flatten_options, option
+from pairbus.cli.output import make_table, print_json, print_table
+from pairbus.cli.parse import parse_duration
+from pairbus.errors import ConfigError, UsageError
+
+_DURATIONS: Final = {
+    "duration": "seconds",
+    "latency": "latency_seconds",
+    "delay": "delay_seconds",
+    "offset": "offset_seconds",
+}
+"""Options that are durations, and the settings that they stand for."""
+_OPTIONS: Final = {setting: name for name, setting in _DURATIONS.items()}
+_OTHER_COLUMNS: Final = frozenset(
+    ("id", "kind", "entity", "state", "startsAt", "endsAt", "hits", "seconds", "seed")
+)
 
 app = command_group(
     "fault",
     "Make a local broker fail as a datacenter does: throttle, hang, restart, lose its disk.\n\n"
-    "The broker is that of --connection-string, or of PAIRBUS_PRIMARY in the environment; its "
-    "policy needs Manage. Ends with 0 if all went well, 1 if the broker refused or did not "
-    "answer, and 2 if the words are wrong.",
+    "The policy of the connection string needs Manage. Exit codes: 0 success, 1 the broker refused "
+    "or did not answer, 2 usage error.",
 )
 
 
-def _number(help: str, metavar: str = "NUMBER") -> Any:
-    return typer.Option(metavar=metavar, help=help, show_default=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSettings:
+    entity: Annotated[
+        str | None,
+        option(metavar="PATH", help="Entity that the fault hits (default: the whole namespace)."),
+    ] = None
+    duration: Annotated[
+        str | None,
+        option(metavar="DURATION", help="How long the fault lasts (default: until cleared)."),
+    ] = None
+    seed: Annotated[
+        int | None, option(metavar="N", help="Seed: the same seed makes the same choices.")
+    ] = None
+    rate: Annotated[
+        float | None, option(metavar="0..1", help="Share of the requests that succeed.")
+    ] = None
+    probability: Annotated[
+        float | None, option(metavar="0..1", help="Share of the requests that are hit.")
+    ] = None
+    times: Annotated[
+        int | None, option(metavar="N", help="The fault ends after this number of hits.")
+    ] = None
+    on: Annotated[
+        list[str] | None,
+        option(metavar="OPERATION", help="Operation that is hit; repeat it for several."),
+    ] = None
+    condition: Annotated[
+        str | None, option(metavar="NAME", help="Condition of the AMQP error.")
+    ] = None
+    description: Annotated[str | None, option(metavar="TEXT", help="Text of the AMQP error.")] = (
+        None
+    )
+    mode: Annotated[
+        str | None,
+        option(metavar="refuse|drop", help="Refuse connections, or accept and ignore them."),
+    ] = None
+    latency: Annotated[
+        str | None, option(metavar="DURATION", help="Mean latency, such as 200ms.")
+    ] = None
+    distribution: Annotated[
+        str | None,
+        option(metavar="NAME", help="Of the latency: constant, uniform or exponential."),
+    ] = None
+    bytes_per_second: Annotated[
+        float | None, option(metavar="N", help="Bandwidth of each connection.")
+    ] = None
+    delay: Annotated[
+        str | None, option(metavar="DURATION", help="How long messages stay invisible.")
+    ] = None
+    offset: Annotated[
+        str | None,
+        option(metavar="DURATION", help="How far the clock jumps forward; -90s jumps back."),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings of a fault, by their names in Python. Raises UsageError."""
+        values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        return {
+            _DURATIONS.get(name, name): _seconds(value, name) if name in _DURATIONS else value
+            for name, value in values.items()
+        }
+
+
+def _seconds(text: str, name: str) -> float:
+    sign = -1 if name == "offset" and text.startswith("-") else 1
+    return sign * parse_duration(text[1:] if sign < 0 else text, f"--{name}").total_seconds()
+
+
+# -- commands -----------------------------------------------------------------------------------
 
 
 @app.command("list")
-def list_(
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
-    as_json: AS_JSON = False,
-) -> None:
+@flatten_options
+def list_(connection: ConnectionOptions, as_json: AS_JSON = False) -> None:
     """List the faults that are active or planned.
 
     \b
     Example:
       pairbus fault list
     """
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.broker.fault_work import show_list
-
-    show_list(target, as_json=as_json)
+    _print_faults(FaultClient(connection.target).all(), as_json=as_json)
 
 
 @app.command()
 def kinds(as_json: AS_JSON = False) -> None:
-    """Show what kinds of faults there are, and their settings.
+    """List the kinds of faults, and their settings.
 
     \b
     Example:
       pairbus fault kinds
     """
-    from pairbus.cli.broker.fault_work import show_kinds
-
-    show_kinds(as_json=as_json)
+    if as_json:
+        print_json({name: [field.name for field in fields(kind)] for name, kind in KINDS.items()})
+        return
+    table = make_table("kind", "options", "description")
+    for name, kind in KINDS.items():
+        own = [each for each in fields(kind) if each.name not in ("entity", "seconds", "seed")]
+        common = ["--entity"] if kind.is_for_entities else []
+        options = [*common, "--duration", *map(_option_with_default, own)]
+        table.add_row(_kebab(name), " ".join(options), " ".join((kind.__doc__ or "").split()))
+    print_table(table)
 
 
 @app.command()
+@flatten_options
 def add(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="What goes wrong; see `pairbus fault kinds`.")
+        str, typer.Argument(metavar="KIND", help="Kind of fault; see `pairbus fault kinds`.")
     ],
-    entity: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Whom it hits; all, unless given.", show_default=False),
-    ] = None,
-    seconds: Annotated[float | None, _number("For how long; until it is cleared.")] = None,
-    seed: Annotated[int | None, _number("The same choices with the same seed.")] = None,
-    rate: Annotated[float | None, _number("The share that gets through.", "0..1")] = None,
-    probability: Annotated[float | None, _number("The share that is hit.", "0..1")] = None,
-    times: Annotated[int | None, _number("Over after so many hits.")] = None,
-    on: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPERATION", help="What it hits; may be repeated."),
-    ] = None,
-    condition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The AMQP error.", show_default=False)
-    ] = None,
-    description: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="And its text.", show_default=False)
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(metavar="refuse|drop", help="How.", show_default=False)
-    ] = None,
-    latency_seconds: Annotated[float | None, _number("On average.")] = None,
-    distribution: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="constant, uniform or exponential.", show_default=False),
-    ] = None,
-    bytes_per_second: Annotated[float | None, _number("Of each connection.")] = None,
-    delay_seconds: Annotated[float | None, _number("Until messages appear.")] = None,
-    offset_seconds: Annotated[float | None, _number("Forward, or back if negative.")] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    settings: FaultSettings,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Start a fault, for the namespace or for one entity.
 
     \b
     Examples:
-      pairbus fault add throttle --entity orders --rate 0.2 --seconds 30
+      pairbus fault add throttle --entity orders --rate 0.2 --duration 30s
       pairbus fault add cut-after-accept --probability 0.1 --seed 7
-      pairbus fault add unreachable --seconds 60
+      pairbus fault add unreachable --duration 1m
     """
-    given = {name: value for name, value in locals().items() if value not in (None, [])}
-    for name in ("kind", "connection_string", "ca_file", "as_json"):
-        given.pop(name, None)
-    from pairbus.cli.broker import fault_work
-
-    fault = fault_work.described(kind, given)
-    fault_work.add(parse_target(connection_string, ca_file), fault, as_json=as_json)
+    fault = make_fault(kind, settings.given())
+    client = FaultClient(connection.target)
+    if fault.entity is not None and client.lacks_entity(fault.entity):
+        raise UsageError(
+            f"--entity {fault.entity}: {connection.target.address} has no such entity; "
+            "`pairbus entities list queue` shows the queues"
+        )
+    started = client.add(to_json(fault))
+    if as_json:
+        print_json(started)
+    else:
+        print(f"fault {started['id']} is {started['state']}: {_summary(started)}")
 
 
 @app.command()
+@flatten_options
 def script(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="JSON: a list of faults, each with the second `at`."),
+        typer.Argument(metavar="FILE", help="JSON: a list of faults, each with its second `at`."),
     ],
-    seed: Annotated[int | None, _number("The same choices with the same seed.")] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    connection: ConnectionOptions,
+    seed: Annotated[
+        int | None, option(metavar="N", help="Seed: the same seed makes the same choices.")
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Start faults on a timeline.
 
     \b
-    The file has a fault as `pairbus fault list --json` shows it, with its time, for each:
+    The file contains faults in the form of `pairbus fault list --json`, each with its time:
       [{"at": 0, "kind": "throttle", "rate": 0.2, "seconds": 30},
        {"at": 60, "kind": "restart"}]
 
@@ -135,20 +202,20 @@ def script(
     Example:
       pairbus fault script outage.json --seed 7
     """
-    from pairbus.cli.broker import fault_work
-
-    body = fault_work.read_script(file, seed=seed)
-    fault_work.run(parse_target(connection_string, ca_file), body, as_json=as_json)
+    body = read_script(file, seed=seed)
+    _print_faults(FaultClient(connection.target).run(body), as_json=as_json)
 
 
 @app.command()
+@flatten_options
 def clear(
+    connection: ConnectionOptions,
     numbers: Annotated[
         list[int] | None,
-        typer.Argument(metavar="NUMBERS", help="As `list` shows them; all, unless given."),
+        typer.Argument(
+            metavar="[NUMBER]...", help="Ids from `pairbus fault list` (default: all faults)."
+        ),
     ] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
     as_json: AS_JSON = False,
 ) -> None:
     """End faults now.
@@ -158,7 +225,123 @@ def clear(
       pairbus fault clear
       pairbus fault clear 3 4
     """
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.broker import fault_work
+    client = FaultClient(connection.target)
+    if not numbers:
+        client.clear_all()
+    for number in numbers or ():
+        client.clear(number)
+        if not as_json:
+            print(f"fault {number} cleared")
+    if as_json:
+        print_json({"cleared": numbers or "all"})
+    elif not numbers:
+        print("all faults cleared")
 
-    fault_work.clear(target, numbers or [], as_json=as_json)
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
+    """Raises UsageError or ConfigError."""
+    name = kind.lower().replace("-", "_")
+    if name not in KINDS:
+        raise UsageError(
+            f"{kind!r} is not a kind of fault; the kinds are {', '.join(map(_kebab, KINDS))}"
+        )
+    settings = [field.name for field in fields(KINDS[name])]
+    for setting in given:
+        if setting not in settings:
+            options = ", ".join(map(_option_name, settings))
+            raise UsageError(
+                f"{_kebab(name)} has no option {_option_name(setting)}; it has {options}"
+            )
+    fault = KINDS[name](**given)
+    _check_recoverable([fault])
+    return fault
+
+
+def read_script(file: Path, *, seed: int | None) -> dict[str, Any]:
+    """The file is a list of faults, or the whole body of a request. Raises UsageError."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot read it: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+    body = content if isinstance(content, dict) else {"script": content}
+    if seed is not None:
+        body["seed"] = seed
+    try:
+        _check_recoverable(fault for _, fault in script_from_json(body.get("script")))
+    except (ConfigError, UsageError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    return body
+
+
+def _check_recoverable(faults: Iterable[object]) -> None:
+    for fault in faults:
+        if (
+            isinstance(fault, Unreachable)
+            and fault.mode is Mode.REFUSE
+            and fault.entity is None
+            and fault.seconds is None
+        ):
+            raise UsageError(
+                "unreachable closes the port, so it cannot be cleared from outside; set --duration "
+                '(in a script, "seconds")'
+            )
+
+
+# -- output -------------------------------------------------------------------------------------
+
+
+def _print_faults(faults: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(faults)
+        return
+    table = make_table("id", "kind", "entity", "state", "until", "settings", right=("hits",))
+    for fault in faults:
+        table.add_row(
+            str(fault["id"]),
+            _kebab(fault["kind"]),
+            fault.get("entity") or "(all)",
+            fault["state"] if fault["state"] == "active" else f"from {fault['startsAt']}",
+            fault["endsAt"] or "cleared",
+            _settings_text(fault),
+            f"{fault['hits']:,}",
+        )
+    print_table(table)
+
+
+def _summary(fault: Mapping[str, Any]) -> str:
+    entity = f"on {fault.get('entity') or 'all entities'}"
+    words = [_kebab(fault["kind"]), entity, _settings_text(fault)]
+    return f"{' '.join(filter(None, words))}, until {fault['endsAt'] or 'it is cleared'}"
+
+
+def _settings_text(fault: Mapping[str, Any]) -> str:
+    own = {name: value for name, value in fault.items() if name not in _OTHER_COLUMNS}
+    return " ".join(f"{_kebab(name)}={_text(value)}" for name, value in own.items())
+
+
+def _option_with_default(field: Field[Any]) -> str:
+    name = _option_name(field.name)
+    if field.default is MISSING or field.default is None:
+        return name
+    unit = "s" if field.name in _OPTIONS else ""
+    return f"{name} ({_text(field.default)}{unit})"
+
+
+def _option_name(setting: str) -> str:
+    return f"--{_OPTIONS.get(setting) or _kebab(setting)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _kebab(name: str) -> str:
+    """`cut_after_accept` and `cutAfterAccept` are typed as `cut-after-accept`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower().replace("_", "-")

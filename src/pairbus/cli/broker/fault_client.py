@@ -1,7 +1,4 @@
-"""Asks a broker's `/$faults` over HTTP.
-
-The SDK has no words for it, so the standard library's client and a signature of our own do.
-"""
+"""A client for a broker's `/$faults`, over HTTP with a shared access signature."""
 
 from __future__ import annotations
 
@@ -9,14 +6,16 @@ import json
 import time
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
-from pairbus.cli.http import HttpClient
+from pairbus.cli.http import HttpClient, Response
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
+_API_VERSION: Final = "2021-05"
 _SECONDS_MAX: Final = 30.0
 _TOKEN_SECONDS: Final = 300.0
 
@@ -26,56 +25,80 @@ class FaultClient:
         self._target = target
 
     def all(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("GET")["faults"]
-        return found
+        faults: list[dict[str, Any]] = self._call("GET")["faults"]
+        return faults
 
     def add(self, fault: dict[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", body=fault)
+        return self._call("POST", body=fault)
 
     def run(self, script: dict[str, Any]) -> list[dict[str, Any]]:
-        planned: list[dict[str, Any]] = self._ask("POST", body=script)["faults"]
+        planned: list[dict[str, Any]] = self._call("POST", body=script)["faults"]
         return planned
 
     def clear(self, number: int) -> None:
-        self._ask("DELETE", f"/{number}")
+        response = self._request("DELETE", f"{_PATH}/{number}")
+        if response.status == HTTPStatus.NOT_FOUND and _json(response) is not None:
+            raise NamespaceError(
+                f"{self._target.address} has no fault {number}; `pairbus fault list` shows the "
+                "faults and their ids"
+            )
+        self._check(response)
 
     def clear_all(self) -> None:
-        self._ask("DELETE")
+        self._call("DELETE")
 
-    def _ask(self, method: str, more: str = "", body: object = None) -> dict[str, Any]:
+    def lacks_entity(self, path: str) -> bool:
+        """Asked only while no other fault could hit this request: one that hangs would take long.
+
+        True only if the broker says so.
+        """
+        if self.all():
+            return False
+        response = self._request("GET", f"/{quote(path)}?api-version={_API_VERSION}")
+        return response.status == HTTPStatus.NOT_FOUND
+
+    def _call(self, method: str, *, body: object = None) -> dict[str, Any]:
+        return self._check(self._request(method, _PATH, body))
+
+    def _request(self, method: str, path: str, body: object = None) -> Response:
         headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
             with HttpClient.for_target(self._target, seconds=_SECONDS_MAX) as client:
-                response = client.request(method, _PATH + more, body=data, headers=headers)
+                return client.request(method, path, body=data, headers=headers)
         except NamespaceError as error:
             raise NamespaceError(f"cannot reach {self._target.address}: {error}") from error
-        return self._understood(response.status, response.body)
 
-    def _understood(self, status: int, data: bytes) -> dict[str, Any]:
-        address = self._target.address
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+    def _check(self, response: Response) -> dict[str, Any]:
+        address, answer = self._target.address, _json(response)
+        if answer is None:
             raise NamespaceError(
-                f"{address} has no faults on demand (it answers with {status}): "
+                f"{address} has no faults on demand (it answers with {response.status}): "
                 "is it a pairbus broker?"
             )
-        if status == HTTPStatus.BAD_REQUEST:
+        if response.status == HTTPStatus.BAD_REQUEST:
             raise UsageError(str(answer.get("error")))
-        if status >= HTTPStatus.BAD_REQUEST:
-            raise NamespaceError(f"{address} says: {answer.get('error')}")
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise NamespaceError(f"{address} answers: {answer.get('error')}")
         return answer
 
     def _authorization(self) -> str:
+        # The broker's signing, and not the fast client's: that one loads the SDK.
         target = self._target
         if signature := target.signature.reveal():
             return signature
         policy = Policy(
             name=target.policy_name, key=target.key.reveal(), rights=frozenset({Right.MANAGE})
-        )  # what it may do is decided by the broker
+        )  # the broker decides about the rights; a signature does not contain them
         return make_token(
             policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS
         )
+
+
+def _json(response: Response) -> dict[str, Any] | None:
+    """None if the answer is not that of a pairbus broker."""
+    try:
+        answer = json.loads(response.body)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None

@@ -1,6 +1,6 @@
-"""From the words of a command line to the namespaces of a broker. Pure, but for reading --config.
+"""Makes the namespaces of a broker from the options of `pairbus broker`.
 
-Every complaint names the option, the word and what would be right.
+Every error names the option, its value and what would be valid. Only --config reads a file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pairbus.broker.entities.config import load_config
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
     QueueDescription,
@@ -16,30 +17,28 @@ from pairbus.broker.entities.descriptions import (
     subscription_path,
     topics_from_names,
 )
-from pairbus.broker.entities.options import SKUS, NamespaceOptions
+from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import UsageError
 
 _DEFAULT_NAMESPACE = "local"
 
 
-def gather_namespaces(
+def namespaces_from_options(
     *,
     namespaces: Sequence[str],
     queues: Sequence[str],
+    topics: Sequence[str],
+    subscriptions: Sequence[str],
     policies: Sequence[str],
     config: Path | None,
     data: Path | None,
-    topics: Sequence[str] = (),
-    subscriptions: Sequence[str] = (),
-    sku: str = SKUS[0],
-    accepts_bearer: bool = False,
+    sku: str,
+    accepts_bearer: bool,
 ) -> list[NamespaceOptions]:
-    """A --namespace that the configuration file has gets its port from the command line."""
+    """A --namespace that is also in the configuration file sets the port of that one."""
     gathered: dict[str, NamespaceOptions] = {}
     if config is not None:
-        from pairbus.broker.entities.config import load_config
-
         gathered = {options.name.lower(): options for options in load_config(config)}
     if not namespaces and not gathered:
         namespaces = [_DEFAULT_NAMESPACE]
@@ -78,12 +77,12 @@ def parse_namespace(text: str) -> tuple[str, int]:
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
     if colon and not is_number:
         raise UsageError(f"--namespace {text!r}: {port!r} is not a port between 0 and 65535")
-    NamespaceOptions(name=name, port=int(port or 0))  # says what is wrong with either
+    NamespaceOptions(name=name, port=int(port or 0))  # raises if the name or the port is invalid
     return name, int(port or 0)
 
 
 def parse_subscription(text: str) -> str:
-    """`TOPIC/NAME` as the path of the subscription. A topic's name may hold slashes."""
+    """The path of the subscription `TOPIC/NAME`. A topic's name may contain slashes."""
     topic, slash, name = text.rpartition("/")
     topic = topic.removesuffix("/Subscriptions").removesuffix("/subscriptions")
     if not (slash and topic and name):
@@ -92,29 +91,30 @@ def parse_subscription(text: str) -> str:
 
 
 def parse_policy(text: str) -> Policy:
-    """`NAME:KEY:RIGHTS`; the key may have colons in it."""
+    """`NAME:KEY:RIGHTS`. The key may contain colons."""
     name, first, rest = text.partition(":")
     key, second, rights = rest.rpartition(":")
-    # The key is a secret: no complaint repeats it.
+    # The key is a secret, so no error repeats it.
     shown = f"--policy {name or '...'}"
     if not (first and second and name and key and rights):
         raise UsageError(f"{shown}: must be NAME:KEY:RIGHTS, such as app:s3cret:Send,Listen")
     if ";" in name or ";" in key:
         raise UsageError(
-            f"{shown}: name and key may not hold ';', which ends them in a connection string"
+            f"{shown}: name and key must not contain ';', which separates the parts of a "
+            "connection string"
         )
     by_name = {right.value.lower(): right for right in Right}
     chosen = set()
     for word in rights.split(","):
         right = by_name.get(word.strip().lower())
         if right is None:
-            raise UsageError(f"{shown}: {word!r} is no right; use {', '.join(Right)}")
+            raise UsageError(f"{shown}: {word!r} is not a right; use {', '.join(Right)}")
         chosen.add(right)
     return Policy(name=name, key=key, rights=frozenset(chosen))
 
 
 def _with_queues(options: NamespaceOptions, names: Sequence[str]) -> list[QueueDescription]:
-    """The file's description of a queue holds; the command line adds those it lacks."""
+    """Adds the queues that the configuration file does not describe."""
     queues = list(options.queues)
     known = {queue.name.lower() for queue in queues}
     for name in dict.fromkeys(names):

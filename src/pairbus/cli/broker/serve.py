@@ -1,6 +1,6 @@
-"""`pairbus broker`: run until a signal, then stop cleanly.
+"""`pairbus broker`: runs a broker until a signal, then stops it cleanly.
 
-stdout belongs to the ready lines, one per namespace, for programs to read; logs go to stderr.
+stdout has only the ready lines, one for each namespace, for programs to read. Logs go to stderr.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pairbus.cli.options import option
 from pairbus.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
@@ -47,88 +48,98 @@ def broker(
     context: typer.Context,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="NAME[:PORT]",
-            help="A namespace and its port; may be repeated. Without a port, or with 0, the system "
-            "picks one. Default: local.",
+            help="Namespace and its port; repeat it for several (default: local). Without a port, "
+            "or with 0, the system chooses one.",
         ),
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A queue in every namespace; may be repeated."),
+        option(metavar="NAME", help="Queue in every namespace; repeat it for several."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A topic in every namespace; may be repeated."),
+        option(metavar="NAME", help="Topic in every namespace; repeat it for several."),
     ] = None,
     subscription: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="TOPIC/NAME",
-            help="A subscription in every namespace, and its topic; may be repeated.",
+            help="Subscription, and its topic, in every namespace; repeat it for several.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="Config.json",
-            help="Namespaces, queues, topics, subscriptions and rules, in the official emulator's "
-            "form.",
+            help="Namespaces, queues, topics, subscriptions and rules, in the format of the "
+            "official emulator.",
         ),
     ] = None,
     sku: Annotated[
         Sku,
-        typer.Option(
+        option(
+            metavar="Standard|Premium",
             case_sensitive=False,
-            help="The tier whose message sizes hold: 256 KB, or up to 100 MB.",
+            help="Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
+            "(default: Standard).",
         ),
     ] = Sku.STANDARD,
     accept_bearer: Annotated[
         bool,
         typer.Option(
             "--accept-bearer",
-            help="Take any bearer token without a check, for applications that log in with "
+            help="Accept any bearer token without a check, for applications that use "
             "azure-identity; on loopback only.",
         ),
     ] = False,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="NAME:KEY:RIGHTS",
             envvar="PAIRBUS_POLICY",
-            help="A shared access key and its rights, out of Manage,Send,Listen; may be repeated. "
-            "Default: the emulator's well-known key, which others than this machine may not use.",
+            help="Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
+            "(default: the emulator's well-known key, which works only on this machine).",
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="DIR",
             envvar="PAIRBUS_DATA",
-            help=f"Where messages and certificates are kept. Default: ./{DEFAULT_DATA}",
+            help=f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
         ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep nothing beyond the end of this process.")
+        bool, typer.Option("--memory", help="Keep messages only until this process ends.")
     ] = False,
     host: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="HOST",
             envvar="PAIRBUS_HOST",
-            help="The address to listen on. Others than loopback need --policy and take only TLS.",
+            help="Address to listen on (default: localhost). An address other than loopback needs "
+            "--policy and accepts only TLS.",
         ),
     ] = "localhost",
     tls_only: Annotated[
         bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
     ] = False,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="PAIRBUS_LOG_LEVEL", help="What goes to stderr.")
+        LogLevel,
+        option(
+            metavar="debug|info|warning|error",
+            envvar="PAIRBUS_LOG_LEVEL",
+            help="Lowest level of the log lines on stderr (default: info).",
+        ),
     ] = LogLevel.INFO,
 ) -> None:
     """Run a Service Bus in this process, until it is interrupted.
 
-    Prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
+    It prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
+
+    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 the broker cannot start, 2 usage error.
 
     \b
     Examples:
@@ -138,12 +149,12 @@ def broker(
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
     """
-    from pairbus.cli.broker.options import gather_namespaces
+    from pairbus.cli.broker.options import namespaces_from_options
 
     data_source = context.get_parameter_source("data")
     if memory and data_source is not None and data_source.name == "COMMANDLINE":
         raise UsageError("--data and --memory exclude each other")
-    options = gather_namespaces(
+    options = namespaces_from_options(
         namespaces=namespace or [],
         queues=queue or [],
         topics=topic or [],
@@ -181,7 +192,7 @@ async def _serve(server: Server) -> None:
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():  # asked twice: somebody is in a hurry, and what is kept is on the disk
+        if stop.is_set():  # a second signal: end at once, all that was acknowledged is on disk
             os._exit(128 + number)
         logger.info("%s: stopping", number.name)
         stop.set()
@@ -190,14 +201,14 @@ async def _serve(server: Server) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
     await server.start()
-    # Messages are freed by reference counts. The collector only looks for cycles, of which there
-    # are few: seldom, and not among all that was loaded so far, it costs a microsecond less each.
+    # Reference counts free messages; the collector only finds cycles, of which there are few. Less
+    # frequent collections, which skip all that is loaded by now, save a microsecond per message.
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
     try:
-        # Making certificates takes as long as all the rest. The first time they are made before
-        # "ready", because who reads that may look for the file at once.
-        certificates = asyncio.create_task(_tell_ca_file(server))
+        # Making certificates takes as long as the rest of the start. The first time, they are made
+        # before "ready", because a program that reads this line may need the file at once.
+        certificates = asyncio.create_task(_log_ca_file(server))
         if server.keeps_certificates and not server.has_certificates:
             await certificates
         for endpoint in server.endpoints.values():
@@ -209,16 +220,16 @@ async def _serve(server: Server) -> None:
 
 
 def _announce(line: str) -> None:
-    # Whoever started us may have stopped listening; the broker is for its clients.
+    # The reader of stdout may be gone; the broker runs on for its clients.
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)
 
 
-async def _tell_ca_file(server: Server) -> None:
+async def _log_ca_file(server: Server) -> None:
     loop = asyncio.get_running_loop()
     try:
         ca_file = await loop.run_in_executor(None, server.ca_file)
     except BrokerError as error:
         logger.warning("clients cannot use TLS: %s", error)
     else:
-        logger.info("TLS clients are to trust %s", ca_file)
+        logger.info("TLS clients must trust %s", ca_file)
