@@ -24,19 +24,19 @@ FILTERS = {
     "a comparison without its right side": ("color = ", 1, 9, "expected a value"),
     "two comparisons in a row": ("1 < n < 3", 1, 7, "'<' is unexpected, expected AND, OR or"),
     "C#'s equality": ("color == 'red'", 1, 8, "'=' is unexpected"),
-    "C#'s and": ("a = 1 && b = 2", 1, 7, "'&' means nothing here"),
+    "C#'s and": ("a = 1 && b = 2", 1, 7, "'&' has no meaning here"),
     "a parenthesis too few": ("(a = 1", 1, 7, "the expression ends, expected '\\)'|AND, OR or"),
     "a parenthesis too many": ("a = 1)", 1, 6, "'\\)' is unexpected"),
     "a string without an end": ("a =\n  'x", 2, 3, "no closing '"),
     "a name without an end": ("[a = 1", 1, 1, "no closing ]"),
     "a quoted name without an end": ('a = "b', 1, 5, 'no closing "'),
-    "a name of nothing": ("[] = 1", 1, 1, "no characters"),
+    "a name of nothing": ("[] = 1", 1, 1, "is empty"),
     "a reserved word as a name": ("in = 1", 1, 1, "IN is a reserved word.*\\[in\\]"),
     "a word of actions as a name": ("user.Set = 1", 1, 6, "SET is a reserved word.*\\[Set\\]"),
-    "a name that begins with an underscore": ("_a = 1", 1, 1, "'_' means nothing here"),
-    "a name with what is no letter": ("a² = 1", 1, 1, "neither letter nor digit.*\\[a²\\]"),
+    "a name that begins with an underscore": ("_a = 1", 1, 1, "'_' has no meaning here"),
+    "a name with what is no letter": ("a² = 1", 1, 1, "not a letter or digit.*\\[a²\\]"),
     "a name with two dots": ("user.a.b = 1", 1, 7, "'.' is unexpected"),
-    "a scope that is none": ("message.Label = 'a'", 1, 1, "'message' is no scope"),
+    "a scope that is none": ("message.Label = 'a'", 1, 1, "'message' is not a scope"),
     "a function that is none": ("lower(a) = 'a'", 1, 1, "no function 'lower'"),
     "newid() with an argument": ("newid(1) = 1", 1, 1, "takes 0 arguments, not 1"),
     "property() without one": ("a = 1 AND p() = 1", 1, 11, "takes 1 arguments, not 0"),
@@ -91,7 +91,7 @@ ACTIONS = {
     "a system property that does not exist": ("SET sys.Nope = 1", 1, 5, "does not exist"),
     "REMOVE of a system property": ("REMOVE sys.Label", 1, 8, "cannot be removed"),
     "a parameter without a value": ("SET a = @b", 1, 9, "@b has no value"),
-    "more than 32 statements": ("SET a=1;" * 33, 1, 261, "33 statements.*at most 32"),
+    "more than 32 statements": ("SET a=1;" * 33, 1, 261, "at most 32 statements.*has 33"),
     "a value nested too deep": ("SET a = " + "-" * 100 + "b", 1, 73, "nested deeper than 64"),
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_expressions_have_at_most_1024_characters():
     longest = "a = '" + "x" * (1024 - 6) + "'"
 
     compile_filter(SqlFilter(longest))
-    with pytest.raises(RuleError, match="1025 characters, at most 1024") as caught:
+    with pytest.raises(RuleError, match="1025 characters, but at most 1024") as caught:
         compile_filter(SqlFilter(longest + " "))
     with pytest.raises(RuleError, match="at most 1024"):
         compile_action(SqlAction("SET a = 1;".ljust(1025)))

@@ -21,8 +21,8 @@ from pairbus.broker.admin.atom import child, child_text, escape, moment, own_nam
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.entities.durations import format_duration, parse_duration
 from pairbus.broker.entities.policies import Policy, Right
-from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
 
 ELEMENT: Final = "RuleDescription"
 _SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"

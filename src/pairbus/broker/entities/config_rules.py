@@ -27,8 +27,8 @@ from pairbus.broker.entities.located_json import (
     text,
     text_or_none,
 )
-from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
 from pairbus.errors import ConfigError
 
 TRUE_EXPRESSION: Final = "1=1"

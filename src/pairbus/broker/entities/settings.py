@@ -106,18 +106,6 @@ SETTINGS: Final = (
 EMULATOR_SETTINGS: Final = frozenset(one.name for one in SETTINGS[:9])
 """Those that the official emulator's Config.json has, too."""
 
-CORRELATION_PROPERTIES: Final = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
-"""What a correlation filter compares, and the field of `CorrelationFilter`; in the wire's order."""
-
 _NAMES: Final = {one.field: one.name for one in SETTINGS}
 
 

@@ -270,10 +270,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
     if integer(body, "receiver-settle-mode") == 0:
         found: list[dict[str, Any]] = [{"message": stamped(one)} for one in messages]
         queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
-        done = ReplyWhenAllDurable(len(messages), reply, Reply(200, body={"messages": found}))
-        for message in messages:
-            mailbox.held[message.sequence] = message
-            queue.remove(mailbox, message, done)
+        _remove(context, messages, reply, Reply(200, body={"messages": found}))
         return
     found = []
     for message in messages:
@@ -342,10 +339,7 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Send
         if message is None or message.state != State.SCHEDULED or message.busy:
             raise not_found([number], queue, "scheduled")
         messages.append(message)
-    done = ReplyWhenAllDurable(len(messages), reply, Reply(200))
-    for message in messages:
-        mailbox.held[message.sequence] = message
-        queue.remove(mailbox, message, done)
+    _remove(context, messages, reply, Reply(200))
 
 
 def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendReply) -> None:
@@ -366,11 +360,17 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendRep
         nothing = AmqpError("com.microsoft:message-not-found", "there is nothing to delete")
         reply(Reply(204, "No Content", {"message-count": Int(0)}, error=nothing))
         return
-    success = Reply(200, body={"message-count": Int(len(messages))})
-    done = ReplyWhenAllDurable(len(messages), reply, success)
+    _remove(context, messages, reply, Reply(200, body={"message-count": Int(len(messages))}))
+
+
+def _remove(
+    context: Context, messages: Sequence[Message], reply: SendReply, on_success: Reply
+) -> None:
+    """Delete the messages; reply when all of it is durable."""
+    done = ReplyWhenAllDurable(len(messages), reply, on_success)
     for message in messages:
-        mailbox.held[message.sequence] = message
-        queue.remove(mailbox, message, done)
+        context.mailbox.held[message.sequence] = message
+        context.queue.remove(context.mailbox, message, done)
 
 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:

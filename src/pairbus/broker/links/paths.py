@@ -1,7 +1,7 @@
-"""Where an address points to: `amqps://host/Orders/$DeadLetterQueue` and all its spellings.
+"""What an address names: `amqps://host/Orders/$DeadLetterQueue` and all its spellings.
 
-SDKs write full URIs, absolute paths or bare names, in any case of letters. Pure text work; whether
-the entity exists is the namespace's business.
+SDKs write full URIs, absolute paths or bare names, in upper or lower case. Pure text: the namespace
+knows whether the entity exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CBS: Final = "$cbs"
 @dataclass(frozen=True, slots=True)
 class Path:
     entity: str
-    """As it was written, but for slashes at its ends."""
+    """As it was written, without slashes at its ends."""
     kind: MailboxKind
     is_management: bool
 
@@ -39,7 +39,7 @@ class Path:
 
 
 def parse(address: str) -> Path:
-    """What is longer than any name can be is cut: it names nothing, and costs no more than that."""
+    """An address that is longer than any name is cut. It names nothing, and costs no more."""
     address = address[:LENGTH_MAX]
     scheme = _SCHEME.match(address)
     rest = (address[scheme.end() :] if scheme else address).strip("/")

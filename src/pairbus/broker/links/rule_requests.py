@@ -14,7 +14,6 @@ from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import Filter, RuleDescription
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.entities.settings import CORRELATION_PROPERTIES
 from pairbus.broker.links.management import (
     Context,
     ManagementOperation,
@@ -34,6 +33,7 @@ from pairbus.broker.rules import (
     SqlFilter,
     TrueFilter,
 )
+from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
 from pairbus.broker.rules.values import to_amqp
 from pairbus.errors import ConfigError
 

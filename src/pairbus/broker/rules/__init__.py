@@ -9,6 +9,7 @@ from pairbus.broker.rules.actions import PropertyChanges, apply_changes, compile
 from pairbus.broker.rules.compile import compile_filter
 from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.filters import (
+    CORRELATION_PROPERTIES,
     CorrelationFilter,
     EvaluationError,
     FalseFilter,
@@ -20,6 +21,7 @@ from pairbus.broker.rules.filters import (
 )
 
 __all__ = [
+    "CORRELATION_PROPERTIES",
     "CorrelationFilter",
     "EvaluationError",
     "Facts",

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from pairbus.broker.rules import nodes
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import (
+    CORRELATION_PROPERTIES,
     CorrelationFilter,
     EvaluationError,
     FalseFilter,
@@ -51,18 +52,6 @@ DEPTH_MAX: Final = 64
 _VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
 
-_CORRELATION_NAMES: Final = {
-    "correlation_id": "CorrelationId",
-    "message_id": "MessageId",
-    "to": "To",
-    "reply_to": "ReplyTo",
-    "label": "Label",
-    "session_id": "SessionId",
-    "reply_to_session_id": "ReplyToSessionId",
-    "content_type": "ContentType",
-}
-
-
 def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
     """Whether a message matches: only if the condition is TRUE; UNKNOWN does not match.
 
@@ -87,7 +76,7 @@ def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
 def _correlation(filter: CorrelationFilter) -> Callable[[Facts], bool]:
     system = [
         (name, getattr(filter, field_name))
-        for field_name, name in _CORRELATION_NAMES.items()
+        for name, field_name in CORRELATION_PROPERTIES.items()
         if getattr(filter, field_name) is not None
     ]
     user: list[tuple[str, Any, frozenset[type]]] = []

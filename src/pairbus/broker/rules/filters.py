@@ -65,6 +65,18 @@ class CorrelationFilter:
     properties: Mapping[str, object] = field(default_factory=dict)
 
 
+CORRELATION_PROPERTIES: Final = {
+    "CorrelationId": "correlation_id",
+    "MessageId": "message_id",
+    "To": "to",
+    "ReplyTo": "reply_to",
+    "Label": "label",
+    "SessionId": "session_id",
+    "ReplyToSessionId": "reply_to_session_id",
+    "ContentType": "content_type",
+}
+"""System property -> field of CorrelationFilter, in the order that they have on the wire."""
+
 Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
 

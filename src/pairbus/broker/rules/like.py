@@ -24,7 +24,8 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
     """Raises BadPattern with the reason."""
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         raise BadPattern(
-            f"a pattern of {len(pattern)} characters, at most {PATTERN_CHARACTERS_MAX} are allowed"
+            f"the pattern has {len(pattern)} characters, but at most {PATTERN_CHARACTERS_MAX} are "
+            "possible"
         )
     if escape is not None and len(escape) != 1:
         raise BadPattern(f"ESCAPE takes one character, not {escape!r}")

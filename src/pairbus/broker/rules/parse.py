@@ -37,7 +37,7 @@ _WORDS: Final = {
     "REMOVE": "_REMOVE",
 }
 _VALUES: Final = {"INTEGER", "FLOAT", "STRING", "TRUE", "FALSE", "NULL", "PARAMETER", "NAME"}
-_SPOKEN: Final = {
+_TOKEN_NAMES: Final = {
     **{token: word for word, token in _WORDS.items()},
     "EQUAL": "'='",
     "ORDER": "a comparison",
@@ -73,7 +73,9 @@ def parse_filter(expression: str) -> nodes.Predicate:
 def parse_action(expression: str) -> tuple[nodes.Statement, ...]:
     statements: tuple[nodes.Statement, ...] = _parse(expression, "action")
     if len(statements) > STATEMENTS_MAX:
-        reason = f"{len(statements)} statements, but an action has at most {STATEMENTS_MAX}"
+        reason = (
+            f"an action has at most {STATEMENTS_MAX} statements, but this has {len(statements)}"
+        )
         line, column = statements[STATEMENTS_MAX].property.at
         raise RuleError(expression, reason, line=line, column=column)
     return statements
@@ -83,13 +85,14 @@ def _parse(expression: str, start: str) -> Any:
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
         raise RuleError(
             expression,
-            f"it has {len(expression)} characters, at most {EXPRESSION_CHARACTERS_MAX} are allowed",
+            f"it has {len(expression)} characters, but at most {EXPRESSION_CHARACTERS_MAX} "
+            "are possible",
         )
     try:
         expression.encode()
     except UnicodeEncodeError as error:
         line, column = _place(expression, error.start)
-        reason = "half of a surrogate pair is no character"
+        reason = "half of a surrogate pair is not a character"
         raise RuleError(expression, reason, line=line, column=column) from error
     try:
         return _parser().parse(expression, start=start)
@@ -98,7 +101,7 @@ def _parse(expression: str, start: str) -> Any:
         raise RuleError(expression, reason, line=line, column=column) from None
     except UnexpectedCharacters as error:
         character = expression[error.pos_in_stream or 0]
-        reason = _UNTERMINATED.get(character, f"{character!r} means nothing here")
+        reason = _UNTERMINATED.get(character, f"{character!r} has no meaning here")
         raise RuleError(expression, reason, line=error.line, column=error.column) from None
     except UnexpectedToken as error:
         token = error.token
@@ -122,16 +125,16 @@ def _at(token: Token) -> nodes.Place:
 
 def _unexpected(token: Token, expected: set[str]) -> str:
     if expected >= _VALUES:
-        words = ["a value"] + [_SPOKEN[name] for name in ("NOT", "EXISTS") if name in expected]
+        words = ["a value"] + [_TOKEN_NAMES[name] for name in ("NOT", "EXISTS") if name in expected]
     else:
-        words = sorted({_SPOKEN.get(name, name) for name in expected})
+        words = sorted({_TOKEN_NAMES.get(name, name) for name in expected})
         if "ORDER" in expected:
             words.remove("'='")
     wanted = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
     found = "the expression ends" if token.type == "$END" else f"{str(token)!r} is unexpected"
     hint = ""
     if token.type in _WORDS.values() and "NAME" in expected:
-        hint = f"; {token.upper()} is a reserved word, a property of that name is [{token}]"
+        hint = f"; {token.upper()} is a reserved word; write a property of that name as [{token}]"
     return f"{found}, expected {wanted}{hint}"
 
 
@@ -142,14 +145,14 @@ def _word_or_name(token: Token) -> Token:
     for character in token:
         # \w is wider than a letter, a decimal digit or an underscore.
         if character != "_" and category(character)[0] != "L" and category(character) != "Nd":
-            reason = f"{character!r} is neither letter nor digit: write the name as [{token}]"
+            reason = f"{character!r} is not a letter or digit: write the name as [{token}]"
             raise _Refused(_at(token), reason)
     return token
 
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    """Built when the first rule is made: a broker without rules need not wait for it."""
+    """Built with the first rule: a broker without rules does not wait for it."""
     return Lark(
         resources.files(__package__).joinpath("grammar.lark").read_text(encoding="utf-8"),
         parser="lalr",
@@ -173,7 +176,7 @@ def _literal(convert: Callable[[Token], object]) -> Callable[[Any, list[Token]],
 def _integer(token: Token) -> int:
     number = int(token)
     if number > nodes.INT64_MAX:
-        raise _Refused(_at(token), f"{token} is too large, an integer is at most {nodes.INT64_MAX}")
+        raise _Refused(_at(token), f"{token} is too large: an integer is at most {nodes.INT64_MAX}")
     return number
 
 
@@ -206,7 +209,7 @@ class _Build(Transformer[Token, Any]):
             return nodes.Property(False, name, at)
         scope = _identifier(children[0])
         if scope.lower() not in _SCOPES:
-            raise _Refused(at, f"{scope!r} is no scope, expected sys or user")
+            raise _Refused(at, f"{scope!r} is not a scope; use sys or user")
         return nodes.Property(_SCOPES[scope.lower()], name, at)
 
     def call(self, children: list[Any]) -> nodes.NewId | nodes.Lookup:
@@ -271,5 +274,5 @@ def _identifier(token: Token) -> str:
     closing = token[-1]
     name = token[1:-1].replace(closing * 2, closing)
     if not name:
-        raise _Refused(_at(token), "a name of no characters")
+        raise _Refused(_at(token), "the name is empty")
     return name

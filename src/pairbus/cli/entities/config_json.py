@@ -22,7 +22,8 @@ from pairbus.broker.entities.descriptions import (
     settings_of,
 )
 from pairbus.broker.entities.durations import INFINITE, format_duration
-from pairbus.broker.entities.settings import CORRELATION_PROPERTIES, EMULATOR_SETTINGS
+from pairbus.broker.entities.settings import EMULATOR_SETTINGS
+from pairbus.broker.rules import CORRELATION_PROPERTIES
 from pairbus.cli.administration import EntityKind
 
 _DESCRIPTIONS: Final[Mapping[EntityKind, type[EntityDescription]]] = {
