@@ -88,6 +88,20 @@ def read_transfer(data: bytes, at: int, end: int) -> Transfer:
     """
     if data[at] == 0xC0:
         payload, count, at = at + 2 + data[at + 1], data[at + 2], at + 3
+        if data[at - 1 : at + 2] == b"\x04\x43\x70":
+            # As we write it ourselves: handle 0, an id, a tag, and the format 0 as the last field.
+            after = at + 8 + data[at + 7]
+            if data[at + 6] == 0xA0 and data[after] == 0x43 and after + 1 == payload <= end:
+                return (
+                    0,
+                    _u32(data, at + 2)[0],
+                    data[at + 8 : after],
+                    0,
+                    False,
+                    False,
+                    False,
+                    payload,
+                )
     else:
         at, payload, count = _list(data, at, end, "transfer")
     number: int | None = None

@@ -134,7 +134,7 @@ class NamespaceConnection:
     def interrupt(self) -> None:
         connection = self._connection
         if connection is not None:
-            connection.cut()
+            connection.interrupt()
 
     # -- small things -----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from pairbus.amqp.client.requests import Answer, Requests
+from pairbus.amqp.client.requests import RequestLinks, Response
 from pairbus.amqp.codec.types import Array, Int, UInt
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.cost.meter import Tally, units_of
@@ -31,7 +31,7 @@ class Management:
         self.path = path
         self._namespace = namespace
         self._tally = tally
-        self._requests: Requests | None = None
+        self._requests: RequestLinks | None = None
 
     def __repr__(self) -> str:
         return f"<Management {self.path!r} of {self._namespace.namespace}>"
@@ -106,7 +106,7 @@ class Management:
         with namespace.translating_errors(what):
             connection = namespace.authorized(self.path)
             if self._requests is None or not self._requests.alive:
-                self._requests = Requests(
+                self._requests = RequestLinks(
                     connection, f"{self.path}/$management", until=namespace.deadline()
                 )
             seconds = max(namespace.timeout_seconds - _MARGIN_SECONDS, 0.0)
@@ -127,7 +127,7 @@ class Management:
         return answer.body
 
 
-def _refusal(answer: Answer, what: str) -> ServiceBusError:
+def _refusal(answer: Response, what: str) -> ServiceBusError:
     status = answer.properties.get("statusCode")
     condition = answer.properties.get("errorCondition")
     description = str(answer.properties.get("statusDescription", ""))

@@ -69,7 +69,7 @@ class Receiver(Attachment[ReceiverLink]):
         with self._namespace.translating_errors(f"receiving from {self.path!r}"):
             connection, link = self._ready()
             self._grant(link)
-            connection.turn(0.0)
+            connection.exchange(0.0)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Receiver(Attachment[ReceiverLink]):
             self._grant(link)
             if len(link.inbox) < max_count:
                 try:
-                    connection.turn(0.0)
+                    connection.exchange(0.0)
                 except ConnectionLost:
                     if not link.inbox:  # otherwise the next call raises it
                         raise
@@ -135,7 +135,7 @@ class Receiver(Attachment[ReceiverLink]):
             link.grant(room)
 
     def _new_link(self, connection: Connection) -> ReceiverLink:
-        return connection.session().attach_receiver(
+        return connection.start_receiver(
             self._namespace.address(self.path),
             _unlocked if self._deletes else ReceivedMessage,
             snd_settle_mode=1 if self._deletes else 0,
@@ -254,7 +254,7 @@ class Receiver(Attachment[ReceiverLink]):
         if alive is not None:
             connection, link = alive
             link.settle(sorted([one.delivery_id for one in here]), RELEASED, two_phase=False)
-            connection.turn(0.0)
+            connection.exchange(0.0)
         if elsewhere and self._namespace.is_open:
             # Their links are lost, and nothing can be sent there any more: by lock token.
             self._management.settle_each(elsewhere, "abandoned")

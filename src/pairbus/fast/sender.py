@@ -13,7 +13,7 @@ from typing import Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.amqp.client.connection import ClientError, Connection, PeerSilent, SenderLink, Ticket
+from pairbus.amqp.client.connection import ClientError, Connection, Delivery, PeerSilent, SenderLink
 from pairbus.amqp.codec.batches import BATCH_FORMAT, build_batch
 from pairbus.amqp.codec.sections import (
     GROUP_ID,
@@ -69,7 +69,7 @@ class Sender(Attachment[SenderLink]):
         return pending
 
     def _new_link(self, connection: Connection) -> SenderLink:
-        return connection.session().attach_sender(self._namespace.address(self.path))
+        return connection.start_sender(self._namespace.address(self.path))
 
 
 class PendingSend:
@@ -112,7 +112,7 @@ class PendingSend:
         self._link: SenderLink | None = None
         self._groups: Iterator[range] = iter(())
         self._next: range | None = None
-        self._waiting: deque[tuple[range, Ticket]] = deque()
+        self._waiting: deque[tuple[range, Delivery]] = deque()
         self._accepted: list[range] = []
         self._refused: list[range] = []
         self._sent = 0
@@ -129,7 +129,7 @@ class PendingSend:
             self._groups = _groups(self._messages, _batch_limit(link))
         self._next = next(self._groups, None)
         self.advance()
-        connection.turn(0.0)
+        connection.exchange(0.0)
 
     def advance(self) -> bool:
         """Take the answers that have come, and send what may follow. True: it is over."""
@@ -158,21 +158,21 @@ class PendingSend:
     def _send(self, link: SenderLink, indexes: range) -> None:
         first = self._messages[indexes.start]
         if len(indexes) > 1:
-            ticket = link.send(_batch(self._messages, indexes), message_format=BATCH_FORMAT)
+            delivery = link.send(_batch(self._messages, indexes), message_format=BATCH_FORMAT)
         elif len(first) <= (link.size_max or len(first)):
-            ticket = link.send(first)
+            delivery = link.send(first)
         else:
             self._error = MessageSizeExceededError(
                 message=f"message {indexes.start} for {self.path!r} has {len(first)} bytes; the "
                 f"maximum is {link.size_max}"
             )
             return
-        self._waiting.append((indexes, ticket))
+        self._waiting.append((indexes, delivery))
         self._sent = indexes.stop
         self._next = next(self._groups, None)
 
-    def _answered(self, indexes: range, ticket: Ticket) -> None:
-        outcome = ticket.outcome
+    def _answered(self, indexes: range, delivery: Delivery) -> None:
+        outcome = delivery.outcome
         assert outcome is not None
         self.answers += 1
         if outcome.kind is OutcomeKind.ACCEPTED:
@@ -212,11 +212,11 @@ class PendingSend:
         """None if all were accepted. Call it once, when the send is over."""
         doubtful: list[range] = []
         while self._waiting:
-            indexes, ticket = self._waiting.popleft()
-            if ticket.outcome is None:
+            indexes, delivery = self._waiting.popleft()
+            if delivery.outcome is None:
                 doubtful.append(indexes)
             else:
-                self._answered(indexes, ticket)
+                self._answered(indexes, delivery)
         if self._error is None:
             return None
         never_sent = range(self._sent, len(self._messages))

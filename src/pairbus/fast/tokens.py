@@ -26,7 +26,7 @@ from pairbus.amqp.client.connection import (
     LinkLost,
     PeerSilent,
 )
-from pairbus.amqp.client.requests import Answer, Requests
+from pairbus.amqp.client.requests import RequestLinks, Response
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.fast.errors import from_token_status
 
@@ -122,7 +122,7 @@ class TokenAuthority:
         self._connection = connection
         self._source = source
         self._clock = clock
-        self._requests: Requests | None = None
+        self._requests: RequestLinks | None = None
         self._accepted: dict[str, Token] = {}
         self.renew_at = math.inf
         """When, by the clock, the next token must be renewed."""
@@ -180,9 +180,9 @@ class TokenAuthority:
                 self._accepted[audience] = token
         return errors
 
-    def _ask(self, tokens: Mapping[str, Token], until: float) -> list[Answer | ClientError]:
+    def _ask(self, tokens: Mapping[str, Token], until: float) -> list[Response | ClientError]:
         asked = [(_put_token(audience, token), token.text) for audience, token in tokens.items()]
-        answers: list[Answer | None] = [None] * len(asked)
+        answers: list[Response | None] = [None] * len(asked)
         if len(asked) > 1:
             with contextlib.suppress(LinkLost, PeerSilent):
                 answers = self._request_links(until).ask_all(asked, until=until)
@@ -194,7 +194,7 @@ class TokenAuthority:
 
     def _ask_one(
         self, properties: Mapping[str, Any], body: str, until: float
-    ) -> Answer | ClientError:
+    ) -> Response | ClientError:
         try:
             return self._request_links(until).ask(properties, body, until=until, reply_to=False)
         except ConnectionLost:
@@ -202,13 +202,13 @@ class TokenAuthority:
         except ClientError as error:
             return error
 
-    def _request_links(self, until: float) -> Requests:
+    def _request_links(self, until: float) -> RequestLinks:
         if self._requests is None or not self._requests.alive:
-            self._requests = Requests(self._connection, _CBS, until=until)
+            self._requests = RequestLinks(self._connection, _CBS, until=until)
         return self._requests
 
 
-def _error_in(answer: Answer | ClientError, audience: str) -> Exception | None:
+def _error_in(answer: Response | ClientError, audience: str) -> Exception | None:
     if isinstance(answer, ClientError):
         return answer
     status = answer.properties.get("status-code")

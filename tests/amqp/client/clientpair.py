@@ -1,4 +1,4 @@
-"""The client's core against the broker's engine, without a socket, a thread or a clock."""
+"""A client and a server with the bytes between them, without a socket, a thread or a clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from pairbus.amqp.client.links import ReceiverLink, SenderLink
-from pairbus.amqp.client.protocol import Core
+from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.engine.engine import (
     Attached,
     Delivery,
@@ -32,7 +32,7 @@ class ClientPair:
     def __init__(
         self, *, limits: EngineLimits | None = None, chunk: int = 1 << 30, **settings: Any
     ) -> None:
-        self.client = Core(
+        self.client = ClientProtocol(
             container_id="client", hostname="ns.example", **{"sasl": SaslClient(), **settings}
         )
         self.server = Engine(
@@ -50,16 +50,17 @@ class ClientPair:
 
     def run(self) -> Self:
         """Carry bytes to and fro until neither side has any left."""
-        while self.client.out or self.server.has_output:
-            out = b"".join(self.client.out)
-            self.client.out.clear()
+        while (out := self.client.engine.data_to_send()) or self.server.has_output:
             self.to_server += out
             for start in range(0, len(out), self.chunk):
                 self.events += self.server.receive(out[start : start + self.chunk])
             back = self.server.data_to_send()
             for start in range(0, len(back), self.chunk):
-                self.client.receive(back[start : start + self.chunk])
+                self.hear(back[start : start + self.chunk])
         return self
+
+    def hear(self, data: bytes) -> None:
+        self.client.receive(data)
 
     def at_server(self, kind: type) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
@@ -73,12 +74,12 @@ class ClientPair:
         return link
 
     def sender(self, *, credit: int = 100, **settings: Any) -> tuple[SenderLink, Link]:
-        link = self.client.begin().attach_sender("q", **settings)
+        link = self.client.start_sender("q", **settings)
         return link, self.attached(credit=credit)
 
     def receiver(self, *, credit: int = 100, **settings: Any) -> tuple[ReceiverLink, Link]:
         settings = {"rcv_settle_mode": 1, **settings}
-        link = self.client.begin().attach_receiver("q", as_tuple, **settings)
+        link = self.client.start_receiver("q", as_tuple, **settings)
         far = self.attached()
         link.grant(credit)
         self.run()

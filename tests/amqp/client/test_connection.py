@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from pairbus.amqp.client.connection import Connection, ConnectionLost, LinkLost, PeerSilent
-from pairbus.amqp.client.requests import Requests
-from pairbus.amqp.client.transport import Line, LineClosed
+from pairbus.amqp.client.requests import RequestLinks
+from pairbus.amqp.client.transport import Transport, TransportClosed
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import ACCEPTED, OutcomeKind
 from pairbus.amqp.sasl import SaslClient
@@ -52,9 +52,9 @@ def sent(connection, count=1):
     link = connection.attach_sender("q", until=soon())
     for _ in range(count):
         connection.wait(lambda: link.credit, soon(), "credit")
-        ticket = link.send(MESSAGE)
-        connection.wait(lambda ticket=ticket: ticket.outcome, soon(), "an answer")
-        assert ticket.outcome.kind is OutcomeKind.ACCEPTED
+        delivery = link.send(MESSAGE)
+        connection.wait(lambda delivery=delivery: delivery.outcome, soon(), "an answer")
+        assert delivery.outcome.kind is OutcomeKind.ACCEPTED
     return link
 
 
@@ -75,7 +75,7 @@ def test_a_message_goes_to_and_fro(connection):
 def test_a_refused_link_is_told_with_its_reason_and_the_connection_goes_on(connection):
     with pytest.raises(LinkLost, match="nowhere") as caught:
         connection.attach_sender("nowhere", until=soon())
-    assert caught.value.condition == "amqp:not-found"
+    assert caught.value.error.condition == "amqp:not-found"
     assert not connection.is_over
     sent(connection)
 
@@ -85,14 +85,14 @@ def test_a_refused_login_is_told(broker):
     connection = Connection("localhost", broker.port, sasl=sasl)
     with pytest.raises(ConnectionLost, match="refused PLAIN") as caught:
         connection.open(10)
-    assert caught.value.condition == "amqp:unauthorized-access"
+    assert caught.value.error.condition == "amqp:unauthorized-access"
     assert connection.is_over
     assert "wrong" not in str(caught.value)
 
 
 def test_silence_is_told_and_nothing_more_is_known(broker):
     with connected(broker) as connection, broker.faults.hang():
-        link = connection.session().attach_sender("q")
+        link = connection.start_sender("q")
         with pytest.raises(PeerSilent, match=r"within 0\.2 s: waited for a link") as caught:
             connection.wait(lambda: link.attached, time.monotonic() + 0.2, "a link")
         assert isinstance(caught.value, TimeoutError)
@@ -101,28 +101,23 @@ def test_silence_is_told_and_nothing_more_is_known(broker):
 
 def test_a_lost_connection_ends_its_links(connection):
     link = sent(connection)
-    connection.cut()
+    connection.interrupt()
     with pytest.raises(ConnectionLost):
         connection.wait(lambda: False, soon(), "nothing")
     assert connection.is_over
     assert link.is_over
     with pytest.raises(ConnectionLost):
-        connection.session()
+        connection.start_sender("q")
     with pytest.raises(ConnectionLost):
-        connection.turn(0)
+        connection.exchange(0)
     with pytest.raises(LinkLost):
         link.send(MESSAGE)
     connection.close()
-    connection.cut()
-
-
-def test_the_session_for_requests_is_shared(connection):
-    assert connection.session(common=True) is connection.session(common=True)
-    assert connection.session() is not connection.session()
+    connection.interrupt()
 
 
 def test_a_request_is_answered_and_strangers_answers_are_dropped(connection):
-    requests = Requests(connection, "q/$management", until=soon())
+    requests = RequestLinks(connection, "q/$management", until=soon())
     properties = {"operation": "com.microsoft:peek-message", "type": "entity-mgmt"}
     requests._answers.inbox += [b"garbage", MESSAGE, b"\x00\x53\x73" + encode([None] * 6)]
     answer = requests.ask(properties, {"from-sequence-number": 1}, until=soon())
@@ -134,7 +129,7 @@ def test_a_request_is_answered_and_strangers_answers_are_dropped(connection):
 
 def test_requests_to_nobody_are_refused(connection):
     with pytest.raises(LinkLost):
-        Requests(connection, "nowhere/$management", until=soon())
+        RequestLinks(connection, "nowhere/$management", until=soon())
 
 
 def test_upkeep_is_called_while_waiting(connection):
@@ -152,32 +147,32 @@ def test_a_peer_is_heard_out_although_neither_side_reads_at_first():
     """Both have more to say than the kernel keeps: who only writes would wait for ever."""
     much = bytes(8 * 1024 * 1024)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = Line("127.0.0.1", server.getsockname()[1], tls=None, seconds=5)
+        transport = Transport("127.0.0.1", server.getsockname()[1], tls=None, seconds=5)
         peer, _ = server.accept()
         with peer:
             peer.setblocking(False)
-            line.put(much)
+            transport.write(much)
             to_send, heard, received = memoryview(much), 0, 0
             while heard < len(much) or received < len(much):
                 with suppress(BlockingIOError):
                     to_send = to_send[peer.send(to_send) :] if to_send else to_send
-                heard += len(line.exchange(0.01))
+                heard += len(transport.exchange(0.01))
                 with suppress(BlockingIOError):
                     received += len(peer.recv(1 << 20))
-            assert not line.has_output
+            assert not transport.has_output
             peer.close()
-            with pytest.raises(LineClosed):
-                line.exchange(5)
-        line.cut()
-        line.close()
-        line.close()
+            with pytest.raises(TransportClosed):
+                transport.exchange(5)
+        transport.interrupt()
+        transport.close()
+        transport.close()
 
 
 def test_an_address_that_refuses_is_not_the_last_one():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        Line("localhost", port, tls=None, seconds=5).close()
+        Transport("localhost", port, tls=None, seconds=5).close()
     with pytest.raises(OSError, match="refused"):
-        Line("localhost", port, tls=None, seconds=5)
+        Transport("localhost", port, tls=None, seconds=5)
     with pytest.raises(TimeoutError):
-        Line("localhost", port, tls=None, seconds=0)
+        Transport("localhost", port, tls=None, seconds=0)

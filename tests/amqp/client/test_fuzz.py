@@ -9,18 +9,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.client.protocol import Core
+from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
 from pairbus.amqp.engine.engine import ACCEPTED, SaslClient
 from pairbus.amqp.frames import AMQP_HEADER, encode_frame
 from tests.amqp.client.clientpair import ClientPair, as_tuple
 
 
-def core(**settings) -> Core:
-    return Core(container_id="c", hostname="h", **settings)
+def client_protocol(**settings) -> ClientProtocol:
+    return ClientProtocol(container_id="c", hostname="h", **settings)
 
 
-def fed(client: Core, data: bytes, sizes: list[int]) -> None:
+def fed(client: ClientProtocol, data: bytes, sizes: list[int]) -> None:
     at = 0
     for size in sizes:
         client.receive(data[at : at + size])
@@ -33,7 +33,7 @@ PIECES = st.lists(st.integers(1, 60), max_size=20)
 
 @given(data=st.binary(max_size=300), sizes=PIECES, sasl=st.booleans(), greeted=st.booleans())
 def test_random_bytes(data, sizes, sasl, greeted):
-    client = core(sasl=SaslClient() if sasl else None)
+    client = client_protocol(sasl=SaslClient() if sasl else None)
     fed(client, (AMQP_HEADER if greeted else b"") + data, sizes)
 
 
@@ -43,21 +43,10 @@ class Recorder(ClientPair):
     def __init__(self) -> None:
         super().__init__()
         self.said = b""
-        receive = self.client.receive
 
-        def record(data: bytes) -> None:
-            self.said += data
-            receive(data)
-
-        self.record = record
-
-    def run(self):
-        while self.client.out or self.server.has_output:
-            out = b"".join(self.client.out)
-            self.client.out.clear()
-            self.events += self.server.receive(out)
-            self.record(self.server.data_to_send())
-        return self
+    def hear(self, data: bytes) -> None:
+        self.said += data
+        super().hear(data)
 
 
 def conversation() -> bytes:
@@ -84,25 +73,23 @@ def conversation() -> bytes:
 SAID = conversation()
 
 
-def prepared() -> Core:
+def prepared() -> ClientProtocol:
     """A client that has asked for all that is answered in the conversation."""
-    client = core(sasl=SaslClient())
-    client._remote_channel_max = 10
-    link = client.begin().attach_receiver("q", as_tuple, name="in")
-    sender = client.begin().attach_sender("q", name="out")
-    link.grant(100)
-    link.settle([0, 1, 2], ACCEPTED, two_phase=True)
+    client = client_protocol(sasl=SaslClient())
+    client.link = client.start_receiver("q", as_tuple, name="in")
+    sender = client.start_sender("q", name="out")
+    client.link.grant(100)
+    client.link.settle([0, 1, 2], ACCEPTED, two_phase=True)
     sender.send(b"mine")
     return client
 
 
 def test_the_conversation_is_understood():
     client = prepared()
-    links = [link for session in client.sessions.values() for link in session.links.values()]
     client.receive(SAID)
     assert client.is_over
     assert client.error is None
-    assert [len(data) for _, _, data in links[0].inbox] == [3, 300, 70_000]
+    assert [len(data) for _, _, data in client.link.inbox] == [3, 300, 70_000]
 
 
 @given(
@@ -149,13 +136,12 @@ FRAMES = st.lists(
 
 @given(frames=FRAMES, opened=st.booleans(), begun=st.booleans(), sizes=PIECES)
 def test_well_formed_frames_in_any_order(frames, opened, begun, sizes):
-    client = core()
+    client = client_protocol()
     client.receive(AMQP_HEADER)
     if opened:
         client.receive(encode_frame(0x10, ["server", None, UInt(65536), UShort(10)]))
-        session = client.begin()
-        link = session.attach_receiver("q", as_tuple, name="in")
-        sender = session.attach_sender("q", name="out")
+        link = client.start_receiver("q", as_tuple, name="in", is_shared=True)
+        sender = client.start_sender("q", name="out", is_shared=True)
         if begun:
             window = UInt(1000)
             client.receive(encode_frame(0x11, [UShort(0), UInt(0), window, window]))

@@ -1,4 +1,4 @@
-"""The client's core in conversation with the broker's engine: messages, credit, settlements."""
+"""The client in conversation with a server: messages, credit, settlements."""
 
 from __future__ import annotations
 
@@ -148,12 +148,11 @@ def test_a_settlement_waits_for_its_answer(pair, outcome, kind):
     settlement = link.settle(range(10), outcome, two_phase=True)
     pair.run()
     assert dispositions(pair.to_server) == 1
-    assert len(link.session.settling) == settlement.left == 10
+    assert settlement.left == 10
     told = pair.at_server(Disposed)
     assert {event.outcome.kind for event in told} == {kind}
     assert [event.outcome for event in told] == [outcome] * 10
     answer(pair)
-    assert link.session.settling == {}
     assert (settlement.left, settlement.refusals) == (0, {})
 
 
@@ -161,21 +160,21 @@ def test_one_frame_speaks_for_each_run_of_numbers(pair):
     link, far = pair.receiver()
     pair.deliver(far, *[b"x"] * 10)
     pair.to_server = b""
-    link.settle([0, 1, 2, 5, 6, 9], ACCEPTED, two_phase=True)
+    settlement = link.settle([0, 1, 2, 5, 6, 9], ACCEPTED, two_phase=True)
     pair.run()
     assert dispositions(pair.to_server) == 3
     assert len(pair.at_server(Disposed)) == 6
     answer(pair)
-    assert link.session.settling == {}
+    assert settlement.left == 0
 
 
 def test_what_is_settled_at_once_is_not_answered(pair):
     link, far = pair.receiver()
     pair.deliver(far, b"x", b"y")
-    link.settle([0, 1], RELEASED, two_phase=False)
+    settlement = link.settle([0, 1], RELEASED, two_phase=False)
     pair.run()
     assert [event.settled for event in pair.at_server(Disposed)] == [True, True]
-    assert link.session.settling == {}
+    assert settlement.left == 0
 
 
 def test_refusals_are_told_by_number(pair):
@@ -208,7 +207,6 @@ def test_settlements_that_are_under_way_at_once_are_answered_each_by_itself(pair
     pair.run()
     assert (first.left, set(first.refusals)) == (0, {0})
     assert (second.left, second.refusals) == (2, {})
-    assert set(link.session.settling) == {1, 3}
 
 
 # -- sending ----------------------------------------------------------------------------------
@@ -218,14 +216,14 @@ def test_settlements_that_are_under_way_at_once_are_answered_each_by_itself(pair
 def test_messages_of_any_size_are_sent_whole(pair, size):
     link, _ = pair.sender()
     payload = bytes(index % 251 for index in range(size))
-    ticket = link.send(payload)
+    sent = link.send(payload)
     pair.run()
     [event] = pair.arrived()
     assert (event.data, event.message_format) == (payload, 0)
-    assert ticket.outcome is None
+    assert sent.outcome is None
     event.delivery.accept()
     pair.run()
-    assert ticket.outcome == ACCEPTED
+    assert sent.outcome == ACCEPTED
 
 
 @pytest.mark.parametrize("size", [100, 200_000])
@@ -239,17 +237,17 @@ def test_a_batch_is_marked_as_one(pair, size):
 
 def test_outcomes_come_in_any_order(pair):
     link, _ = pair.sender()
-    tickets = [link.send(b"x") for _ in range(3)]
+    sent = [link.send(b"x") for _ in range(3)]
     pair.run()
     events = pair.arrived()
     assert link.credit == 97
     events[2].delivery.accept()
     events[0].delivery.reject(ERROR)
     pair.run()
-    assert tickets[0].outcome.error.description == "sorry"
-    assert tickets[0].outcome.error.info["k"] == "v"
-    assert tickets[1].outcome is None
-    assert tickets[2].outcome == ACCEPTED
+    assert sent[0].outcome.error.description == "sorry"
+    assert sent[0].outcome.error.info["k"] == "v"
+    assert sent[1].outcome is None
+    assert sent[2].outcome == ACCEPTED
 
 
 def test_a_sender_s_credit_is_what_the_peer_gives(pair):
@@ -262,23 +260,22 @@ def test_a_sender_s_credit_is_what_the_peer_gives(pair):
 
 def test_transfers_wait_for_the_peer_s_window(pair):
     link, _ = pair.sender()
-    session = link.session
-    session._remote_window = 1
-    ticket = link.send(bytes(200_000))
-    assert len(session._blocked) == 3
+    pair.client.receive(encode_frame(0x13, [UInt(0), UInt(1), UInt(0), UInt(100)]))
+    sent = link.send(bytes(200_000))
     pair.run()
     assert pair.arrived() == []
-    window = encode_frame(0x13, [UInt(1), UInt(2), UInt(0), UInt(100)])
-    pair.client.receive(window)
+    waiting = pair.client.engine.pending
+    assert waiting > 100_000
+    pair.client.receive(encode_frame(0x13, [UInt(1), UInt(2), UInt(0), UInt(100)]))
     pair.run()
-    assert len(session._blocked) == 1
+    assert 0 < pair.client.engine.pending < waiting
     pair.client.receive(encode_frame(0x13, [UInt(3), UInt(100), UInt(0), UInt(100)]))
     pair.run()
     [event] = pair.arrived()
     assert len(event.data) == 200_000
     event.delivery.accept()
     pair.run()
-    assert ticket.outcome == ACCEPTED
+    assert sent.outcome == ACCEPTED
 
 
 def test_a_question_for_the_state_of_a_session_is_answered(pair):
@@ -286,6 +283,6 @@ def test_a_question_for_the_state_of_a_session_is_answered(pair):
     pair.client.receive(
         encode_frame(0x13, [UInt(0), UInt(9), UInt(0), UInt(9), *[None] * 4, False, True])
     )
-    assert len(pair.client.out) == 1
+    assert pair.client.engine.has_output
     pair.run()
     assert not pair.client.is_over

@@ -1,11 +1,10 @@
-"""The client's core in conversation with the broker's engine: connections, links, broken rules."""
+"""The client in conversation with a server: connections, links, broken rules."""
 
 from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.client.frames import HEARTBEAT
-from pairbus.amqp.codec.types import Described, UInt, ULong
+from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
 from pairbus.amqp.engine.engine import (
     ACCEPTED,
     AmqpError,
@@ -16,8 +15,9 @@ from pairbus.amqp.engine.engine import (
     Opened,
     SessionEnded,
 )
-from pairbus.amqp.frames import FrameError, encode_frame
+from pairbus.amqp.frames import HEARTBEAT, FrameError, encode_frame
 from tests.amqp.client.clientpair import ClientPair
+from tests.amqp.engine.test_engine import frames_of
 
 ERROR = AmqpError("amqp:internal-error", "sorry", {"k": "v"})
 
@@ -34,13 +34,12 @@ def pair():
 @pytest.mark.parametrize("sasl", [True, False])
 def test_a_connection_is_opened(sasl):
     settings = {} if sasl else {"sasl": None}
-    with ClientPair(properties={"product": "p"}, idle_timeout_ms=7000, **settings) as pair:
+    with ClientPair(properties={"product": "p"}, idle_timeout_ms=14_000, **settings) as pair:
         [opened] = pair.at_server(Opened)
         assert (opened.container_id, opened.hostname) == ("client", "ns.example")
         assert opened.properties == {"product": "p"}
         assert pair.client.opened
-        assert pair.client.remote_frame_size_max == 65536
-        assert pair.client.remote_idle_ms == 120_000
+        assert frames_of(pair.to_server, 0x10)[0][4] == 7000
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
@@ -74,16 +73,14 @@ def test_the_peer_s_goodbye_ends_everything(pair):
 
 def test_a_goodbye_before_the_handshake_has_nothing_to_say():
     pair = ClientPair()
-    pair.client.out.clear()
+    pair.client.engine.data_to_send()
     pair.client.close()
     assert pair.client.is_over
-    assert pair.client.out == []
+    assert not pair.client.engine.has_output
     pair.server.free()
 
 
 def test_heartbeats_are_understood(pair):
-    pair.client.write(HEARTBEAT)
-    pair.run()
     for pieces in ([HEARTBEAT * 3], [HEARTBEAT[:3], HEARTBEAT[3:] + HEARTBEAT]):
         for piece in pieces:
             pair.client.receive(piece)
@@ -95,7 +92,7 @@ def test_heartbeats_are_understood(pair):
 
 
 def test_what_the_peer_says_of_a_link_is_kept(pair):
-    link = pair.client.begin().attach_sender("q", properties={"com.example:x": UInt(1)})
+    link = pair.client.start_sender("q", properties={"com.example:x": UInt(1)})
     pair.run()
     far = pair.attached(max_message_size=1000, properties={"limit": UInt(7)}, credit=3)
     assert far.remote.properties == {"com.example:x": 1}
@@ -111,18 +108,16 @@ def test_settle_modes_and_addresses_are_said(pair):
 
 
 def test_a_refused_link_has_its_error_and_ends_its_session(pair):
-    for make in ("attach_sender", "attach_receiver"):
-        session = pair.client.begin()
-        more = (lambda *_: None,) if make == "attach_receiver" else ()
-        link = getattr(session, make)("q", *more)
+    for make in ("start_sender", "start_receiver"):
+        more = (lambda *_: None,) if make == "start_receiver" else ()
+        link = getattr(pair.client, make)("q", *more)
         pair.run()
         pair.at_server(Attached)[-1].link.refuse(ERROR)
         pair.run()
         assert link.is_over
         assert not link.attached
         assert link.error.description == "sorry"
-        assert session.is_over
-    assert pair.client.sessions == {}
+    assert len(pair.at_server(SessionEnded)) == 2
 
 
 def test_a_detached_link_takes_its_session_along_and_the_channel_is_free_again(pair):
@@ -130,7 +125,6 @@ def test_a_detached_link_takes_its_session_along_and_the_channel_is_free_again(p
         link, _ = pair.sender()
         link.detach()
         pair.run()
-    assert pair.client.sessions == {}
     assert len(pair.at_server(SessionEnded)) == 300
 
 
@@ -140,19 +134,18 @@ def test_a_link_that_the_peer_detaches_is_over(pair):
     pair.run()
     assert link.is_over
     assert link.error.condition == "amqp:internal-error"
-    assert pair.client.sessions == {}
+    assert len(pair.at_server(SessionEnded)) == 1
 
 
 def test_a_shared_session_outlives_its_links(pair):
-    session = pair.client.begin(is_shared=True)
-    link = session.attach_sender("q")
-    pair.attached()
+    link = pair.client.start_sender("q", is_shared=True)
+    first = pair.attached()
     link.detach()
     pair.run()
-    assert not session.is_over
-    assert session.links == {}
-    session.attach_sender("q2")
-    assert pair.attached().alive
+    assert link.is_detached
+    assert not pair.at_server(SessionEnded)
+    pair.client.start_sender("q2", is_shared=True)
+    assert pair.attached().session is first.session
 
 
 def test_a_session_that_the_peer_ends_takes_its_links_along(pair):
@@ -169,7 +162,7 @@ def test_no_more_sessions_are_begun_than_the_peer_allows():
         pair.sender()
         pair.sender()
         with pytest.raises(FrameError, match="all 2 sessions"):
-            pair.client.begin()
+            pair.client.start_sender("q")
 
 
 # -- a peer that breaks a rule ----------------------------------------------------------------
@@ -180,16 +173,16 @@ SOURCE = Described(ULong(0x28), ["q"])
 @pytest.mark.parametrize(
     ("code", "fields", "said"),
     [
-        (0x10, ["again"], "wrong time"),
-        (0x11, [UInt(7), UInt(0), UInt(1), UInt(1)], "answers channel 7"),
-        (0x11, [None, UInt(0), UInt(1), UInt(1)], "answers channel None"),
+        (0x10, ["again"], "second open"),
+        (0x11, [UShort(7), UInt(0), UInt(1), UInt(1)], "channel 0, which is in use"),
+        (0x11, [UInt(7), UInt(0), UInt(1), UInt(1)], "remote-channel of begin"),
         (0x12, ["unknown", UInt(9), True], "not asked for"),
-        (0x12, [], "field 1 of attach"),
-        (0x13, [], "field 1 of flow"),
-        (0x13, [UInt(0), "much"], "field 1 of flow"),
-        (0x15, [False, None], "field 1 of disposition"),
+        (0x12, [], "name of attach"),
+        (0x13, [], "incoming-window of flow"),
+        (0x13, [UInt(0), "much"], "incoming-window of flow"),
+        (0x15, [False, None], "without a first delivery-id"),
         (0x16, [UInt(9)], "handle 9"),
-        (0x16, [], "field 0 of detach"),
+        (0x16, [], "handle of detach"),
         (0x1F, [], "unknown performative"),
         (0x14, [], "no list, or an empty one"),
         (0x14, [None], "without a handle"),
@@ -209,10 +202,16 @@ def test_it_is_told_and_the_connection_is_over(pair, code, fields, said):
     assert pair.at_server(Closed)
 
 
-def test_frames_on_a_channel_without_a_session_are_refused(pair):
-    for code in (0x13, 0x14):
-        pair.client.receive(encode_frame(code, [UInt(0), UInt(1)], channel=5))
-        assert "channel 5" in str(pair.client.error)
+@pytest.mark.parametrize("code", [0x13, 0x14])
+def test_frames_on_a_channel_without_a_session_are_refused(pair, code):
+    pair.client.receive(encode_frame(code, [UInt(0), UInt(1)], channel=5))
+    assert "channel 5" in str(pair.client.error)
+
+
+@pytest.mark.parametrize("answered", [None, UShort(7)])
+def test_a_begin_that_was_not_asked_for_is_refused(pair, answered):
+    pair.client.receive(encode_frame(0x11, [answered, UInt(0), UInt(1), UInt(1)], channel=3))
+    assert "was not asked for" in str(pair.client.error)
 
 
 def test_more_messages_than_credit_are_refused(pair):
@@ -234,11 +233,11 @@ def test_frames_of_impossible_sizes_are_refused(pair, head):
 def test_a_range_of_four_thousand_million_deliveries_is_read_at_once(pair):
     link, far = pair.receiver()
     pair.deliver(far, b"x", b"y")
-    link.settle([0, 1], ACCEPTED, two_phase=True)
+    settlement = link.settle([0, 1], ACCEPTED, two_phase=True)
     accepted = Described(ULong(0x24), [])
     everything = [False, UInt(0), UInt(0xFFFFFFFE), True, accepted]
     pair.client.receive(encode_frame(0x15, everything))
-    assert link.session.settling == {}
+    assert settlement.left == 0
     pair.client.receive(encode_frame(0x15, [True, *everything[1:]]))
     assert not pair.client.is_over
 

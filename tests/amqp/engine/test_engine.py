@@ -21,6 +21,7 @@ from pairbus.amqp.engine.engine import (
     OutcomeKind,
     SaslClient,
     SaslServer,
+    Session,
     SessionBegun,
     SessionEnded,
     Transferred,
@@ -674,6 +675,18 @@ def test_credit_counts_down_and_flows_are_reported(pair):
     assert theirs.credit == 6
 
 
+def test_flows_that_come_together_are_reported_once(pair):
+    """The event has no figures of its own: the second one would tell the same again."""
+    receiver, theirs = pair.sending_to_client(credit=1)
+    pair.forget()
+    receiver.grant(1)
+    receiver.grant(1)
+    pair.run()
+
+    assert [event.link for event in pair.at_server(Flowed)] == [theirs]
+    assert theirs.credit == 3
+
+
 def test_our_own_sending_is_not_reported_as_a_flow(pair):
     _, theirs = pair.sending_to_client()
     pair.forget()
@@ -1060,8 +1073,10 @@ def use_everything(*handles):
                 member(AmqpError("amqp:not-found", "x"))
             elif name == "update":
                 member(ACCEPTED)
-            elif name == "grant":
+            elif name in ("grant", "set_credit"):
                 member(5)
+            elif name == "settle" and isinstance(handle, Session):
+                member([1, 2], ACCEPTED, two_phase=True)
             else:
                 member()
         if hasattr(handle, "send"):

@@ -15,11 +15,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pairbus.amqp.client.errors import ClientError, ConnectionLost, LinkLost, PeerSilent
-from pairbus.amqp.client.frames import HEARTBEAT
-from pairbus.amqp.client.links import Link, Make, ReceiverLink, SenderLink, Settlement, Ticket
-from pairbus.amqp.client.protocol import Core
-from pairbus.amqp.client.session import Session
-from pairbus.amqp.client.transport import Line
+from pairbus.amqp.client.links import ClientLink, MessageFactory, ReceiverLink, SenderLink
+from pairbus.amqp.client.protocol import ClientProtocol
+from pairbus.amqp.client.transport import Transport
+from pairbus.amqp.engine.engine import Delivery, Settlement
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
 from pairbus.amqp.sasl import SaslClient
@@ -28,21 +27,20 @@ __all__ = [
     "ClientError",
     "Connection",
     "ConnectionLost",
+    "Delivery",
     "LinkLost",
     "PeerSilent",
     "ReceiverLink",
     "SenderLink",
     "Settlement",
-    "Ticket",
 ]
 
 _FAREWELL_SECONDS: Final = 2.0
-_BEAT_SECONDS_MIN: Final = 0.1
 _now = time.monotonic
 
 
 class Connection:
-    """Made by `open`; until `is_over`. Only `cut` may be called from another thread."""
+    """Made by `open`; until `is_over`. Only `interrupt` may be called from another thread."""
 
     def __init__(
         self,
@@ -64,58 +62,58 @@ class Connection:
         """Called while waiting, answers when (monotonic) it wants to be called again."""
         self._tls = tls
         self._silence_seconds = silence_seconds
-        self._core = Core(
+        self._is_closing = False
+        self._protocol = ClientProtocol(
             container_id=container_id or f"pairbus-{uuid4()}",
             hostname=hostname or host,
             sasl=sasl or SaslClient(hostname=hostname or host),
-            idle_timeout_ms=max(1000, int(silence_seconds * 500)),
+            idle_timeout_ms=max(2000, int(silence_seconds * 1000)),
             properties=properties,
         )
-        self._line: Line | None = None
-        self._heard = self._spoke = 0.0
-        self._common: Session | None = None
+        self._transport: Transport | None = None
 
     @property
     def is_over(self) -> bool:
-        return self._line is None or self._core.is_over
+        return self._transport is None or self._protocol.is_over
 
     # -- its life ---------------------------------------------------------------------------
 
     def open(self, seconds: float) -> None:
         begun = _now()
         try:
-            line = Line(self.host, self.port, tls=self._tls, server_name=self.host, seconds=seconds)
+            self._transport = Transport(
+                self.host, self.port, tls=self._tls, server_name=self.host, seconds=seconds
+            )
         except OSError as error:
             said = f"no connection to {self.host}:{self.port}: {error}"
             raise ConnectionLost(said) from error
-        self._line = line
-        self._heard = self._spoke = _now()
         try:
-            self.wait(lambda: self._core.opened, begun + seconds, "the connection to be opened")
+            self.wait(lambda: self._protocol.opened, begun + seconds, "the connection to be opened")
         except BaseException:
-            self.drop()
+            self.abort()
             raise
 
     def close(self, seconds: float = _FAREWELL_SECONDS) -> None:
         """Say goodbye and wait a little for the answer. Never raises."""
         if not self.is_over:
-            self._core.close()
+            self._is_closing = True
+            self._protocol.close()
             with contextlib.suppress(ClientError):
-                self.wait(lambda: self._core.is_over, _now() + seconds, "the goodbye")
-        self.drop()
+                self.wait(lambda: self._protocol.is_over, _now() + seconds, "the goodbye")
+        self.abort()
 
-    def drop(self, error: AmqpError | None = None) -> None:
+    def abort(self, error: AmqpError | None = None) -> None:
         """Without a word."""
-        self._core.end(error)
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        self._protocol.abort(error)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         """From any thread: whoever waits on this connection is told that it is lost."""
-        line = self._line
-        if line is not None:
-            line.cut()
+        transport = self._transport
+        if transport is not None:
+            transport.interrupt()
 
     # -- waiting ----------------------------------------------------------------------------
 
@@ -130,114 +128,107 @@ class Connection:
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
         """The same, and False in place of PeerSilent."""
-        since = _now()
+        self._protocol.engine.resume_listening()
         while not done():
             now = _now()
             if now >= until:
-                self.turn(0.0)  # what has come in the last moment counts
+                self.exchange(0.0)  # what has come in the last moment counts
                 return bool(done())
-            due = min(until, self._next_duty(now, since))
-            self.turn(max(due - _now(), 0.0))  # by now: upkeep may have taken its time
+            due = min(until, self._next_deadline(now))
+            self.exchange(max(due - _now(), 0.0))  # by now: upkeep may have taken its time
         return True
 
-    def turn(self, seconds: float) -> None:
+    def exchange(self, seconds: float) -> None:
         """Exchange bytes once, waiting up to so long for some."""
-        line, core = self._line, self._core
-        if line is None:
-            raise ConnectionLost(f"the connection to {self.host}:{self.port} is over", core.error)
-        if core.out:
-            line.put(core.out[0] if len(core.out) == 1 else b"".join(core.out))
-            core.out.clear()
-            self._spoke = _now()
+        transport, protocol = self._transport, self._protocol
+        if transport is None:
+            said = f"the connection to {self.host}:{self.port} is over"
+            raise ConnectionLost(said, protocol.error)
+        if output := protocol.engine.data_to_send():
+            transport.write(output)
         try:
-            data = line.exchange(seconds)
+            data = transport.exchange(seconds)
         except OSError as error:
-            self.drop()
+            self.abort()
             said = f"the connection to {self.host}:{self.port} is lost: {error}"
             raise ConnectionLost(said) from error
         if data:
-            self._heard = _now()
-            core.receive(data)
-            if core.is_over and not core.closing:
-                self._last_words(line)
-                self.drop()
+            protocol.receive(data)
+            if protocol.is_over and not self._is_closing:
+                self._flush_close()
                 said = f"the connection to {self.host}:{self.port} was ended"
-                raise ConnectionLost(said, core.error)
+                raise ConnectionLost(said, protocol.error)
+
+    def _flush_close(self) -> None:
+        """The engine has ended it; the peer gets to know why, if it still takes anything."""
+        transport, output = self._transport, self._protocol.engine.data_to_send()
+        if transport is not None and output:
+            transport.write(output)
+            with contextlib.suppress(OSError):
+                transport.exchange(0.0)
+        self.abort()
 
     def flush(self, until: float) -> None:
         """Until all that was said is the system's to deliver, whatever becomes of us."""
-        self.turn(0.0)
-        line = self._line
-        assert line is not None
-        while line.has_output and line is self._line:
+        self.exchange(0.0)
+        transport = self._transport
+        assert transport is not None
+        while transport.has_output and transport is self._transport:
             if _now() >= until:
                 raise PeerSilent(f"{self.host}:{self.port} takes nothing more")
-            self.turn(max(until - _now(), 0.0))
+            self.exchange(max(until - _now(), 0.0))
 
-    def _last_words(self, line: Line) -> None:
-        if self._core.out:
-            line.put(b"".join(self._core.out))
-            with contextlib.suppress(OSError):
-                line.exchange(0.0)
-
-    def _next_duty(self, now: float, since: float) -> float:
+    def _next_deadline(self, now: float) -> float:
         """When something must be done although nothing came: a heartbeat, giving up, upkeep."""
-        core = self._core
-        silent_until = max(self._heard, since) + self._silence_seconds
-        if now >= silent_until:
-            said = f"{self.host}:{self.port} has been silent for {self._silence_seconds:.0f} s"
-            self.drop(AmqpError("amqp:resource-limit-exceeded", said))
+        protocol = self._protocol
+        due = protocol.engine.tick(now=now)
+        if protocol.is_over:
+            said = f"{self.host}:{self.port} has been silent for {self._silence_seconds:g} s"
+            self._flush_close()
             raise ConnectionLost(said)
-        due = silent_until
-        if core.remote_idle_ms > 0:
-            # A peer may ask for a heartbeat every millisecond; it will not get that.
-            beat = self._spoke + max(core.remote_idle_ms / 2000, _BEAT_SECONDS_MIN)
-            if now >= beat:
-                core.write(HEARTBEAT)
-                return now
-            due = min(due, beat)
-        if self.upkeep is not None and core.opened and not core.closing:
+        if due is None:
+            due = now + self._silence_seconds
+        if self.upkeep is not None and protocol.opened and not self._is_closing:
             due = min(due, self.upkeep())
         return due
 
     # -- links ------------------------------------------------------------------------------
 
-    def session(self, *, common: bool = False) -> Session:
-        """A new one, or the one that requests share."""
-        if self.is_over:
-            raise ConnectionLost(f"the connection to {self.host}:{self.port} is over")
-        if common and self._common is not None and not self._common.is_over:
-            return self._common
+    def start_sender(self, target: str, **settings: Any) -> SenderLink:
+        """Ask for a link to send on; `attached` waits for it. For the settings see
+        `ClientProtocol`."""
+        self._check()
         try:
-            session = self._core.begin(is_shared=common)
+            return self._protocol.start_sender(target, **settings)
         except FrameError as error:
             raise LinkLost(str(error), error.error) from error
-        if common:
-            self._common = session
-        return session
 
-    def attach_sender(
-        self, target: str, *, until: float, session: Session | None = None, **settings: Any
-    ) -> SenderLink:
-        link = (session or self.session()).attach_sender(target, **settings)
+    def start_receiver(self, source: str, make: MessageFactory, **settings: Any) -> ReceiverLink:
+        """Ask for a link to receive on; what comes is handed to `make`, and lies in its `inbox`."""
+        self._check()
+        try:
+            return self._protocol.start_receiver(source, make, **settings)
+        except FrameError as error:
+            raise LinkLost(str(error), error.error) from error
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise ConnectionLost(f"the connection to {self.host}:{self.port} is over")
+
+    def attach_sender(self, target: str, *, until: float, **settings: Any) -> SenderLink:
+        link = self.start_sender(target, **settings)
         self.attached(link, until, f"a link to {target!r}")
         return link
 
     def attach_receiver(
-        self,
-        source: str,
-        make: Make,
-        *,
-        until: float,
-        session: Session | None = None,
-        **settings: Any,
+        self, source: str, make: MessageFactory, *, until: float, **settings: Any
     ) -> ReceiverLink:
-        link = (session or self.session()).attach_receiver(source, make, **settings)
+        link = self.start_receiver(source, make, **settings)
         self.attached(link, until, f"a link from {source!r}")
         return link
 
-    def attached(self, link: Link, until: float, what: str) -> None:
-        """Wait until the peer has agreed to a link that a session was asked for."""
+    def attached(self, link: ClientLink, until: float, what: str) -> None:
+        """Wait until the peer has agreed to a link that was asked for."""
         try:
             self.wait(lambda: link.attached or link.is_over, until, what)
         except PeerSilent:
@@ -246,17 +237,12 @@ class Connection:
         if not link.attached:
             raise LinkLost(f"{what} was refused", link.error)
 
-    def detach(self, link: Link, until: float) -> None:
+    def detach(self, link: ClientLink, until: float) -> None:
         """For good, with the session if nothing else is on it; the peer has answered then."""
-        session = link.session
-        if self.is_over or session.is_over:
+        if self.is_over or link.is_detached:
             return
         link.detach()
-        self.wait(
-            lambda: link.handle not in session.links or session.is_over,
-            until,
-            f"link {link.name!r} to be detached",
-        )
+        self.wait(lambda: link.is_detached, until, f"link {link.name!r} to be detached")
 
     # -- messages ---------------------------------------------------------------------------
 

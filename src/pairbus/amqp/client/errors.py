@@ -9,18 +9,13 @@ ClientError
 from __future__ import annotations
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.errors import PairbusError
 
 
-class ClientError(PairbusError):
+class ClientError(Exception):
     def __init__(self, message: str, error: AmqpError | None = None) -> None:
         super().__init__(f"{message}: {error}" if error else message)
         self.error = error
         """The peer's own words."""
-
-    @property
-    def condition(self) -> str | None:
-        return self.error.condition if self.error else None
 
 
 class ConnectionLost(ClientError):

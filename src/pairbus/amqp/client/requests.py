@@ -28,7 +28,7 @@ class RequestRefused(ClientError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Response:
     properties: Mapping[str, Any] = field(default_factory=dict)
     """The application properties: a status, and what is wrong."""
     body: Any = None
@@ -38,16 +38,17 @@ def _as_it_came(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> byt
     return data
 
 
-class Requests:
+class RequestLinks:
     """The pair of links to one address. Attached when it is made, and for one connection."""
 
     def __init__(self, connection: Connection, address: str, *, until: float) -> None:
         self._connection = connection
         self._address = address
-        session = connection.session(common=True)
         # Both at once: it may be far away.
-        self._answers = session.attach_receiver(address, _as_it_came, target=address)
-        self._requests = session.attach_sender(address, source=address)
+        self._answers = connection.start_receiver(
+            address, _as_it_came, target=address, is_shared=True
+        )
+        self._requests = connection.start_sender(address, source=address, is_shared=True)
         connection.attached(self._answers, until, f"a link from {address!r}")
         self._answers.grant(_CREDIT)
         connection.attached(self._requests, until, f"a link to {address!r}")
@@ -58,7 +59,7 @@ class Requests:
 
     def ask(
         self, properties: Mapping[str, Any], body: Any, *, until: float, reply_to: bool = True
-    ) -> Answer:
+    ) -> Response:
         connection, requests, answers = self._connection, self._requests, self._answers
         what = f"an answer of {self._address!r} to {properties.get('operation')!r}"
         connection.wait(lambda: requests.credit > 0 or not self.alive, until, what)
@@ -66,12 +67,12 @@ class Requests:
         number = uuid4()
         fields = [number, None, None, None, self._address] if reply_to else [number]
         ticket = requests.send(_request(fields, properties, body))
-        found: list[Answer] = []
+        found: list[Response] = []
 
         def is_answered() -> bool:
             if answers.inbox:
                 taken, answers.inbox = answers.inbox, []
-                found.extend(_of(taken, number))
+                found.extend(_responses_to(taken, number))
                 if answers.credit < _CREDIT // 2:
                     answers.grant(_CREDIT)
             refused = ticket.outcome is not None and (
@@ -88,20 +89,20 @@ class Requests:
 
     def ask_all(
         self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, until: float
-    ) -> list[Answer | None]:
+    ) -> list[Response | None]:
         """Properties and body each, in the time that one of them takes, without reply-to.
 
         None for one that was not answered; `ask` for it tells why.
         """
         connection, requests, answers = self._connection, self._requests, self._answers
-        found: dict[UUID, Answer] = {}
+        found: dict[UUID, Response] = {}
         numbers: list[UUID] = []
 
         def is_answered() -> bool:
             if answers.inbox:
                 taken, answers.inbox = answers.inbox, []
                 for number in numbers:
-                    found.update((number, answer) for answer in _of(taken, number))
+                    found.update((number, answer) for answer in _responses_to(taken, number))
             return len(found) == len(numbers) or not self.alive
 
         connection.wait_quietly(lambda: requests.credit > 0 or not self.alive, until)
@@ -132,7 +133,7 @@ def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> byt
     )
 
 
-def _of(messages: list[bytes], number: UUID) -> list[Answer]:
+def _responses_to(messages: list[bytes], number: UUID) -> list[Response]:
     """The answer to this request, if it is among the messages."""
     found = []
     for data in messages:
@@ -152,7 +153,7 @@ def _of(messages: list[bytes], number: UUID) -> list[Answer]:
             named = sections.get(APPLICATION_PROPERTIES)
             properties = named if isinstance(named, dict) else {}
             found.append(
-                Answer(
+                Response(
                     properties={str(key): item for key, item in properties.items()},
                     body=sections.get(VALUE),
                 )

@@ -18,11 +18,11 @@ _WRITE_SIZE: Final = 256 * 1024
 _WANT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class LineClosed(OSError):
+class TransportClosed(OSError):
     """The peer has ended the connection."""
 
 
-class Line:
+class Transport:
     __slots__ = ("_out", "_poll", "_polled", "_sock")
 
     def __init__(
@@ -56,14 +56,14 @@ class Line:
     def has_output(self) -> bool:
         return bool(self._out)
 
-    def put(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """To be written by the next `exchange`."""
         self._out = memoryview(data if not self._out else b"".join((self._out, data)))
 
     def exchange(self, seconds: float) -> bytes:
         """Write what there is, and read; wait up to so long for either. b"": nothing came."""
         if self._out:
-            self._write()
+            self._flush()
         try:
             return self._read()
         except _WANT:
@@ -76,7 +76,7 @@ class Line:
         if not self._poll.poll(seconds * 1000):
             return b""
         if self._out:
-            self._write()
+            self._flush()
         try:
             return self._read()
         except _WANT:
@@ -85,15 +85,15 @@ class Line:
     def _read(self) -> bytes:
         data = self._sock.recv(READ_SIZE)
         if not data:
-            raise LineClosed("the peer has ended the connection")
+            raise TransportClosed("the peer has ended the connection")
         return data
 
-    def _write(self) -> None:
+    def _flush(self) -> None:
         with contextlib.suppress(*_WANT):
             while self._out:
                 self._out = self._out[self._sock.send(self._out[:_WRITE_SIZE]) :]
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         """From any thread: whoever waits in `exchange` finds the connection ended."""
         with contextlib.suppress(OSError):
             # Of a TLS socket the plain one below it: its own would take TLS down first.

@@ -27,7 +27,7 @@ from pairbus.amqp.engine.events import (
     SessionEnded,
     Transferred,
 )
-from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session
+from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session, Settlement
 from pairbus.amqp.engine.wire import EngineLimits, Wire
 from pairbus.amqp.frames import (
     AMQP_HEADER,
@@ -89,6 +89,7 @@ __all__ = [
     "Session",
     "SessionBegun",
     "SessionEnded",
+    "Settlement",
     "Transferred",
     "modified",
     "rejected",
@@ -149,7 +150,11 @@ class Engine:
         self.identity: Identity | None = None
         """Who the peer said it was; None when SASL was skipped or is not over."""
         self.error: AmqpError | None = None
-        """Why the connection ended, if it did so with an error of either side."""
+        """Why the connection ended, if it did so with an error of either side.
+
+        To a client, a server that breaks a rule is a broken connection: what the server was told
+        would read as if the client had done wrong.
+        """
 
         self._container_id = container_id
         self._hostname = hostname
@@ -200,6 +205,8 @@ class Engine:
         self.identity = handshake.identity
         if handshake.failure is not None:
             self._wire.out.clear()
+            if handshake.failure.condition != "amqp:unauthorized-access":
+                raise FrameError(handshake.failure.condition, handshake.failure.description)
             self._over(handshake.failure, events)
             return b""
         server = self._wire.is_server
@@ -445,7 +452,9 @@ class Engine:
                 self._heard = False
             elif now >= self._idle_at:
                 said = f"nothing was heard for {idle_ms / 1000:g} s"
-                self._fail(AmqpError("amqp:resource-limit-exceeded", said), [])
+                error = AmqpError("amqp:resource-limit-exceeded", said)
+                self._say_close(error)
+                self._over(error, [])
                 return None
             deadlines.append(self._idle_at)
         if self._remote_idle_seconds > 0:
@@ -460,12 +469,21 @@ class Engine:
         # A peer may ask for a heartbeat every millisecond; it will not get that.
         return max(min(deadlines), now + _TICK_SECONDS_MIN) if deadlines else None
 
+    def resume_listening(self) -> None:
+        """For a caller that has not read for a while: only from now on, silence is the peer's."""
+        self._heard = True
+
     # -- endings ------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
         """Nothing more will be read or sent: the socket may be closed."""
         return self._ended and not self._greeting and not self._wire.out
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will be read; there may be something left to send."""
+        return self._ended
 
     def close(self, error: AmqpError | None = None) -> None:
         """Say goodbye. All handles are dead at once; `closed` when the peer has answered.
@@ -476,7 +494,7 @@ class Engine:
             return
         if error is not None:
             self.error = error
-        has_spoken = self._opened[0] and not self._muted
+        has_spoken = self._opened[0] and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
         self._ended = not has_spoken  # the peer has not met us: there is nothing to wait for
@@ -494,6 +512,8 @@ class Engine:
         """The peer broke a rule: tell it, and never listen to it again."""
         if not self._locally_closed:
             self._say_close(error)
+        if not self._wire.is_server:
+            error = AmqpError("amqp:connection:framing-error", f"the peer broke a rule: {error}")
         self._over(error, events)
 
     def _over(self, error: AmqpError | None, events: list[Event]) -> None:
@@ -505,7 +525,7 @@ class Engine:
 
     def _say_close(self, error: AmqpError | None) -> None:
         wire = self._wire
-        if self._muted:
+        if self._handshake is not None:
             wire.out.clear()
             return
         self.open()

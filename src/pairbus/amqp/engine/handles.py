@@ -8,7 +8,7 @@ endings do nothing, and `send` raises `LinkClosed`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, UByte, UInt, ULong, UShort
@@ -57,10 +57,10 @@ class Delivery:
     __slots__ = (
         "_is_updated",
         "_number",
-        "_reported",
         "_shared",
         "context",
         "link",
+        "outcome",
         "settled",
         "size",
         "tag",
@@ -72,11 +72,12 @@ class Delivery:
         self.size = size
         self.context: Any = None
         self.settled = False
-        """By us, or by the end of its link."""
+        """By either side, or by the end of its link."""
+        self.outcome: Outcome | None = None
+        """Sent by us: what the peer said of it first."""
 
         self._number = number
         self._shared: SharedAnswer | None = None
-        self._reported: OutcomeKind | None = None  # what the peer said of a delivery that we sent
         self._is_updated = False  # received by us: we told an outcome and await the answer
 
     def accept(self) -> None:
@@ -117,7 +118,7 @@ class Delivery:
         """Sent by us: settle with the outcome type that the peer asked for, and no error."""
         if not self.settled and self._forget():
             link = self.link
-            kind = self._reported or OutcomeKind.NONE
+            kind = self.outcome.kind if self.outcome else OutcomeKind.NONE
             said = SETTLED_BY_SENDER.get(kind, SETTLED_BY_SENDER[OutcomeKind.NONE])
             link._wire.dispose(link.session.channel, said, self._number)
 
@@ -189,6 +190,30 @@ class SharedAnswer:
             self._wire.dispose(self._channel, said, self._number)
 
 
+class Settlement:
+    """What was said of deliveries together (`Session.settle`), and what the peer answered."""
+
+    __slots__ = ("kind", "left", "refusals")
+
+    def __init__(self, kind: OutcomeKind) -> None:
+        self.kind = kind
+        self.left = 0
+        """How many of them the peer has not answered yet."""
+        self.refusals: dict[int, AmqpError] = {}
+        """By delivery-id: those that the peer refused, and why."""
+
+    def answered(self, number: int, outcome: Outcome) -> None:
+        """The same outcome again, or why not."""
+        self.left -= 1
+        if outcome.kind is self.kind and outcome.error is None:
+            return
+        if outcome.error is not None:
+            self.refusals[number] = outcome.error
+        else:
+            said = f"{self.kind.name.lower()} was answered with {outcome.kind.name.lower()}"
+            self.refusals[number] = AmqpError("amqp:internal-error", said)
+
+
 class Session:
     __slots__ = (
         "_blocked",
@@ -206,10 +231,13 @@ class Session:
         "_wire",
         "alive",
         "channel",
+        "ends_with_links",
     )
 
     def __init__(self, wire: Wire, channel: int, remote_channel: int | None) -> None:
         """`remote_channel`: what it answers, if the peer began it."""
+        self.ends_with_links = False
+        """End it when its last link is detached."""
         self._wire = wire
         self.channel = channel
         """Ours."""
@@ -225,7 +253,7 @@ class Session:
         self._waiting_bytes = 0  # of messages that wait for credit
         self._next_delivery_id = 0
         self._sent: dict[int, Delivery] = {}
-        self._received: dict[int, Delivery | SharedAnswer] = {}
+        self._received: dict[int, Delivery | SharedAnswer | Settlement] = {}
         ours = None if remote_channel is None else UShort(remote_channel)
         self._write(BEGIN, [ours, UInt(0), UInt(WINDOW), UInt(WINDOW), UInt(WINDOW)])
 
@@ -240,6 +268,25 @@ class Session:
             self._wire.end_run()
             self._forget_all()
             self._write(END, [encode_error(error)] if error else [])
+
+    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
+        """Say what became of messages that were received into a sink; best in ascending order.
+
+        `two_phase`: the peer answers. Of a session that is over nothing is left to wait for,
+        because nothing was said.
+        """
+        settlement = Settlement(outcome.kind)
+        if self.alive:
+            wire, channel, received = self._wire, self.channel, self._received
+            tracked = wire.is_server
+            said = statement(outcome, is_receiver=True, settled=not two_phase, tracked=tracked)
+            ids = list(ids)
+            if two_phase:
+                received.update(dict.fromkeys(ids, settlement))
+                settlement.left = len(ids)
+            for number in ids:
+                wire.dispose(channel, said, number)
+        return settlement
 
     def _write(self, code: int, fields: list[Any]) -> None:
         self._wire.out.append(encode_frame(code, fields, channel=self.channel))
@@ -284,8 +331,8 @@ class Session:
         self._blocked_bytes = 0
 
 
-MessageSink = Callable[["Link", int, bytes, bytes], None]
-"""The link, the delivery-id, the tag and the bytes of a message that has come."""
+MessageSink = Callable[[int, bytes, bytes], None]
+"""The delivery-id, the tag and the bytes of a message that has come."""
 
 
 class Link:
@@ -351,6 +398,11 @@ class Link:
     def is_arriving(self) -> bool:
         """Some of a message has come, and not its last frame."""
         return self._partial is not None
+
+    @property
+    def is_detached(self) -> bool:
+        """By both sides, or gone with its session."""
+        return self.session._links.get(self.handle) is not self
 
     # -- its life -----------------------------------------------------------------------------
 
@@ -448,6 +500,8 @@ class Link:
                 wire.sent_count -= 1
             return
         for known in list(session._received.values()):
+            if isinstance(known, Settlement):
+                continue
             for one in [known] if isinstance(known, Delivery) else list(known.waiting):
                 if one.link is self:
                     one._forget()
@@ -498,6 +552,13 @@ class Link:
             self._drain = False
             if self._opened:
                 self.session._flow(self)
+
+    def set_credit(self, credit: int) -> None:
+        """Receiver: let the peer send that many, whatever it was granted before."""
+        if self.alive and not self.is_sender:
+            self._credit = credit
+            self._drain = False
+            self.session._flow(self)
 
     def request_drain(self) -> None:
         """Receiver: ask the peer to use up its credit or give it back; `Flowed` tells when."""
@@ -594,6 +655,6 @@ class Link:
     def receive_into(self, sink: MessageSink) -> None:
         """Receiver: hand each message to `sink` in place of an event.
 
-        No `Delivery` is made: `Session.settle` names deliveries by their ids.
+        It costs half as much: no `Delivery` is made, `Session.settle` names messages by their ids.
         """
         self._sink = sink

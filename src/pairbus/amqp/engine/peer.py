@@ -12,7 +12,7 @@ from typing import Any
 from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.engine.attach import field, read_attach
 from pairbus.amqp.engine.events import Attached, Detached, Disposed, Event, Flowed, Transferred
-from pairbus.amqp.engine.handles import Delivery, Link, Session, SharedAnswer
+from pairbus.amqp.engine.handles import Delivery, Link, Session, Settlement, SharedAnswer
 from pairbus.amqp.frames import SERIAL, FrameError, read_error
 from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
 from pairbus.amqp.performatives import read_disposition, read_transfer
@@ -46,7 +46,9 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
     if link._credit < 0 and not wire.is_server:
         raise FrameError("amqp:link:transfer-limit-exceeded", "a transfer without credit")
     if link._sink is not None:
-        link._sink(link, number, tag or b"", data[payload:end])
+        if size > link._size_max:
+            raise _beyond(link._size_max)
+        link._sink(number, tag or b"", data[payload:end])
         return
     delivery = Delivery(link, number, tag or b"", size)
     if settled:
@@ -70,8 +72,11 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
 def _share(session: Session, delivery: Delivery) -> None:
     """Another unsettled delivery has the same id."""
     known = session._received[delivery._number]
-    shared = SharedAnswer(session, known) if isinstance(known, Delivery) else known
-    shared.join(delivery)
+    if isinstance(known, Settlement):  # a sink had that one, and awaits no more than an answer
+        session._received[delivery._number] = delivery
+    else:
+        shared = SharedAnswer(session, known) if isinstance(known, Delivery) else known
+        shared.join(delivery)
 
 
 def _too_many_unsettled(limit: int) -> FrameError:
@@ -82,6 +87,10 @@ def _too_many_unsettled(limit: int) -> FrameError:
 def _too_large(link: Link) -> Outcome:
     said = f"the message is larger than {link._size_max} bytes"
     return rejected(AmqpError("amqp:link:message-size-exceeded", said))
+
+
+def _beyond(limit: int) -> FrameError:
+    return FrameError("amqp:link:message-size-exceeded", f"a message of more than {limit} bytes")
 
 
 def _part(
@@ -128,7 +137,7 @@ def _part(
     link._drop_parts()
     partial.size = len(data)
     if link._sink is not None:
-        link._sink(link, partial._number, partial.tag, data)
+        link._sink(partial._number, partial.tag, data)
         return
     if settled:
         partial.size = 0
@@ -171,8 +180,7 @@ def _append(link: Link, body: bytes) -> None:
         return
     if len(link._parts) + len(body) > link._size_max:
         if link._sink is not None:
-            said = f"a message of more than {link._size_max} bytes"
-            raise FrameError("amqp:link:message-size-exceeded", said)
+            raise _beyond(link._size_max)
         wire.part_bytes -= len(link._parts)
         link._parts = bytearray()
         link._is_oversize = True
@@ -195,51 +203,55 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
     of_sent, first, last, settled, outcome = read_disposition(data, at, end)
     known: dict[int, Any] = session._sent if of_sent else session._received
     if first == last:
-        delivery = known.get(first)
-        if delivery is None:
+        if first not in known:
             return 0
-        return -1 if _disposed(delivery, outcome, settled, events) else 1
+        return -1 if _disposed(known, first, outcome, settled, events) else 1
     # A range may claim four thousand million deliveries: look through the shorter side.
     count = (last - first & SERIAL) + 1
     if count > len(known):
         looked_at = len(known)
-        found = [one for number, one in known.items() if number - first & SERIAL < count]
+        numbers = [number for number in known if number - first & SERIAL < count]
     else:
         looked_at = count
-        found = [
-            known[number & SERIAL]
-            for number in range(first, first + count)
-            if number & SERIAL in known
+        numbers = [
+            number & SERIAL for number in range(first, first + count) if number & SERIAL in known
         ]
     news = 0
-    for delivery in found:
-        news += _disposed(delivery, outcome, settled, events)
+    for number in numbers:
+        if settled and known[number].__class__ is Settlement:
+            known.pop(number).answered(number, outcome)
+            news += 1
+        else:
+            news += _disposed(known, number, outcome, settled, events)
     return looked_at - 2 * news
 
 
 def _disposed(
-    delivery: Delivery | SharedAnswer, outcome: Outcome, settled: bool, events: list[Event]
+    known: dict[int, Any], number: int, outcome: Outcome, settled: bool, events: list[Event]
 ) -> bool:
     """The peer's word on a delivery: the first outcome counts, then the settlement. False if it
     said nothing new."""
-    if isinstance(delivery, SharedAnswer):
+    one: Delivery | SharedAnswer | Settlement = known[number]
+    if isinstance(one, Settlement):
         if settled:
-            for one in list(delivery.waiting):
-                _withdraw(one)
+            del known[number]
+            one.answered(number, outcome)
         return settled
+    if isinstance(one, SharedAnswer):
+        if settled:
+            for delivery in list(one.waiting):
+                _withdraw(delivery)
+        return settled
+    is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
+    is_awaited = one.link.is_sender or one._is_updated
+    if is_awaited and (is_news or settled):
+        if is_news or one.outcome is None:
+            one.outcome = outcome
+        events.append(Disposed(one, outcome, settled))
     if settled:
-        if delivery.link.is_sender or delivery._is_updated:
-            events.append(Disposed(delivery, outcome, True))
-        if delivery._shared is None:
-            delivery._forget()
+        one._forget()
         return True
-    if outcome.kind < OutcomeKind.ACCEPTED or delivery._reported is not None:
-        return False
-    if not (delivery.link.is_sender or delivery._is_updated):
-        return False
-    delivery._reported = outcome.kind
-    events.append(Disposed(delivery, outcome, False))
-    return True
+    return is_awaited and is_news
 
 
 # -- links ------------------------------------------------------------------------------------
@@ -274,7 +286,9 @@ def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
         link._drain = len(fields) > 8 and fields[8] is True
         if link._waiting:
             link._send_waiting()
-        events.append(Flowed(link))
+        last = events[-1] if events else None
+        if type(last) is not Flowed or last.link is not link:  # the event has no figures of its own
+            events.append(Flowed(link))
         return
     skipped = count - link._delivery_count & SERIAL
     if link._drain and 0 < skipped <= max(0, link._credit):
@@ -326,3 +340,5 @@ def detach(session: Session, fields: list[Any], events: list[Event]) -> None:
         error = read_error(fields[2] if len(fields) > 2 else None)
         events.append(Detached(link, closed, error))
     session._drop_link(link)
+    if session.ends_with_links and not session._links:
+        session.end()

@@ -1,31 +1,35 @@
-"""The frames that the client reads and writes by hand, against the codec that reads all."""
+"""What is read and written by hand, against the codec that reads all."""
 
 from __future__ import annotations
+
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.client.frames import (
-    disposition,
-    encode_outcome,
-    flow,
-    read_error,
-    read_outcome,
-    read_transfer,
-    transfer_frames,
-)
 from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong
 from pairbus.amqp.codec.values import decode, encode
-from pairbus.amqp.frames import FrameError, decode_performative, encode_frame
+from pairbus.amqp.frames import FrameError, decode_performative, encode_frame, read_error
 from pairbus.amqp.outcomes import (
     ACCEPTED,
     NO_OUTCOME,
     RELEASED,
     AmqpError,
+    Outcome,
     OutcomeKind,
     modified,
     rejected,
+)
+from pairbus.amqp.performatives import (
+    disposition,
+    flow,
+    read_disposition,
+    read_outcome,
+    read_transfer,
+    statement,
+    transfer_frames,
+    transfer_head,
 )
 
 UINTS = st.integers(0, 2**32 - 1)
@@ -60,34 +64,39 @@ def test_a_transfer_is_read_as_the_codec_reads_it(handle, number, tag, fields, r
         encoded = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big") + content
     data = b"before" + encoded + payload
     aborted = bool(rare and rare[3])
-    assert read_transfer(data, 6) == (
-        handle, number, tag, bool(more), aborted, 6 + len(encoded)
+    start = 6 + len(encoded)
+    assert read_transfer(data, 6, len(data)) == (
+        handle, number, tag, form or 0, bool(settled), bool(more), aborted, start
     )  # fmt: skip
+    with pytest.raises((FrameError, IndexError, struct.error)):
+        read_transfer(data[: start - 1], 6, start - 1)
 
 
 def test_booleans_of_two_bytes_are_read():
     content = b"\x43\x43\xa0\x01t\x43\x56\x00\x56\x01"
     data = b"\xc0" + bytes((len(content) + 1, 6)) + content
-    assert read_transfer(data, 0) == (0, 0, b"t", True, False, len(data))
+    size = len(data)
+    assert read_transfer(data, 0, size) == (0, 0, b"t", 0, False, True, False, size)
 
 
 @pytest.mark.parametrize("content", [b"\x45", b"\xc0\x03\x02\x43\xa1", b"\xc0\x02\x01\x40"])
 def test_what_is_no_transfer_is_refused(content):
     with pytest.raises(FrameError):
-        read_transfer(content, 0)
+        read_transfer(content, 0, len(content))
 
 
-@given(size=st.integers(0, 3000), room=st.integers(512, 1000), form=UINTS)
-def test_a_message_is_cut_into_frames_that_fit(size, room, form):
+@given(size=st.integers(0, 3000), room=st.integers(512, 1000), form=UINTS, settled=st.booleans())
+def test_a_message_is_cut_into_frames_that_fit(size, room, form, settled):
     payload = bytes(index % 251 for index in range(size))
     frames = list(
         transfer_frames(
             channel=3,
             handle=1,
-            delivery_id=77,
+            number=77,
             tag=b"tag",
-            payload=payload,
+            data=payload,
             message_format=form,
+            settled=settled,
             frame_size_max=room,
         )
     )
@@ -98,9 +107,23 @@ def test_a_message_is_cut_into_frames_that_fit(size, room, form):
         value, end = decode(frame, 8)
         assert value.descriptor == 0x14
         is_last = frame is frames[-1]
-        assert value.value == [1, 77, b"tag", form, False, not is_last]
+        assert value.value == [1, 77, b"tag", form, settled, not is_last]
         parts.append(frame[end:])
     assert b"".join(parts) == payload
+
+
+@given(
+    channel=st.integers(0, 65535),
+    handle=UINTS,
+    number=UINTS,
+    tag=st.binary(min_size=1, max_size=32),
+)
+def test_the_head_of_a_plain_transfer_is_what_the_codec_would_read(channel, handle, number, tag):
+    start, middle = transfer_head(channel, handle, len(tag))
+    frame = start + number.to_bytes(4, "big") + middle + tag + b"\x43"
+    assert frame[:4] == b"\x02\x00" + channel.to_bytes(2, "big")
+    code, fields = decode_performative(frame[4:])
+    assert (code, fields) == (0x14, [handle, number, tag, 0])
 
 
 OUTCOMES = [
@@ -113,9 +136,13 @@ OUTCOMES = [
 ]
 
 
+def state_of(outcome):
+    return statement(outcome, is_receiver=True, settled=True, tracked=False)[2]
+
+
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_outcomes_are_read_as_they_were_written(outcome):
-    assert read_outcome(decode(encode_outcome(outcome))[0]) == outcome
+    assert read_outcome(decode(state_of(outcome))[0]) == outcome
 
 
 def test_a_rejection_needs_no_error():
@@ -126,7 +153,7 @@ def test_a_rejection_needs_no_error():
 
 def test_a_reason_is_sent_as_it_is_and_with_nothing_added():
     error = AmqpError("com.microsoft:dead-letter", "d", {"DeadLetterReason": "r"})
-    value, _ = decode(encode_outcome(rejected(error)))
+    value, _ = decode(state_of(rejected(error)))
     assert value.value[0].value == [
         "com.microsoft:dead-letter",
         "d",
@@ -134,16 +161,38 @@ def test_a_reason_is_sent_as_it_is_and_with_nothing_added():
     ]
 
 
-def test_nothing_is_no_outcome():
+def test_an_error_that_we_find_gets_a_tracking_id():
+    said = statement(rejected(AmqpError("a:b")), is_receiver=True, settled=True)
+    (error,) = decode(said[2])[0].value
+    assert list(error.value[2]) == ["com.microsoft:tracking-id"]
+
+
+def test_no_outcome_is_null():
+    assert state_of(NO_OUTCOME) == b"\x40"
+    assert read_outcome(None) is NO_OUTCOME
+
+
+def test_a_message_that_is_still_arriving_has_no_outcome():
     with pytest.raises(ValueError, match="no outcome"):
-        encode_outcome(NO_OUTCOME)
+        state_of(Outcome(OutcomeKind.RECEIVED))
 
 
 @pytest.mark.parametrize(
-    "state", [None, "text", Described(ULong(0x23), [UInt(0)]), Described(ULong(0x24), "x")]
+    ("state", "kind"),
+    [
+        (Described(ULong(0x23), [UInt(0)]), OutcomeKind.RECEIVED),
+        (Described(ULong(0x34), [b"txn"]), OutcomeKind.OTHER),
+        (Described(Symbol("my:state"), []), OutcomeKind.OTHER),
+    ],
 )
-def test_what_is_not_the_last_word_is_none(state):
-    assert read_outcome(state) is None
+def test_other_states_are_told_apart(state, kind):
+    assert read_outcome(state).kind is kind
+
+
+@pytest.mark.parametrize("state", ["text", Described(ULong(0x24), "x")])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(FrameError):
+        read_outcome(state)
 
 
 @pytest.mark.parametrize("value", [None, [], Described(ULong(0x1D), []), Described("x", "y")])
@@ -158,12 +207,31 @@ def test_an_error_may_lack_everything_but_its_condition():
 
 @given(first=UINTS, last=UINTS, settled=st.booleans(), outcome=st.sampled_from(OUTCOMES))
 def test_a_disposition_is_what_the_codec_would_write(first, last, settled, outcome):
-    state = encode_outcome(outcome)
-    frame = disposition(7, first, last, settled=settled, state=state)
+    said = statement(outcome, is_receiver=True, settled=settled, tracked=False)
+    frame = disposition(7, said, first, last)
     assert len(frame) == int.from_bytes(frame[:4], "big")
     assert frame[4:8] == b"\x02\x00\x00\x07"
     code, fields = decode_performative(frame[8:])
-    assert (code, fields) == (0x15, [True, first, last, settled, decode(state)[0]])
+    assert (code, fields) == (0x15, [True, first, last, settled, decode(said[2])[0]])
+    assert read_disposition(frame, 11, len(frame)) == (True, first, last, settled, outcome)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [True],
+        [True, None],
+        [True, "x"],
+        ["x", UInt(1)],
+        [True, UInt(1), None, "x"],
+        [True, UInt(1), None, None, "text"],
+    ],
+)
+def test_what_is_no_disposition_is_refused(fields):
+    frame = encode_frame(0x15, fields)
+    with pytest.raises((FrameError, IndexError, struct.error)):
+        read_disposition(frame, 11, len(frame))
 
 
 def test_a_flow_may_be_of_a_link_or_of_the_session():
@@ -173,7 +241,7 @@ def test_a_flow_may_be_of_a_link_or_of_the_session():
             drain=True,
         )[8:]
     )  # fmt: skip
-    assert fields == [2, 2**31 - 1, 3, 2**31 - 1, 4, 5, 6, None, True, False]
+    assert fields == [2, 2**31 - 1, 3, 2**31 - 1, 4, 5, 6, None, True]
     frame = flow(1, next_incoming_id=2, next_outgoing_id=3)
     assert frame == encode_frame(
         0x13, [UInt(2), UInt(2**31 - 1), UInt(3), UInt(2**31 - 1)], channel=1
