@@ -234,7 +234,7 @@ def test_the_clock_is_looked_at_when_the_first_thing_is_due(world):
     assert next_look(world) == pytest.approx(2)
 
 
-def test_a_lock_is_looked_at_when_it_lapses(make_world):
+def test_a_lock_is_looked_at_when_it_expires(make_world):
     world = make_world(queue(lock_duration=timedelta(seconds=1)))
     world.send(encoded())
     world.tick()

@@ -282,7 +282,7 @@ class Peer:
         return Farewell(is_closed, list(_whole_frames(data)), data, seconds)
 
     def _take(self, count: int) -> bytes:
-        """Exactly so many bytes, or none at the end."""
+        """Exactly `count` bytes, or none at the end."""
         while len(self._buffer) < count:
             try:
                 chunk = self._socket.recv(65_536)

@@ -251,8 +251,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read_over(tmp_path):
         pytest.param(
             ['"EnableExpress": true', '"RequiresDuplicateDetection": true'],
             2,
-            "queue 'orders': EnableExpress and RequiresDuplicateDetection exclude each other",
-            id="two settings that exclude each other",
+            "queue 'orders': EnableExpress and RequiresDuplicateDetection cannot be combined",
+            id="two settings that cannot be combined",
         ),
     ],
 )

@@ -58,7 +58,7 @@ BEYOND = {
     "messages beyond 100 MB": ({"max_message_size_in_kilobytes": 102_401}, "1 and 102400"),
     "both express and without duplicates": (
         {"enable_express": True, "requires_duplicate_detection": True},
-        "exclude each other",
+        "cannot be combined",
     ),
     "metadata without end": ({"user_metadata": "x" * 1025}, "1025 characters, but at most 1024"),
 }

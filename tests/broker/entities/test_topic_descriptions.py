@@ -79,7 +79,7 @@ def test_too_many_rules_are_refused():
     rules = [RuleDescription(name=f"r{n}", filter=FalseFilter()) for n in range(RULES_MAX + 1)]
 
     assert len(subscription(rules=rules[1:]).rules) == RULES_MAX
-    with pytest.raises(ConfigError, match=f"{RULES_MAX + 1} rules are more than {RULES_MAX}"):
+    with pytest.raises(ConfigError, match=f"{RULES_MAX + 1} rules, but at most {RULES_MAX}"):
         subscription(rules=rules)
 
 

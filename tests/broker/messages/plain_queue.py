@@ -1,7 +1,7 @@
 """A queue in plain Python: dictionaries, no files, no windows, nothing clever.
 
 What `test_queue_model.py` holds the real one against. It obeys the documents and is slow; where the
-broker defers work (a sweep, a lapse), so does this, by the same calls.
+broker defers work (a sweep, expired locks), so does this, by the same calls.
 """
 
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class PlainQueue:
     lock_ms: int
     deliveries_max: int
     ttl_ms: int | None
-    buries_expired: bool
+    dead_letters_expired: bool
     window_ms: int | None
     """None: duplicates are not looked for."""
 
@@ -114,7 +114,7 @@ class PlainQueue:
             and lent.box == "main"
             and message.count + 1 >= self.deliveries_max
         ):
-            self._bury(lent.sequence, "MaxDeliveryCountExceeded")
+            self._dead_letter(lent.sequence, "MaxDeliveryCountExceeded")
         else:
             message.count += 1
 
@@ -126,7 +126,7 @@ class PlainQueue:
         """False in the dead-letter queue, where nothing changes."""
         if self.lent[token].box == "dead":
             return False
-        self._bury(self._unlock(token).sequence, reason)
+        self._dead_letter(self._unlock(token).sequence, reason)
         return True
 
     def renew(self, token, *, now_ms):
@@ -137,7 +137,7 @@ class PlainQueue:
         self.boxes[lent.box][lent.sequence].token = None
         return lent
 
-    def _bury(self, number, reason):
+    def _dead_letter(self, number, reason):
         message = self.boxes["main"].pop(number)
         self.boxes["dead"][number] = replace(
             message, state=ACTIVE, expires_ms=None, due_ms=None, reason=reason
@@ -165,14 +165,14 @@ class PlainQueue:
             if message.token is None and message.is_expired(now_ms):
                 self._expire("main", number)
 
-    def lapse(self, *, now_ms):
+    def expire_locks(self, *, now_ms):
         for token, lent in list(self.lent.items()):
             if lent.until_ms <= now_ms:
                 self.abandon(token)
 
     def _expire(self, box, number):
-        if self.buries_expired:
-            self._bury(number, "TTLExpiredException")
+        if self.dead_letters_expired:
+            self._dead_letter(number, "TTLExpiredException")
         else:
             self.remove(box, number)
 

@@ -35,11 +35,11 @@ class QueueDriver(RuleBasedStateMachine):
 
     @initialize(
         ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
-        buries_expired=st.booleans(),
+        dead_letters_expired=st.booleans(),
         looks_for_duplicates=st.booleans(),
         room=st.sampled_from([2, 6]),
     )
-    def open(self, ttl, buries_expired, looks_for_duplicates, room):
+    def open(self, ttl, dead_letters_expired, looks_for_duplicates, room):
         # A window of a few messages has the same edges as one of a thousand.
         self.patch.setattr(window_module, "COUNT_MAX", room)
         self.patch.setattr(window_module, "READ_COUNT", room // 2)
@@ -48,7 +48,7 @@ class QueueDriver(RuleBasedStateMachine):
             lock_duration=timedelta(milliseconds=LOCK_MS),
             max_delivery_count=DELIVERIES_MAX,
             default_message_time_to_live=ttl,
-            dead_lettering_on_message_expiration=buries_expired,
+            dead_lettering_on_message_expiration=dead_letters_expired,
             requires_duplicate_detection=looks_for_duplicates,
             duplicate_detection_history_time_window=timedelta(seconds=60),
         )
@@ -57,7 +57,7 @@ class QueueDriver(RuleBasedStateMachine):
             lock_ms=LOCK_MS,
             deliveries_max=DELIVERIES_MAX,
             ttl_ms=milliseconds(ttl),
-            buries_expired=buries_expired,
+            dead_letters_expired=dead_letters_expired,
             window_ms=60_000 if looks_for_duplicates else None,
         )
         self.standing = None
@@ -113,7 +113,7 @@ class QueueDriver(RuleBasedStateMachine):
             self.locks.append((box, lock))
 
     def serve_standing(self):
-        """Whoever stands there with credit has been given what there is, in order."""
+        """The standing receiver gets what there is, in order, as far as its credit goes."""
         self.world.namespace.run()
         self.world.flush()
         if self.standing is not None:

@@ -310,8 +310,8 @@ def test_four_hops_are_allowed_and_five_are_not(make_world):
     world.send(encoded(b"fourth"), to="b")
 
     assert world.sequences(of="f") == [1]
-    buried = world.receive(of="a", kind=TRANSFER)[0].message
-    reason = application_properties(buried)
+    dead = world.receive(of="a", kind=TRANSFER)[0].message
+    reason = application_properties(dead)
     assert reason["DeadLetterReason"] == "MaxTransferHopCountExceeded"
     assert "4 times" in reason["DeadLetterErrorDescription"]
 
@@ -343,9 +343,9 @@ def test_what_cannot_be_forwarded_is_kept_with_the_reason(make_world, said, case
 
     assert world.send(message, to="a")
 
-    buried = world.receive(of="a", kind=TRANSFER)[0].message
-    assert application_properties(buried)["DeadLetterReason"] == "ForwardingFailed"
-    assert said in application_properties(buried)["DeadLetterErrorDescription"]
+    dead = world.receive(of="a", kind=TRANSFER)[0].message
+    assert application_properties(dead)["DeadLetterReason"] == "ForwardingFailed"
+    assert said in application_properties(dead)["DeadLetterErrorDescription"]
     world.check_counters()
 
 

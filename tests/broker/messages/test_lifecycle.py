@@ -252,8 +252,8 @@ def test_a_dead_letter_cannot_be_dead_lettered(kind):
     assert "'q'" in decision.error.description
 
 
-LAPSED = {
-    "a lapsed lock is a failed delivery": (MAIN, ACTIVE, 0, MakeAvailable(1)),
+LOCK_EXPIRED = {
+    "an expired lock is a failed delivery": (MAIN, ACTIVE, 0, MakeAvailable(1)),
     "and may be the last": (MAIN, ACTIVE, 2, TOO_OFTEN),
     "a dead letter just comes back": (DEAD_LETTER, ACTIVE, 2, MakeAvailable(3)),
     "a deferred message stays deferred": (MAIN, DEFERRED, 2, Defer(3)),
@@ -262,12 +262,12 @@ LAPSED = {
 
 @pytest.mark.req("B-03", "B-04")
 @pytest.mark.parametrize(
-    ("kind", "state", "delivery_count", "expected"), LAPSED.values(), ids=LAPSED
+    ("kind", "state", "delivery_count", "expected"), LOCK_EXPIRED.values(), ids=LOCK_EXPIRED
 )
-def test_a_lapsed_lock_leads_to_a_decision(kind, state, delivery_count, expected):
-    lapsed = message(state=state, delivery_count=delivery_count)
+def test_an_expired_lock_leads_to_a_decision(kind, state, delivery_count, expected):
+    expired = message(state=state, delivery_count=delivery_count)
 
-    assert lifecycle.lock_expired(lapsed, queue(max_delivery_count=3), kind) == expected
+    assert lifecycle.lock_expired(expired, queue(max_delivery_count=3), kind) == expected
 
 
 @pytest.mark.req("B-04")

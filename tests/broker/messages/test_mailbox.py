@@ -115,7 +115,7 @@ def test_who_has_no_credit_is_passed_over_until_it_says_so_again(store):
     assert mailbox.next_delivery()[0] is poor
 
 
-def test_nobody_hungry_means_nothing_to_do(store):
+def test_nobody_with_credit_means_nothing_to_do(store):
     assert make(store, sequences=[1]).next_delivery() is None
 
 
@@ -198,7 +198,7 @@ def test_a_lock_is_not_valid_while_its_message_is_being_changed(store):
 
 
 @pytest.mark.req("B-03")
-def test_locks_lapse_in_order_and_renewal_puts_one_off(store):
+def test_locks_expire_in_order_and_renewal_puts_one_off(store):
     mailbox = make(store, sequences=[1, 2])
     mailbox.has_credit(taker := Taker())
     first = lock_next(mailbox, taker, until_ms=100)
@@ -322,11 +322,11 @@ def test_a_session_without_its_last_message_is_not_available(store):
     assert mailbox.sessions.next_available() is None
 
 
-def test_a_session_that_was_let_go_gives_nothing(store):
+def test_a_session_that_was_released_gives_nothing(store):
     mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
     taker = Taker()
     taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
 
-    mailbox.sessions.let_go(taker.session)
+    mailbox.sessions.release(taker.session)
 
     assert mailbox.take(taker.session) is None

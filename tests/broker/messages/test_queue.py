@@ -102,14 +102,14 @@ def test_a_dead_letter_keeps_its_number_and_says_why(world):
     assert world.settle(lock, DEAD_LETTER, reason="why", description="because") is None
 
     assert world.sequences() == []
-    buried = world.receive(kind=DEAD)[0].message
-    assert buried.sequence == 1
-    assert application_properties(buried) == {
+    dead = world.receive(kind=DEAD)[0].message
+    assert dead.sequence == 1
+    assert application_properties(dead) == {
         "mine": 1,
         "DeadLetterReason": "why",
         "DeadLetterErrorDescription": "because",
     }
-    assert message_id(slice_message(buried.bare)) == "m"
+    assert message_id(slice_message(dead.bare)) == "m"
     world.pass_time(3600)
     assert world.sequences(kind=DEAD) == [1]  # dead letters do not expire
     world.check_counters()
@@ -124,7 +124,7 @@ def test_a_dead_letter_without_a_reason_has_no_empty_words(world):
 
 
 @pytest.mark.req("B-03")
-def test_dead_letters_can_be_settled_like_any_message_but_not_buried_again(world):
+def test_dead_letters_can_be_settled_like_any_message_but_not_dead_lettered_again(world):
     world.send(*[encoded()] * 4)
     for lock in world.receive(4):
         world.settle(lock, DEAD_LETTER)
@@ -141,7 +141,7 @@ def test_dead_letters_can_be_settled_like_any_message_but_not_buried_again(world
     world.check_counters()
 
 
-def test_dead_letters_are_given_out_by_number_whenever_they_were_buried(world):
+def test_dead_letters_are_given_out_by_number_whenever_they_were_dead_lettered(world):
     world.send(*[encoded()] * 4)
     locks = world.receive(4)
     receiver = Receiver(world.queue(), DEAD)
@@ -252,7 +252,7 @@ def test_what_could_not_be_given_comes_back_in_its_place(world):
 
 
 @pytest.mark.req("B-03")
-def test_a_lapsed_lock_brings_the_message_back_with_a_count(make_world):
+def test_an_expired_lock_brings_the_message_back_with_a_count(make_world):
     world = make_world(queue(lock_duration=timedelta(seconds=5)))
     world.send(encoded())
     world.receive()
@@ -266,7 +266,7 @@ def test_a_lapsed_lock_brings_the_message_back_with_a_count(make_world):
 
 
 @pytest.mark.req("B-04")
-def test_the_last_failed_delivery_buries_the_message(make_world):
+def test_the_last_failed_delivery_dead_letters_the_message(make_world):
     world = make_world(queue(max_delivery_count=2))
     world.send(encoded(message_id="m"))
     world.receive()
@@ -274,9 +274,9 @@ def test_the_last_failed_delivery_buries_the_message(make_world):
     world.settle(world.receive()[0], ABANDON)
 
     assert world.sequences() == []
-    buried = world.receive(kind=DEAD)[0].message
-    assert application_properties(buried)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
-    assert buried.delivery_count == 1
+    dead = world.receive(kind=DEAD)[0].message
+    assert application_properties(dead)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert dead.delivery_count == 1
 
 
 @pytest.mark.req("B-04", "B-05")
@@ -294,9 +294,9 @@ def test_an_expired_message_is_not_delivered(make_world, kept, found_by):
     assert world.sequences() == [2]
     assert world.sequences(kind=DEAD) == ([1] if kept else [])
     if kept:
-        buried = world.receive(kind=DEAD)[0].message
-        assert application_properties(buried)["DeadLetterReason"] == "TTLExpiredException"
-        assert buried.expires_ms is None
+        dead = world.receive(kind=DEAD)[0].message
+        assert application_properties(dead)["DeadLetterReason"] == "TTLExpiredException"
+        assert dead.expires_ms is None
     world.check_counters()
 
 
@@ -348,10 +348,10 @@ def test_dead_letters_go_where_they_are_forwarded_and_say_from_where(make_world)
 
     world.settle(world.receive()[0], DEAD_LETTER, reason="why")
 
-    buried = world.receive(of="graves")[0].message
-    assert buried.dead_letter_source == "q"
-    assert application_properties(buried) == {"DeadLetterReason": "why"}
-    assert (buried.sequence, buried.enqueued_sequence, buried.expires_ms) == (1, 1, None)
+    dead = world.receive(of="graves")[0].message
+    assert dead.dead_letter_source == "q"
+    assert application_properties(dead) == {"DeadLetterReason": "why"}
+    assert (dead.sequence, dead.enqueued_sequence, dead.expires_ms) == (1, 1, None)
     assert world.sequences() == world.sequences(kind=DEAD) == []
     world.check_counters()
 
@@ -362,9 +362,9 @@ def test_dead_letters_whose_target_is_missing_are_kept(make_world):
 
     world.settle(world.receive()[0], DEAD_LETTER, reason="why")
 
-    buried = world.receive(kind=TRANSFER)[0].message
-    assert application_properties(buried)["DeadLetterReason"] == "ForwardingFailed"
-    assert "'missing'" in application_properties(buried)["DeadLetterErrorDescription"]
+    dead = world.receive(kind=TRANSFER)[0].message
+    assert application_properties(dead)["DeadLetterReason"] == "ForwardingFailed"
+    assert "'missing'" in application_properties(dead)["DeadLetterErrorDescription"]
 
 
 @pytest.mark.parametrize("bad", [encoded(session=5), encoded(message_id=5)], ids=["session", "id"])
@@ -440,7 +440,7 @@ def test_a_settlement_that_the_disk_refuses_changes_nothing(world, settlement):
 
 
 @pytest.mark.req("B-12")
-def test_a_lapse_that_the_disk_refuses_gives_the_message_back_uncounted(make_world):
+def test_an_expired_lock_that_the_disk_refuses_gives_the_message_back_uncounted(make_world):
     world = make_world(queue(max_delivery_count=1))
     world.send(encoded(), encoded())
     world.receive()

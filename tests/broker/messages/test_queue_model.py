@@ -200,8 +200,8 @@ class QueueMachine(QueueDriver):
     # by number
 
     @where_messages_are
-    @rule(data=st.data(), box=BOXES, mode=st.sampled_from([0, 1, 1]), lapses=st.booleans())
-    def receive_deferred(self, data, box, mode, lapses):
+    @rule(data=st.data(), box=BOXES, mode=st.sampled_from([0, 1, 1]), expires=st.booleans())
+    def receive_deferred(self, data, box, mode, expires):
         messages = self.model.boxes[box]
         deferred = [n for n, message in messages.items() if message.state == DEFERRED]
         anything = data.draw(st.integers(1, self.model.last))
@@ -219,7 +219,7 @@ class QueueMachine(QueueDriver):
             token = guid(answer.body["messages"][0]["lock-token"].bytes)
             self.model.lend(box, number, token, now_ms=self.now_ms)
             self.locks.append((box, self.world.queue().mailboxes[KINDS[box]].locks[token]))
-            if lapses:
+            if expires:
                 self.wait(30)
 
     @where_messages_are
@@ -285,7 +285,7 @@ class QueueMachine(QueueDriver):
         self.world.pass_time(seconds)
         self.model.activate(now_ms=self.now_ms)
         self.model.sweep(now_ms=self.now_ms)
-        self.model.lapse(now_ms=self.now_ms)
+        self.model.expire_locks(now_ms=self.now_ms)
         self.serve_standing()
         self.world.tick()
         self.model.sweep(now_ms=self.now_ms)
@@ -293,7 +293,7 @@ class QueueMachine(QueueDriver):
     @where_messages_are
     @rule(data=st.data(), early=st.booleans(), ticks=st.booleans())
     def wait_for_the_moment(self, data, early, ticks):
-        """To the very second in which something expires, is due, lapses or may be sent again."""
+        """To the very second in which something expires, is due, expires or may be sent again."""
         known = self.model.boxes["main"].values()
         moments = {message.expires_ms for message in known} | {m.due_ms for m in known}
         moments |= {lent.until_ms for lent in self.model.lent.values()}

@@ -74,7 +74,7 @@ def test_a_closed_session_gives_its_messages_back_uncounted_and_in_order(world):
 
 
 @pytest.mark.req("B-06")
-def test_a_lapsed_session_is_lost_and_its_messages_are_counted(world):
+def test_an_expired_session_is_lost_and_its_messages_are_counted(world):
     send(world, "a", "a", "a")
     receiver = world.accept("a", credit=2)
 
@@ -107,21 +107,21 @@ def test_a_renewed_session_lasts_longer_and_its_messages_with_it(world):
 
 
 @pytest.mark.req("B-06", "B-04")
-def test_too_many_lapses_bury_the_message_without_its_session(world):
+def test_too_many_expired_locks_dead_letter_the_message_without_its_session(world):
     send(world, "a")
     for _ in range(3):
         world.accept("a", credit=1)
         world.pass_time(30)
 
     assert world.sequences() == []
-    buried = world.receive(kind=MailboxKind.DEAD_LETTER)[0].message
-    assert (buried.sequence, buried.session_id) == (1, None)
+    dead = world.receive(kind=MailboxKind.DEAD_LETTER)[0].message
+    assert (dead.sequence, dead.session_id) == (1, None)
     assert world.queue().main.sessions.next_available() is None
     world.check_counters()
 
 
 @pytest.mark.req("B-06")
-def test_order_survives_a_lapse_however_slow_the_disk_is(world):
+def test_order_survives_an_expired_lock_however_slow_the_disk_is(world):
     send(world, "a", "a", "a")
     world.accept("a", credit=2)
     seeker = wait_for_session(world)
@@ -138,7 +138,7 @@ def test_order_survives_a_lapse_however_slow_the_disk_is(world):
 
 
 @pytest.mark.req("B-06")
-def test_order_survives_a_lapse_after_an_abandoned_message(world):
+def test_order_survives_an_expired_lock_after_an_abandoned_message(world):
     send(world, "a", "a", "a")
     first = world.accept("a", credit=2)
     world.settle(first.locks[0], ABANDON)

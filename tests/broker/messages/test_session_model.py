@@ -86,7 +86,7 @@ class SessionMachine(RuleBasedStateMachine):
         ]
 
     def refresh(self):
-        """Which sessions are free, and since when; then whoever waits gets them in turn."""
+        """Which sessions are free, and since when; then those that wait get them in turn."""
         self.world.namespace.run()
         self.world.flush()
         step = next(self.steps)
@@ -137,16 +137,16 @@ class SessionMachine(RuleBasedStateMachine):
         else:
             message.count += 1
 
-    def let_go(self, name, *, counted):
+    def release(self, name, *, counted):
         for number in self.held.pop(name).tokens.values():
             self.messages[number].token = None
             if counted:
                 self.failed(number)
 
-    def lapse(self):
+    def expire_locks(self):
         for name in [n for n, held in self.held.items() if held.until_ms <= self.now_ms]:
             receiver = self.held[name].receiver
-            self.let_go(name, counted=True)
+            self.release(name, counted=True)
             assert receiver.has_lost_session
         for seeker, end_ms in list(self.waiting):
             if end_ms <= self.now_ms:
@@ -246,7 +246,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert told == [None]
         else:
             held.receiver.close()
-        self.let_go(name, counted=False)
+        self.release(name, counted=False)
         self.serve_all()
 
     @precondition(lambda self: self.held)
@@ -307,7 +307,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 5, 29, 30, 61]))
     def wait(self, seconds):
         self.world.pass_time(seconds)
-        self.lapse()
+        self.expire_locks()
         self.serve_all()
 
     @precondition(lambda self: self.held)
@@ -322,7 +322,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(seconds=st.sampled_from([29, 30]), names=st.lists(SESSIONS, max_size=2))
     def wait_while_the_disk_is_slow(self, seconds, names):
-        """Credit and messages come in before the disk has heard of the lapse."""
+        """Credit and messages come in before the disk has heard of the expired lock."""
         tags = [b"tag-%d" % next(self.tags) for _ in names]
         self.world.clock.advance(seconds)
         for name, tag in zip(names, tags, strict=True):
@@ -336,14 +336,14 @@ class SessionMachine(RuleBasedStateMachine):
                 held.credit += 1
         self.world.flush()
         self.sent(names, tags)
-        self.lapse()
+        self.expire_locks()
         self.serve_all()
 
     @rule(ending=st.sampled_from(["restart", "crash"]))
     def come_back(self, ending):
         getattr(self.world, ending)()
         for name in list(self.held):
-            self.let_go(name, counted=False)
+            self.release(name, counted=False)
         self.waiting = []
         self.free_since = {}
         # After a restart, the session whose oldest message is the oldest comes first.

@@ -35,11 +35,11 @@ def test_a_held_session_is_not_available_to_others():
 
 
 @pytest.mark.req("B-06")
-def test_a_session_that_is_let_go_is_available_behind_those_that_wait():
+def test_a_session_that_is_released_is_available_behind_those_that_wait():
     found = sessions(("s", 1), ("t", 1))
     held = found.hold("s", A, until_ms=100)
 
-    found.let_go(held)
+    found.release(held)
 
     assert not found.is_held("s")
     assert (held.holder, held.window) == (None, None)
@@ -48,13 +48,13 @@ def test_a_session_that_is_let_go_is_available_behind_those_that_wait():
     assert found.next_available() == "s"
 
 
-def test_a_session_without_messages_can_be_held_and_is_forgotten_when_let_go():
+def test_a_session_without_messages_can_be_held_and_is_forgotten_when_released():
     found = sessions()
 
     held = found.hold("empty", A, until_ms=100)
     assert found.find("empty") is held
     assert found.with_messages() == []
-    found.let_go(held)
+    found.release(held)
 
     assert len(found) == 0
     assert found.next_available() is None
@@ -80,7 +80,7 @@ def test_messages_that_come_while_it_is_held_are_counted_for_later():
 
     assert found.count("s", +1) is held
     assert found.next_available() is None
-    found.let_go(held)
+    found.release(held)
 
     assert found.next_available() == "s"
 
@@ -96,7 +96,7 @@ def test_a_held_session_stays_when_its_last_message_goes():
 
 
 @pytest.mark.req("B-06")
-def test_locks_lapse_at_their_time_and_renewal_puts_it_off():
+def test_locks_expire_at_their_time_and_renewal_puts_it_off():
     found = sessions()
     first = found.hold("a", A, until_ms=100)
     second = found.hold("b", B, until_ms=150)
@@ -111,7 +111,7 @@ def test_locks_lapse_at_their_time_and_renewal_puts_it_off():
     assert found.expired(now_ms=200) == [first, second]
 
 
-def test_a_session_that_is_ending_lapses_only_once():
+def test_a_session_that_is_ending_expires_only_once():
     found = sessions()
     held = found.hold("a", A, until_ms=100)
 
@@ -151,7 +151,7 @@ def test_a_session_is_available_just_while_it_has_messages_and_no_holder(steps):
         elif step == "hold" and name not in held:
             held[name] = found.hold(name, A, until_ms=1)
         elif step == "let go" and name in held:
-            found.let_go(held.pop(name))
+            found.release(held.pop(name))
         elif step == "next" and order:
             name = order[0]
             assert found.next_available() == name

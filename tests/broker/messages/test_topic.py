@@ -226,15 +226,13 @@ def test_the_smallest_time_to_live_holds(make_world, message, of_topic, of_subsc
 
 
 @pytest.mark.req("B-04")
-def test_each_subscription_buries_expired_copies_or_not(make_world):
-    world = make_world(
-        topic(), sub("buries", dead_lettering_on_message_expiration=True), sub("not")
-    )
+def test_each_subscription_dead_letters_expired_copies_or_not(make_world):
+    world = make_world(topic(), sub("keeps", dead_lettering_on_message_expiration=True), sub("not"))
     world.send(encoded(b"gone", ttl_ms=1000), to="t")
 
     world.pass_time(1)
 
-    [dead] = stored(world, at("buries"), DEAD)
+    [dead] = stored(world, at("keeps"), DEAD)
     assert application_properties(dead)["DeadLetterReason"] == "TTLExpiredException"
     assert bodies(world, at("not")) == bodies(world, at("not"), DEAD) == []
 
@@ -508,8 +506,8 @@ def test_an_action_whose_result_fits_no_message_is_an_evaluation_error(make_worl
     world.pass_time(2)
 
     assert world.namespace.find("t/Subscriptions/b").main.counters.active == 1
-    buried = world.namespace.find("t/Subscriptions/a").mailboxes[MailboxKind.DEAD_LETTER]
-    assert buried.counters.active == 1
+    dead = world.namespace.find("t/Subscriptions/a").mailboxes[MailboxKind.DEAD_LETTER]
+    assert dead.counters.active == 1
 
 
 def test_an_action_may_put_its_copy_off(make_world):

@@ -60,8 +60,8 @@ RULE_SETS = st.sampled_from([["all"], ["all"], ["marks"], ["marks", "red"], ["re
 )
 SETTINGS = st.fixed_dictionaries(
     {
-        "buries_expired": st.booleans(),
-        "buries_failures": st.booleans(),
+        "dead_letters_expired": st.booleans(),
+        "dead_letters_failures": st.booleans(),
         "ttl_s": st.sampled_from([None, None, 20]),
         "forwards": st.sampled_from([False, False, False, True]),
     }
@@ -119,7 +119,7 @@ class PlainSubscription:
         found.sort(key=bool)  # the plain one comes first
         return [{**message.properties, **adds} for adds in found]
 
-    def bury(self, message, why):
+    def dead_letter(self, message, why):
         told = {**message.properties, "DeadLetterReason": why}
         self.dead.append(Plain(message.tag, {k: v for k, v in told.items() if v is not None}))
 
@@ -138,8 +138,8 @@ class PlainTopic:
             try:
                 copies = one.matching(message)
             except ZeroDivisionError:
-                if one.settings["buries_failures"]:
-                    one.bury(message, "FilterEvaluationException")
+                if one.settings["dead_letters_failures"]:
+                    one.dead_letter(message, "FilterEvaluationException")
                 continue
             for properties in copies:
                 # What is forwarded passes the subscription by: its time to live does not count.
@@ -162,8 +162,8 @@ class PlainTopic:
         for one in self.subscriptions.values():
             for message in [m for m in one.main if m.is_expired(now_ms)]:
                 one.main.remove(message)
-                if one.settings["buries_expired"]:
-                    one.bury(message, "TTLExpiredException")
+                if one.settings["dead_letters_expired"]:
+                    one.dead_letter(message, "TTLExpiredException")
 
 
 class Deleter(Receiver):
@@ -214,8 +214,8 @@ class TopicMachine(RuleBasedStateMachine):
         return sub(
             name,
             rules=tuple(RULES[rule][0] for rule in rules),
-            dead_lettering_on_message_expiration=chosen["buries_expired"],
-            dead_lettering_on_filter_evaluation_exceptions=chosen["buries_failures"],
+            dead_lettering_on_message_expiration=chosen["dead_letters_expired"],
+            dead_lettering_on_filter_evaluation_exceptions=chosen["dead_letters_failures"],
             max_delivery_count=1_000_000,
             **more,
         )
@@ -294,7 +294,7 @@ class TopicMachine(RuleBasedStateMachine):
             message.is_deferred = True
         elif settlement is Settlement.DEAD_LETTER:
             known.main.remove(message)
-            known.bury(message, None)
+            known.dead_letter(message, None)
 
     @precondition(lambda self: self.model.subscriptions)
     @rule(data=st.data(), most=st.integers(1, 3))

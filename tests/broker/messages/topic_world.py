@@ -51,7 +51,7 @@ def body_of(message):
 
 
 def stored(world, of, kind=MailboxKind.MAIN):
-    """All messages of a mailbox, whoever holds them, as the file has them."""
+    """All messages of a mailbox, locked or not, as the file has them."""
     mailbox_id = world.queue(of).mailboxes[kind].counters.mailbox_id
     return world.namespace.store.read_from(mailbox_id, first=0, count=10_000)
 

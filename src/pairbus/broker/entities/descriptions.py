@@ -57,7 +57,7 @@ def check_name(name: str, kind: str = "queue") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityDescription:
-    """What entities have in common. The defaults are the service's."""
+    """The settings of all kinds of entities. The defaults are the service's."""
 
     noun: ClassVar[str] = "entity"
 
@@ -79,9 +79,9 @@ class EntityDescription:
     user_metadata: str | None = None
     max_message_size_in_kilobytes: int = 256
     authorization_rules: tuple[Policy, ...] = ()
-    """Keys of this entity alone, besides those of the namespace."""
+    """Policies of this entity, in addition to those of the namespace."""
     enable_express: bool = False
-    """Permission to keep messages in memory for a while. This broker makes no use of it."""
+    """Lets the service keep messages in memory for a while. It has no effect in this broker."""
 
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Settings that this kind of entity does not have."""
@@ -93,7 +93,7 @@ class EntityDescription:
                 raise ConfigError(f"{self}: a {self.noun} has no setting {setting.name}")
         if self.enable_express and self.requires_duplicate_detection:
             raise ConfigError(
-                f"{self}: enable_express and requires_duplicate_detection exclude each other"
+                f"{self}: enable_express and requires_duplicate_detection cannot be combined"
             )
         for one in settings_of(type(self)).values():
             problem = one.problem_with(getattr(self, one.field))
@@ -104,13 +104,13 @@ class EntityDescription:
         check_name(self.name, self.noun)
         if "/subscriptions/" in self.name.lower():
             raise ConfigError(
-                f"{self.noun} name {self.name!r} is not valid: '/subscriptions/' stands between a "
-                "topic and its subscription"
+                f"{self.noun} name {self.name!r} is not valid: '/subscriptions/' separates a "
+                "topic from its subscription"
             )
 
     @property
     def reads_identifiers(self) -> bool:
-        """Must the message and session ids be known to take a message in?"""
+        """Whether the entity must read the message and session ids of what it accepts."""
         return bool(
             self.requires_session
             or self.requires_duplicate_detection
@@ -137,7 +137,7 @@ class QueueDescription(EntityDescription):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription(EntityDescription):
-    """A topic keeps no messages itself but scheduled ones; its subscriptions have the copies."""
+    """A topic keeps only scheduled messages; its subscriptions have copies of the others."""
 
     noun: ClassVar[str] = "topic"
     lacks: ClassVar[frozenset[str]] = frozenset(
@@ -152,17 +152,17 @@ class TopicDescription(EntityDescription):
     )
 
     support_ordering: bool = True
-    """Kept for those who ask; the order of a topic's messages is always kept."""
+    """Has no effect: a topic always keeps the order of its messages."""
 
     @property
     def reads_identifiers(self) -> bool:
-        """Always: a subscription may need the session id, whenever it is made."""
+        """Always True: a subscription that is created later may need the session id."""
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDescription:
-    """What a subscription takes, and how it changes what it takes."""
+    """Which messages a subscription gets, and how they are changed."""
 
     name: str
     filter: Filter = field(default_factory=TrueFilter)
@@ -213,7 +213,7 @@ class SubscriptionDescription(EntityDescription):
         if len(set(names)) != len(names):
             raise ConfigError(f"{self}: two of its rules have the same name")
         if len(names) > RULES_MAX:
-            raise ConfigError(f"{self}: {len(names)} rules are more than {RULES_MAX}")
+            raise ConfigError(f"{self}: {len(names)} rules, but at most {RULES_MAX} are possible")
 
     def _check_name(self) -> None:
         check_name(self.name, self.noun)
@@ -238,9 +238,10 @@ def subscription_path(topic: str, subscription: str) -> str:
 
 
 def topics_from_names(given: Iterable[str | EntityDescription]) -> list[EntityDescription]:
-    """Topics first, then their subscriptions; a topic that only a subscription names is added.
+    """Descriptions of topics first, then of their subscriptions.
 
-    `events` is a topic, and `events/Subscriptions/audit` a subscription of it.
+    `events` is a topic, and `events/Subscriptions/audit` is one of its subscriptions. A topic that
+    only a subscription names is added.
     """
     entities = [_from_name(one) if isinstance(one, str) else one for one in given]
     topics = [one for one in entities if not isinstance(one, SubscriptionDescription)]

@@ -17,39 +17,39 @@ SKUS: Final = ("Standard", "Premium")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What protects the broker from its peers; of one connection where nothing else is said."""
+    """Limits that protect the broker from its clients. They apply to each connection."""
 
     connections_max: int = 2000
-    """Of one namespace. A connection more is closed at once."""
+    """The number of connections to one namespace. Further ones are closed at once."""
     links_max: int = 256
     unsettled_max: int = 10_000
-    """Deliveries without settlement, each way: receivers get no more until some are settled."""
+    """Unsettled deliveries in each direction. A receiver gets no more until it settles some."""
     write_buffer_bytes_max: int = 4 * 1024 * 1024
-    """What may wait for a slow reader; beyond it, nothing more is delivered to it."""
+    """Output that may wait for a slow client. Beyond it, nothing more is delivered to it."""
     handshake_seconds: float = 30.0
-    """From the first byte (or none) to a finished AMQP open, TLS included."""
+    """The time from accepting a connection to a complete AMQP open, including TLS."""
     idle_timeout_seconds: float = 240.0
     frame_size_max: int = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceOptions:
-    """One namespace of a broker."""
+    """The options of one namespace of a broker."""
 
     name: str = "local"
     port: int = 0
-    """0: the system picks one."""
+    """With 0, the system chooses a free port."""
     queues: Sequence[QueueDescription] = ()
     topics: Sequence[EntityDescription] = ()
     """Topics first, then their subscriptions."""
     policies: Sequence[Policy] = field(default_factory=lambda: (default_policy(),))
     data: Path | None = None
-    """The folder of the data file; None keeps nothing beyond the process."""
+    """The folder of the data file. With None, messages do not survive the process."""
     limits: Limits = field(default_factory=Limits)
     accepts_bearer: bool = False
-    """Take any bearer token (JWT) without a check, for applications that use azure-identity."""
+    """Accept any bearer token (JWT) unchecked, for applications that use azure-identity."""
     sku: str = "Standard"
-    """The service's tier: Standard takes messages of 256 KB, Premium up to 100 MB."""
+    """The service's tier: Standard accepts messages up to 256 KB, Premium up to 100 MB."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]|[A-Za-z]", self.name):

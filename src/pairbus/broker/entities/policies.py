@@ -1,4 +1,4 @@
-"""Shared access policies: a key, and the rights of whoever presents it."""
+"""Shared access policies: keys, and the rights that they grant."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A shared access key and what its holder may do. Manage includes the other two."""
+    """A shared access key and its rights. Manage includes the other two."""
 
     name: str
     key: str
     rights: frozenset[Right]
     secondary_key: str | None = None
-    """Works as well, so that keys can be changed one after the other."""
+    """Works as well, so that you can change one key after the other."""
 
     @property
     def keys(self) -> tuple[str, ...]:

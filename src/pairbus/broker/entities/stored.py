@@ -1,7 +1,7 @@
 """Descriptions as the data file keeps them: JSON with ISO 8601 durations, only what is not default.
 
-A later version may add settings: what an old file lacks has its default, and what is unknown is an
-error, because a broker that ignores a setting does not do what its user asked for.
+A later version may add settings: a setting that an old file lacks has its default, and an unknown
+one is an error, because a broker that ignores a setting does not do what its user asked for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pairbus.broker.rules import (
 from pairbus.errors import DataFileError
 
 FIXED: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
-"""What cannot be changed once the entity exists."""
+"""Settings that cannot be changed once the entity exists."""
 
 _KINDS: Final[dict[str, type[EntityDescription]]] = {
     kind.noun: kind for kind in (QueueDescription, TopicDescription, SubscriptionDescription)
@@ -43,7 +43,7 @@ _FILTERS: Final = {kind.__name__: kind for kind in (TrueFilter, FalseFilter, Sql
 
 
 def bare_description(description: EntityDescription) -> EntityDescription:
-    """What it would be if only its name had been given."""
+    """The description with the same name and nothing but defaults."""
     return type(description)(name=description.name)
 
 
@@ -70,13 +70,13 @@ def from_stored(kind: str, name: str, stored: dict[str, Any]) -> EntityDescripti
         return described(name=name, **settings)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataFileError(
-            f"the data file describes {kind} {name!r} in a way that this pairbus does not know: "
-            f"{error}"
+            f"the data file has a description of {kind} {name!r} that this version of pairbus "
+            f"cannot read: {error}"
         ) from error
 
 
 def changed_fixed_setting(old: EntityDescription, new: EntityDescription) -> str | None:
-    """The first setting that differs and must not."""
+    """The first fixed setting that differs, if any."""
     return next((name for name in FIXED if getattr(old, name) != getattr(new, name)), None)
 
 
@@ -117,7 +117,7 @@ def _read_rules(stored: list[dict[str, Any]]) -> tuple[RuleDescription, ...]:
 
 
 def _tagged(value: Any) -> Any:
-    """JSON has no times, durations and ids; rules compare with them."""
+    """JSON has no times, durations and UUIDs, but rules compare with them."""
     if isinstance(value, Mapping):
         return {key: _tagged(inner) for key, inner in value.items()}
     for tag, (kind, write, _) in _TAGS.items():

@@ -11,7 +11,7 @@ from pairbus.broker.messages.entity import Entity
 
 
 class FirstSend:
-    """A message id on its way to the disk."""
+    """A message id that is being written to the disk."""
 
     __slots__ = ("error", "is_pending", "message_id")
 

@@ -162,7 +162,7 @@ class Entity(ABC):
         return max(self.accessed_ms, self.available_ms)
 
     def is_idle_for_too_long(self, *, now_ms: int) -> bool:
-        """It is to be deleted: nobody has used it for AutoDeleteOnIdle."""
+        """Whether it is to be deleted, because nobody has used it for AutoDeleteOnIdle."""
         idle_ms = milliseconds(self.description.auto_delete_on_idle)
         return idle_ms is not None and not self.is_in_use and self.idle_since_ms + idle_ms <= now_ms
 
@@ -170,7 +170,7 @@ class Entity(ABC):
 
     @abstractmethod
     def serve(self, mailbox: Mailbox, *, now_ms: int) -> None:
-        """Give out what the mailbox has to those who have asked for it."""
+        """Deliver what the mailbox has to the links that wait for it."""
 
     def place(self, mailbox: Mailbox, message: Message) -> None:
         """Store a new message, which `arrived` will show once it is durable."""

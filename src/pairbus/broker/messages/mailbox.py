@@ -1,8 +1,7 @@
-"""One of a queue's three mailboxes (messages, dead letters, transfer dead letters) in memory.
+"""One of an entity's three mailboxes (messages, dead letters, transfer dead letters) in memory.
 
-It knows which messages are available, who holds which lock, and who waits with credit. It takes
-the time from its callers and writes nothing: `queue.py` decides and stores. Times are epoch
-milliseconds.
+It knows which messages are available, which are locked, and which consumers have credit. Callers
+pass the time, and it writes nothing: `queue.py` decides and stores. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Lock:
 
 
 class LockTokens:
-    """Random lock tokens; the system is asked for many at a time."""
+    """Random lock tokens. They are made many at a time, which is cheaper."""
 
     __slots__ = ("_stock",)
 
@@ -90,7 +89,7 @@ class Mailbox:
         return self.counters.last_sequence
 
     def arrive(self, message: Message) -> None:
-        """An active message has become durable."""
+        """An active message is durable now."""
         wanted = self.attached > 0
         if self.sessions is not None and message.session_id is not None:
             session = self.sessions.count(message.session_id, +1)
@@ -105,19 +104,19 @@ class Mailbox:
             self._window.arrive(message, wanted=wanted)
 
     def give_back(self, message: Message) -> None:
-        """Available again, in its old place."""
+        """The message is available again, in its old place."""
         if self.sessions is not None and message.session_id is not None:
             session = self.sessions.find(message.session_id)
             if session is not None and session.window is not None and session.holder is not None:
                 session.window.give_back(message)
                 self.has_credit(session.holder)
             else:
-                self.held.pop(message.sequence, None)  # nobody holds the session: the disk has it
+                self.held.pop(message.sequence, None)  # the disk has the messages of free sessions
         else:
             self._window.give_back(message)
 
     def forget(self, message: Message, *, was_active: bool) -> None:
-        """It is durable that the message is no longer available here."""
+        """The message is no longer available here, and that is durable."""
         self.held.pop(message.sequence, None)
         self.unlock(message)
         if was_active and self.sessions is not None and message.session_id is not None:
@@ -125,7 +124,7 @@ class Mailbox:
 
     def take(self, session: Session | None) -> Message | None:
         if session is not None and session.is_ending:
-            return None  # it is nobody's any more
+            return None  # its holder has lost it
         window = self._window if session is None else session.window
         return None if window is None else window.take()
 
@@ -159,7 +158,7 @@ class Mailbox:
         self.locks.move_to_end(lock.token)
 
     def expired_locks(self, *, now_ms: int) -> list[Lock]:
-        """Sessions' messages follow their session's lock, so they are not among them."""
+        """Without the messages of sessions: those are held until their session's lock expires."""
         found = []
         is_unordered = now_ms < self._unordered_until_ms
         if not is_unordered:
@@ -174,7 +173,7 @@ class Mailbox:
         return found
 
     def expect_unordered_locks(self) -> None:
-        """Locks are shorter from now on: those that are out no longer end in their order."""
+        """Locks are shorter from now on, so the existing ones may outlast later ones."""
         self._unordered_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
 
     @property
@@ -184,7 +183,7 @@ class Mailbox:
         ends = (lock.until_ms for lock in self.locks.values() if not lock.message.busy)
         return min(ends, default=None) if self._unordered_until_ms else next(ends, None)
 
-    # those who take
+    # consumers
 
     def attach(self) -> None:
         self.attached += 1
@@ -193,28 +192,28 @@ class Mailbox:
         self.attached -= 1
         self._with_credit.pop(consumer, None)
         if self.attached == 0:
-            self._window.clear()  # nobody is there to take them: the disk has them
+            self._window.clear()  # nobody receives: the disk has the messages
 
     def has_credit(self, consumer: Consumer) -> None:
-        """It has credit, or has room again."""
+        """The consumer has new credit, or room in its buffers again."""
         self._with_credit.setdefault(consumer, None)
 
     def next_delivery(self) -> tuple[Consumer, Message] | None:
-        """In turn among those with credit; None when nobody is hungry or nothing is there."""
-        hungry = self._with_credit
-        while hungry:  # each lap delivers, or takes one consumer out
-            consumer = next(iter(hungry))
+        """The next message and its consumer. Consumers with credit are served in turn."""
+        waiting = self._with_credit
+        while waiting:  # each round delivers, or removes one consumer
+            consumer = next(iter(waiting))
             if not consumer.can_take():
-                del hungry[consumer]
+                del waiting[consumer]
                 continue
             message = self.take(consumer.session)
             if message is not None:
-                if len(hungry) > 1:
-                    hungry.move_to_end(consumer)
+                if len(waiting) > 1:
+                    waiting.move_to_end(consumer)
                 return consumer, message
             if consumer.session is None:
-                return None  # they all take from the same window
-            del hungry[consumer]  # its session has no more; `arrive` brings it back
+                return None  # they all receive from the same window
+            del waiting[consumer]  # its session has no more messages; `arrive` brings it back
         return None
 
     def _new_session_window(self, session_id: str) -> Window:

@@ -356,7 +356,7 @@ class Queue(Entity):
         assert self.main.sessions is not None
         for lock in [lock for lock in self.main.locks.values() if lock.session is session]:
             self._returned(self.main, lock.message)  # its settlement failed on the disk
-        self.main.sessions.let_go(session)
+        self.main.sessions.release(session)
         if holder is not None:
             holder.session_lost()
         if self.waiting:

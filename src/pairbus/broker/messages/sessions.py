@@ -1,8 +1,8 @@
 """Who holds which session of a mailbox, and which session is next.
 
-A session is available while it has active messages and nobody holds it; those who asked for "the
-next one" get them in the order in which they became available. A session that nobody holds costs
-one small object and keeps its messages on the disk.
+A session is available while it has active messages and no receiver holds it. Receivers that ask for
+the next session get them in the order in which they became available. A session that nobody holds
+costs one small object; its messages stay on the disk.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Session:
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         self.active = 0
-        """Durable active messages, those that its holder has locked too."""
+        """The number of durable active messages, including those that its holder has locked."""
         self.holder: Consumer | None = None
         self.until_ms = 0
         self.is_ending = False
-        """Nobody's any more, but its messages are still on their way back to the disk."""
+        """Its holder has lost it, but its messages are not back on the disk yet."""
         self.window: Window | None = None
-        """Only while it is held."""
+        """Set only while the session is held."""
 
 
 class Sessions:
@@ -71,7 +71,7 @@ class Sessions:
         return next(iter(self._available), None)
 
     def hold(self, session_id: str, holder: Consumer, *, until_ms: int) -> Session:
-        """The caller has asked `is_held` before."""
+        """The caller has checked `is_held` before."""
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = Session(session_id)
@@ -82,15 +82,15 @@ class Sessions:
         self._held[session_id] = session
         return session
 
-    def let_go(self, session: Session) -> None:
-        """Its messages' locks have been taken back before."""
+    def release(self, session: Session) -> None:
+        """The caller has unlocked its messages before."""
         session.holder = None
         session.is_ending = False
         if session.window is not None:
             session.window.clear()
         session.window = None
         self._held.pop(session.session_id, None)
-        self._settle(session)
+        self._update_free(session)
 
     def expired(self, *, now_ms: int) -> list[Session]:
         return [
@@ -105,18 +105,18 @@ class Sessions:
         return min(ends, default=None)
 
     def count(self, session_id: str, change: int) -> Session:
-        """A message of it became active (+1) or ceased to be (-1)."""
+        """One of its messages became active (+1), or is no longer active (-1)."""
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = Session(session_id)
         session.active += change
         assert session.active >= 0, session_id
         if session.holder is None:
-            self._settle(session)
+            self._update_free(session)
         return session
 
-    def _settle(self, session: Session) -> None:
-        """Put a session that nobody holds where it belongs."""
+    def _update_free(self, session: Session) -> None:
+        """Make a free session available, or forget it if it has no messages."""
         if session.active > 0:
             self._available.setdefault(session.session_id, None)
         else:

@@ -1,9 +1,9 @@
 """The part of a mailbox that is in memory, in order.
 
-A queue may hold millions of messages on the disk; a window holds the next thousand or so that can
-be given out. The rule that keeps it right: every available message up to `loaded_upto` is in
-memory, everything beyond is read from the disk when its turn comes. A message that returns to its
-old place, or arrives below that mark (dead letters keep their numbers), joins the heap.
+A queue may have millions of messages on the disk; a window holds the next thousand or so that can
+be delivered. The invariant: every available message up to `loaded_upto` is in memory, and all
+others are read from the disk when their turn comes. A message that returns to its old place, or
+arrives below that mark (dead letters keep their numbers), joins the heap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Window:
 
     def __init__(self, held: dict[int, Message], read: Reader, *, last_committed: int) -> None:
         self._held = held
-        """All messages of the mailbox in memory by number, those that are locked too."""
+        """All messages of the mailbox that are in memory, by number, including locked ones."""
         self._read = read
         self._ready: list[int] = []
         self._bytes = 0
@@ -35,7 +35,7 @@ class Window:
         self.last_committed = last_committed
 
     def arrive(self, message: Message, *, wanted: bool) -> None:
-        """A message has become durable. `wanted`: somebody is there to take it soon."""
+        """A message is durable now. `wanted`: there is a receiver that may soon take it."""
         number = message.sequence
         kept = False
         has_room = len(self._ready) < COUNT_MAX and self._bytes < BYTES_MAX
@@ -53,10 +53,10 @@ class Window:
             self.last_committed = number
 
     def give_back(self, message: Message) -> bool:
-        """Available again; False if that is beyond what is in memory, and left to the disk."""
+        """The message is available again. False if it is beyond `loaded_upto`: the disk has it."""
         number = message.sequence
         if number > self.loaded_upto:
-            # In memory it would come before those in front of it, which are only on the disk.
+            # In memory it would overtake the messages before it, which are only on the disk.
             self._held.pop(number, None)
             return False
         self._held[number] = message
@@ -68,7 +68,7 @@ class Window:
         """The first available message, out of the heap but still held in memory."""
         while self._ready or self._refill():
             message = self._held.get(heappop(self._ready))
-            # Removed while it lay here (expired, cancelled, batch-deleted), or locked by number.
+            # Meanwhile it may have expired, been cancelled or deleted, or been locked by number.
             if message is not None:
                 self._bytes -= message.size
                 if message.lock is None and not message.busy:
@@ -76,12 +76,12 @@ class Window:
         return None
 
     def clear(self) -> None:
-        """Forget all that is not locked or being changed; the disk still has it."""
+        """Forget all messages that are not locked or being changed; the disk has them."""
         self._forget_from(0)
         self.loaded_upto = 0
 
     def _refill(self) -> bool:
-        self._bytes = 0  # of messages that went away while they lay here
+        self._bytes = 0  # also of messages that were removed meanwhile
         while not self._ready and self.loaded_upto < self.last_committed:
             messages = self._read(self.loaded_upto, self.last_committed, READ_COUNT)
             self.loaded_upto = messages[-1].sequence if messages else self.last_committed
@@ -93,7 +93,7 @@ class Window:
         return bool(self._ready)
 
     def _forget_from(self, number: int) -> None:
-        """No room: what lies from `number` on is left to the disk again."""
+        """Forget the messages from `number` on; the disk has them."""
         kept = [other for other in self._ready if other < number]
         for other in self._ready:
             if other >= number and (message := self._held.get(other)) is not None:
