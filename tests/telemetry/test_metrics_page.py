@@ -1,4 +1,4 @@
-"""docs/metrics.md lists the metrics, spans and loggers that there are, and no others."""
+"""docs/metrics.md lists exactly the metrics, spans and loggers that exist."""
 
 import logging
 import re
@@ -14,11 +14,11 @@ from tests.telemetry.test_log import LINES
 from tests.telemetry.test_otel import Sight
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
-CONVENTIONAL = "as the conventions have it"
+CONVENTIONAL = "see the conventions"
 
 
 def rows(title, first):
-    """The cells of the table under the title whose first column is named so."""
+    """The cells of the table in this section whose first column is `first`."""
     section = PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     table = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", section, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
@@ -65,7 +65,7 @@ def test_the_page_has_the_metrics_of_opentelemetry(sight):
     assert listed == there
 
 
-def test_only_the_metrics_of_the_conventions_point_to_them():
+def test_only_conventional_metrics_refer_to_the_conventions():
     for name, _, _, attributes, _ in rows("Turn on OpenTelemetry", "metric"):
         assert (attributes == CONVENTIONAL) == name.startswith("`messaging.")
 
@@ -96,9 +96,9 @@ def test_the_page_has_the_metrics_of_prometheus():
     assert listed == there
 
 
-def test_alerts_are_on_metrics_that_there_are():
+def test_alerts_use_metrics_that_exist():
     metrics = {name.strip("`") for name, *_ in rows("Turn on Prometheus", "metric")}
-    alerts = rows("Turn on Prometheus", "to be told when")
+    alerts = rows("Turn on Prometheus", "alert")
 
     assert alerts
     assert {name for _, alert in alerts for name in re.findall(r"pairbus_\w+", alert)} <= metrics

@@ -171,8 +171,7 @@ class ProcessMetrics:
     brought_home: int | None = None
     """By syphons since they started; None: there is no syphon."""
     refusing: frozenset[tuple[str, str]] = frozenset()
-    """Destinations that did not accept the last message of a syphon, each after the name of its
-    primary, which is empty if there is only one."""
+    """Names of the primary and the destination, where the last message was not accepted."""
 
 
 def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
