@@ -45,7 +45,7 @@ def demo(
             min=4,
             max=200,
             metavar="N",
-            help="Messages per second, over all entities: 4 to 200 (default: 40).",
+            help="Messages per second, over all entities (default: 40).",
         ),
     ] = 40,
     seed: Annotated[

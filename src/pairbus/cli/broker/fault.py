@@ -213,7 +213,7 @@ def clear(
     numbers: Annotated[
         list[int] | None,
         typer.Argument(
-            metavar="[NUMBER]...", help="Ids from `pairbus fault list` (default: all faults)."
+            metavar="NUMBER", help="Ids from `pairbus fault list` (default: all faults)."
         ),
     ] = None,
     as_json: AS_JSON = False,
