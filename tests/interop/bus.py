@@ -39,7 +39,7 @@ def sweeping_up_after_the_sdk() -> Iterator[None]:
 
 
 def take(receiver: Any, count: int = 1) -> list[Any]:
-    """Exactly so many messages; a receive call of the SDK may return fewer than are there."""
+    """Exactly this number of messages. A receive call of the SDK may return fewer."""
     taken: list[Any] = []
     while len(taken) < count:
         messages = receiver.receive_messages(count - len(taken), max_wait_time=30)
@@ -51,7 +51,7 @@ def take(receiver: Any, count: int = 1) -> list[Any]:
 class Bus:
     """One test's view of the broker, through one shell and over one transport.
 
-    Clients retry nothing unless told to: a failure that is expected should not be waited for.
+    By default, clients do not retry, so that an expected failure costs no time.
     Everything that was opened here is closed when the test ends.
     """
 

@@ -158,7 +158,7 @@ def test_each_property_of_a_queue_is_updated(admin: Any, name: str) -> None:
 
 
 @pytest.mark.req("B-02")
-def test_an_update_by_keywords_goes_there_and_back(admin: Any) -> None:
+def test_an_update_by_keywords_is_read_back(admin: Any) -> None:
     queue = admin.create_queue("orders")
 
     admin.update_queue(queue, **QUEUE)
@@ -234,7 +234,7 @@ def test_unknown_and_duplicate_names_have_their_own_exceptions(admin: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a//b", "ä", "a" * 261, "a?b", "a#b"])
-def test_a_name_that_is_none_is_refused(admin: Any, name: str) -> None:
+def test_an_invalid_name_is_refused(admin: Any, name: str) -> None:
     with pytest.raises(HttpResponseError):
         admin.create_queue(name)
 
@@ -385,7 +385,9 @@ def test_refusals_for_subscriptions(admin: Any, subscription: tuple[str, str]) -
         list(admin.list_subscriptions("nobody"))
 
 
-def test_a_topic_takes_its_subscriptions_along(admin: Any, subscription: tuple[str, str]) -> None:
+def test_a_topic_is_deleted_with_its_subscriptions(
+    admin: Any, subscription: tuple[str, str]
+) -> None:
     admin.delete_topic("news")
     admin.create_topic("news")
 

@@ -108,7 +108,7 @@ def test_an_expired_message_is_gone(bus):
 
 @pytest.mark.req("B-04")
 @pytest.mark.queue(dead_lettering_on_message_expiration=True)
-def test_an_expired_message_is_buried_where_the_queue_says_so(bus):
+def test_an_expired_message_is_dead_lettered_if_the_queue_says_so(bus):
     bus.send("old", time_to_live=MINUTE, application_properties={"k": "v"})
     bus.advance(61)
     dead = bus.receiver(sub_queue=DEAD_LETTER)

@@ -1,6 +1,6 @@
 """Faults on demand as an application sees them, through the official SDK.
 
-Each test has a broker of its own. Clients retry nothing unless told to.
+Each test has a broker of its own. By default, clients do not retry.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def message(body: str = "x") -> ServiceBusMessage:
 # each symptom alone
 
 
-def test_who_cannot_send_can_receive(bus, broker):
+def test_cannot_send_leaves_receiving(bus, broker):
     bus.send("before")
     with broker.faults.cannot_send("Orders") as fault:
         with refused(ServiceBusError, "amqp:internal-error"):
@@ -123,7 +123,7 @@ def test_who_cannot_send_can_receive(bus, broker):
     assert bus.left_bodies() == ["before", "after"]
 
 
-def test_who_cannot_receive_can_send(bus, broker):
+def test_cannot_receive_leaves_sending(bus, broker):
     waiting = bus.receiver()
     with broker.faults.cannot_receive("orders", condition="com.microsoft:timeout"):
         bus.send("meanwhile")
@@ -160,7 +160,7 @@ def admin(broker: Broker) -> Iterator[ServiceBusAdministrationClient]:
         yield client
 
 
-def test_who_cannot_manage_can_send(broker, admin):
+def test_cannot_manage_leaves_sending(broker, admin):
     with broker.faults.cannot_manage(), pytest.raises(HttpResponseError) as raised:
         admin.get_queue("orders")
     assert raised.value.status_code == 500
@@ -211,7 +211,7 @@ def test_administration_gets_no_answer_where_all_is_dropped(broker, admin):
     assert (raised.value.status_code, fault.state) == (503, "over")
 
 
-def test_who_cannot_contact_has_no_connection(bus, broker):
+def test_cannot_contact_ends_the_connection(bus, broker):
     sender = bus.sender()
     with broker.faults.cannot_contact():
         with refused(ServiceBusConnectionError):
@@ -434,7 +434,7 @@ def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
     ("entity", "distribution"),
     [(None, "constant"), ("orders", "constant"), ("orders", "uniform"), (None, "exponential")],
 )
-def test_a_slow_namespace_takes_its_time(bus, broker, entity, distribution):
+def test_a_slow_namespace_delays_answers(bus, broker, entity, distribution):
     sender = bus.sender()
     began = time.monotonic()
     settings = {"latency_seconds": 0.1, "distribution": distribution, "seed": 1}
@@ -449,7 +449,7 @@ def test_a_slow_namespace_takes_its_time(bus, broker, entity, distribution):
 
 @either_shell
 @pytest.mark.parametrize("entity", [None, "orders"], ids=["namespace", "entity"])
-def test_a_narrow_line_takes_its_time_in_both_directions(bus, broker, entity):
+def test_limited_bandwidth_delays_both_directions(bus, broker, entity):
     sender, receiver = bus.sender(), bus.receiver()
     receiver.peek_messages()
     with broker.faults.slow(entity, bytes_per_second=100_000):
@@ -473,7 +473,7 @@ def test_a_latency_ends_with_its_fault(bus, broker):
 # unknown outcomes
 
 
-def test_a_cut_after_accept_leaves_a_stored_message_that_nobody_acknowledged(bus, broker):
+def test_a_cut_after_accept_leaves_a_stored_message_without_an_acknowledgement(bus, broker):
     broker.faults.cut_after_accept("orders", times=1)
     with refused(ServiceBusConnectionError):
         bus.send("unknown")
@@ -619,7 +619,7 @@ def test_a_broker_stops_in_the_middle_of_everything(shell):
 def http(
     broker: Broker, method: str, path: str, body: object = None, *, policy: str | None = None
 ) -> tuple[int, dict]:
-    """With a token of the policy; with that of the broker's first one unless told."""
+    """With a token of the policy; by default that of the broker's first policy."""
     names = {each.name: each for each in POLICIES}
     token = make_token(
         names[policy or POLICIES[0].name],
@@ -689,7 +689,7 @@ def test_faults_over_http_need_the_manage_claim(broker, policy):
         (b"[" * 100_000, "the body is not JSON"),
     ],
 )
-def test_what_is_impossible_is_refused_over_http(broker, body, words):
+def test_an_impossible_setting_is_refused_over_http(broker, body, words):
     status, answer = http(broker, "POST", "/$faults", body)
     assert status == 400
     assert words in answer["error"]
@@ -701,7 +701,7 @@ def test_a_body_without_end_is_refused_over_http(broker):
 
 
 @pytest.mark.parametrize("fault", [{"kind": "unreachable"}, {"kind": "restart"}])
-def test_the_answer_to_who_closes_the_port_still_arrives(broker, fault):
+def test_the_answer_to_a_request_that_closes_the_port_still_arrives(broker, fault):
     status, started = http(broker, "POST", "/$faults", {**fault, "seconds": 60})
     assert (status, started["state"]) == (201, "active")
     assert not can_connect(broker)

@@ -121,7 +121,7 @@ def _queue(scenario: str) -> str:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each scenario came to; all of them ran when the first test asks."""
+    """The result of each scenario. All of them run for the first test that needs one."""
     node = _node()
     queues = [
         QueueDescription(name=_queue(name), **settings) for name, settings in SETTINGS.items()

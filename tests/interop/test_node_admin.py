@@ -36,7 +36,7 @@ SCENARIOS = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each scenario came to; all of them ran when the first test asks."""
+    """The result of each scenario. All of them run for the first test that needs one."""
     node = _node()
     with Broker() as broker:
         environment = {

@@ -1,4 +1,4 @@
-"""Keys, policies and tokens with the official SDK: who gets in, and who may do what.
+"""Keys, policies and tokens with the official SDK: who may connect, and what they may do.
 
 A token that proves nothing fails at `$cbs` (ServiceBusAuthenticationError), as does one for an
 entity that is not there; a good token without the right fails at the link
@@ -132,7 +132,7 @@ def test_a_token_for_another_queue_opens_nothing_here(bus):
 
 
 def test_an_expired_token_is_refused(bus):
-    """By the broker's clock: the SDK, by its own, still takes the token for good."""
+    """By the broker's clock: the SDK, by its own, still accepts the token."""
     client = bus.connect(with_token(bus, token_for(bus, bus.queue, seconds=60)))
     bus.sender(client=client)
     bus.advance(61)

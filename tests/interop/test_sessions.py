@@ -99,7 +99,7 @@ def test_the_iterator_works_in_a_session(bus):
 
 
 @SESSIONS
-def test_the_next_available_session_is_one_that_nobody_holds(bus):
+def test_the_next_available_session_is_not_locked(bus):
     for session in ("a", "b", "c"):
         send(bus, session, f"in {session}")
     bus.receiver(session_id="b")
@@ -111,7 +111,7 @@ def test_the_next_available_session_is_one_that_nobody_holds(bus):
 
 
 @SESSIONS
-def test_one_who_waits_for_the_next_session_gets_it_when_a_message_comes(bus):
+def test_a_receiver_that_waits_for_a_session_gets_it_with_the_next_message(bus):
     waiting = bus.client.get_queue_receiver(
         bus.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
     )

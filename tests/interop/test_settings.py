@@ -397,7 +397,7 @@ def authorization_rules(bus: Bus, kind: str) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """A note for those who ask: it is stored and given back, and means nothing else, as it says."""
+    """User metadata is stored and given back, and has no other effect."""
 
     value: object
 

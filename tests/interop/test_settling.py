@@ -104,7 +104,7 @@ def test_a_deferred_message_can_be_abandoned_dead_lettered_and_renewed(bus):
     assert (str(dead), dead.dead_letter_reason) == ("b", "stale")
 
 
-def test_a_deferred_message_is_taken_for_good_in_receive_and_delete(bus):
+def test_a_deferred_message_is_deleted_in_receive_and_delete_mode(bus):
     bus.send("once")
     receiver = bus.receiver()
     message = receive_one(receiver)
@@ -137,7 +137,7 @@ def test_settling_twice_is_refused_by_the_sdk(bus):
         receiver.complete_message(message)
 
 
-def test_receive_and_delete_takes_the_message_at_once(bus):
+def test_receive_and_delete_removes_the_message_at_once(bus):
     bus.send("a", "b")
     receiver = bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     message = receive_one(receiver)

@@ -245,7 +245,7 @@ def test_rules_see_what_the_sdk_sets(bus):
     assert {name: topic.left_bodies(name) for name in expected} == expected
 
 
-def test_actions_change_what_the_subscriber_sees_and_nobody_else(bus):
+def test_an_action_changes_the_message_for_its_subscription_only(bus):
     act = "SET sys.Label = 'vip'; SET total = price * 2; REMOVE price; "
     act += "SET sys.TimeToLive = '00:01:00'"
     topic = Topic(
@@ -351,7 +351,7 @@ def test_a_deleted_subscription_ends_its_receivers_and_no_others(bus):
         gone.receive_messages(1, max_wait_time=5)
 
 
-def test_a_disabled_topic_takes_nothing_until_it_is_active_again(bus):
+def test_a_disabled_topic_accepts_nothing_until_it_is_active_again(bus):
     topic = Topic(bus, a={})
     topic.send("before")
     change(bus.broker, topic.name, status=Status.SEND_DISABLED)

@@ -56,7 +56,7 @@ def test_taken_is(site, authorization):
     assert site.get("q", authorization=authorization).status == 200
 
 
-def test_what_exists_is_not_told_to_strangers(site):
+def test_without_a_token_nobody_learns_what_exists(site):
     site.queue("q")
 
     for path in ("q", "nothing", "$Resources/queues", "$namespaceinfo"):
@@ -76,7 +76,7 @@ def test_an_address_signed_by_node_opens_no_other(site):
 @pytest.mark.parametrize(
     "path", ["t/subscriptions", "t/subscriptions/s", "t/subscriptions/s/rules/$Default"]
 )
-def test_a_token_for_a_part_opens_the_part_and_not_the_whole(site, path):
+def test_a_token_for_an_entity_is_valid_for_that_entity_only(site, path):
     site.topic("t")
     site.subscription("t", "s")
     authorization = token(audience=f"https://{HOST}/{path}")
@@ -100,7 +100,7 @@ def test_a_key_of_an_entity_opens_that_entity_alone(site):
         assert "no policy 'own'" in answer.detail
 
 
-def test_a_wrong_key_of_an_entity_is_told_by_its_name(site):
+def test_the_error_of_a_wrong_key_names_the_policy(site):
     site.queue("q", KEYS)
     wrong = Policy(name="own", key="wrong", rights=OWN.rights)
 

@@ -94,7 +94,7 @@ def test_a_queue_cannot_pass_for_a_subscription(shop):
 
 
 @pytest.mark.req("B-08")
-def test_a_subscription_starts_with_a_rule_that_takes_everything(shop):
+def test_a_subscription_starts_with_a_rule_that_matches_everything(shop):
     answer = shop.get("News%2FAll/subscriptions/Desk/rules")
 
     assert answer.titles == ["$Default"]
@@ -124,7 +124,7 @@ def test_an_update_of_a_subscription_keeps_its_rules(shop):
     assert shop.get(f"{path}/rules").titles == ["$Default", "r"]
 
 
-def test_a_topic_takes_its_subscriptions_along(shop):
+def test_a_topic_is_deleted_with_its_subscriptions(shop):
     assert shop.delete("News%2FAll").status == 200
 
     assert shop.get("News%2FAll/subscriptions").status == 404
@@ -400,7 +400,7 @@ def test_a_body_is_bounded(site):
     assert answer.headers["connection"] == "close"
 
 
-def test_a_client_that_goes_away_in_its_body_is_nobodys_mistake(site):
+def test_a_client_that_disconnects_within_its_body_is_no_server_error(site):
     assert site.ask("PUT", "/q", chunks=[b"<entry>", None]).status == 400
 
 
@@ -424,7 +424,7 @@ def test_an_unknown_version_of_the_api_is_refused(site, version):
     assert site.ask("GET", "/$Resources/queues?api-version=latest").status == 400
 
 
-def test_a_host_that_is_none_is_not_repeated(site):
+def test_an_invalid_host_is_not_repeated_in_the_answer(site):
     assert site.get("$namespaceinfo", headers={"host": 'a"><b>'}).status == 400
 
 

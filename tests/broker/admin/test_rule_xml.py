@@ -78,7 +78,7 @@ def test_types_of_values_have_a_prefix_that_both_clients_can_cut_off():
     assert 'i:type="d6p1:int"' in text  # Python splits at the colon, Node cuts five characters
 
 
-def test_a_rule_that_says_nothing_takes_everything():
+def test_a_rule_without_a_filter_matches_everything():
     assert read("") == RuleDescription(name="r", filter=TrueFilter(), created_ms=7)
 
 

@@ -125,7 +125,7 @@ def test_every_field_has_a_check(kind):
         (lambda: ClockJump("orders", offset_seconds=1), "leave out the entity 'orders'"),
     ],
 )
-def test_what_is_impossible_is_refused_with_what_would_be_right(make, words):
+def test_an_impossible_setting_is_refused_with_what_would_be_right(make, words):
     with pytest.raises(ConfigError) as refused:
         make()
 
@@ -146,7 +146,7 @@ def test_what_is_impossible_is_refused_with_what_would_be_right(make, words):
         ({"kind": "x" * 1000}, "..."),
     ],
 )
-def test_json_that_is_no_fault_is_refused(value, words):
+def test_json_that_is_not_a_fault_is_refused(value, words):
     with pytest.raises(ConfigError) as refused:
         from_json(value)
 
@@ -164,7 +164,7 @@ def test_json_that_is_no_fault_is_refused(value, words):
         ([{"at": 0, "kind": "sleep"}], "kind is 'sleep'"),
     ],
 )
-def test_json_that_is_no_script_is_refused(value, words):
+def test_json_that_is_not_a_script_is_refused(value, words):
     with pytest.raises(ConfigError) as refused:
         script_from_json(value)
 
@@ -326,7 +326,7 @@ def test_a_latency_has_the_mean_that_was_asked_for(distribution, low, high):
         ("events/Subscriptions/audit", "events/Subscriptions/other", False),
     ],
 )
-def test_a_fault_hits_whom_it_is_for(scope, entity, is_hit):
+def test_a_fault_hits_its_entity_only(scope, entity, is_hit):
     those = active(CannotSend(scope))
 
     assert (those.refusal(entity, SEND) is not None) is is_hit
@@ -376,7 +376,7 @@ def test_what_closes_an_entity_bars_its_links_and_no_others(make):
     assert not those.is_cut_off
 
 
-def test_who_cannot_receive_loses_only_receivers():
+def test_cannot_receive_closes_only_receivers():
     those = active(CannotReceive("orders", condition="amqp:not-found"))
 
     assert those.refusal_of_link("orders", receives=True).condition == "amqp:not-found"
@@ -460,7 +460,7 @@ def controller(world):
 
 
 class Client:
-    """A connection, as far as the controller is concerned."""
+    """A connection, as the controller sees it."""
 
     def __init__(self, world):
         self.told = []
@@ -528,7 +528,7 @@ def test_locks_lapse_at_a_jump_of_the_clock(world, controller):
     assert again.message.delivery_count == 1
 
 
-def test_connections_are_told_of_every_change(world, controller):
+def test_connections_are_notified_of_every_change(world, controller):
     client = Client(world)
     entry = controller.start(Hang())
     controller.clear([entry])
@@ -536,7 +536,7 @@ def test_connections_are_told_of_every_change(world, controller):
 
 
 @pytest.mark.parametrize(("fault", "farewell"), [(Restart(), "shutdown"), (Unreachable(), "cut")])
-def test_a_closed_port_lets_nobody_in_until_it_is_over(world, controller, fault, farewell):
+def test_a_closed_port_refuses_connections_until_the_fault_ends(world, controller, fault, farewell):
     port, client = Port(controller), Client(world)
     entry = controller.start(fault)
     assert port.told == ["refuse", "shut_down_all"]
@@ -599,7 +599,7 @@ def test_a_delay_shortens_no_schedule(world, controller):
     assert len(world.receive()) == 1
 
 
-def test_a_fault_for_nobody_is_told_in_the_log(world, controller, caplog):
+def test_a_fault_for_an_unknown_entity_is_logged(world, controller, caplog):
     controller.start(CannotSend("oders"))
     assert "is for 'oders', which does not exist" in caplog.text
 

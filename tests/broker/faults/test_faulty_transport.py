@@ -1,4 +1,4 @@
-"""What faults do to one connection's bytes and events, with nobody on either end."""
+"""What faults do to one connection's bytes and events, without a network."""
 
 from types import SimpleNamespace
 
@@ -140,7 +140,7 @@ def test_a_hang_keeps_bytes_in_their_order_and_output_too(connection):
     assert connection.faulty_transport.is_over
 
 
-def test_who_says_too_much_into_a_hang_is_paused(connection):
+def test_a_client_that_sends_too_much_into_a_hang_is_paused(connection):
     connection.suffer(Hang())
     for _ in range(4):
         connection.faulty_transport.received_bytes(bytes(MEGABYTE))
@@ -170,7 +170,7 @@ def test_a_connection_that_lost_nothing_goes_on(connection):
     assert connection.took == [b"a"]
 
 
-def test_who_cannot_contact_is_cut_at_once_and_when_it_speaks(connection):
+def test_cannot_contact_cuts_at_once_and_when_a_client_sends(connection):
     connection.namespace.active_faults = active(CannotContact())
     connection.faulty_transport.received_bytes(b"AMQP")
     assert connection.is_closing

@@ -1,5 +1,6 @@
 """Every operation of `$management`, with bodies right and wrong."""
 
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
@@ -8,7 +9,9 @@ from pairbus.amqp.codec.sections import read_annotations, slice_message
 from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.links.requests import OPERATIONS
+from pairbus.broker.links.paths import Path
+from pairbus.broker.links.request_codec import Request, read_request
+from pairbus.broker.links.requests import OPERATIONS, ManagementLink
 from pairbus.broker.message import State, guid
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
@@ -144,11 +147,28 @@ def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_only_operations_that_schedule_are_refused_for_dead_letter_queues(name):
-    assert OPERATIONS[name].main_only == ("schedule" in name)
+@pytest.mark.parametrize("kind", [MailboxKind.MAIN, DEAD])
+def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
+    replies = []
+    connection = SimpleNamespace(
+        namespace=world.namespace,
+        credentials=SimpleNamespace(allow=lambda path, right, now_ms: True),
+        send_reply=lambda data, *_: replies.append(read_request(data).properties),
+    )
+    link = SimpleNamespace(accept=lambda credit: None, session=None)
+    queue = world.queue()
+    management = ManagementLink(
+        connection, link, Path("q", kind, True), queue, queue.mailboxes[kind]
+    )
+
+    management.handle(Request("id", None, {"operation": name}, {}), world.now_ms)
+
+    [reply] = replies
+    is_refused = "nothing can be sent to a dead-letter queue" in reply["statusDescription"]
+    assert is_refused == (kind is DEAD and "schedule" in name)
 
 
-def test_whoever_asks_uses_the_queue(world):
+def test_a_request_counts_as_use_of_the_queue(world):
     world.clock.advance(100)
 
     world.ask("peek-message", PEEK)

@@ -230,7 +230,7 @@ def site():
 
 
 @pytest.mark.req("M-01")
-def test_the_meter_is_json_for_who_may_manage(site):
+def test_the_meter_is_json_and_needs_the_manage_claim(site):
     site.namespace.meter.of("orders").send += 3
 
     answer = site.ask("GET", "/$meter")
@@ -245,7 +245,7 @@ def test_the_meter_is_json_for_who_may_manage(site):
 
 
 @pytest.mark.parametrize("authorization", [None, "nonsense", token(SENDER)])
-def test_the_meter_is_not_for_others(site, authorization):
+def test_the_meter_is_refused_without_the_manage_claim(site, authorization):
     answer = site.ask("GET", "/$meter", authorization=authorization)
 
     assert answer.status == 401
@@ -263,13 +263,13 @@ def test_administration_is_counted_by_entity_if_it_was_done(site):
     assert reading.entities == {"$namespace": Tally(manage=1), "orders": Tally(manage=2)}
 
 
-def test_metrics_are_not_told_to_strangers(site):
+def test_metrics_are_refused_to_other_machines_without_a_token(site):
     assert site.ask("GET", "/metrics", authorization=None).status == 401
     assert site.ask("GET", "/$metrics", authorization=token(SENDER)).status == 401
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/$metrics"])
-def test_metrics_are_told_in_prometheus_own_words(site, path):
+def test_metrics_have_the_format_of_prometheus(site, path):
     site.put("orders", "<QueueDescription/>")
     site.namespace.meter.of("orders").send += 3
 

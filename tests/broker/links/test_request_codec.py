@@ -77,7 +77,7 @@ def test_garbage_is_malformed_and_nothing_else(data):
         assert isinstance(read_request(data), Request)
 
 
-def test_malformed_is_told_as_a_decoding_error():
+def test_a_malformed_message_is_a_decoding_error():
     error = malformed(MalformedMessage("offset 5: nothing there"))
 
     assert error.condition == "amqp:decode-error"

@@ -100,7 +100,7 @@ def test_an_added_rule_counts_at_once_and_outlives_a_crash(world):
     assert world.queue(SUB).description.rules[0].action == SqlAction("SET seen = 1")
 
 
-def test_a_removed_rule_takes_nothing_more(world):
+def test_a_removed_rule_matches_nothing_more(world):
     assert remove(world, "$default").status == 200
 
     world.send(encoded(), to="t")
@@ -118,7 +118,7 @@ def test_a_rule_is_not_durable_before_the_answer(world):
 
 
 @pytest.mark.req("B-12")
-def test_a_rule_that_the_disk_refuses_is_told(world):
+def test_a_rule_that_the_disk_refuses_is_an_error(world):
     with world.broken_disk():
         answers = add(world, "new", sql("n = 1"), wait=False)
 
@@ -153,7 +153,7 @@ def test_a_rule_that_makes_no_sense_is_refused_with_the_reason(world, described,
 
 
 @pytest.mark.parametrize("name", [None, 5, "", "a/b", "r" * 51])
-def test_a_rule_name_that_is_none_is_refused(world, name):
+def test_an_invalid_rule_name_is_refused(world, name):
     answer = add(world, name, sql("1=1"))
 
     assert answer.status == 400

@@ -229,7 +229,7 @@ def test_what_is_made_is_also_accepted(name: str, key: str) -> None:
     assert verify(token, [policy], audience=QUEUE, now=NOW).policy_name == name
 
 
-def test_plain_takes_a_policy_and_its_key() -> None:
+def test_plain_accepts_a_policy_and_its_key() -> None:
     grant = verify_plain("only send", SENDER.key, POLICIES)
 
     assert grant.allows(Right.SEND)

@@ -47,7 +47,7 @@ def test_a_wrong_method_says_so(site):
     assert answer.detail == "PUT is not possible at /$health"
 
 
-def test_what_nobody_expected_is_answered_without_its_inside_and_logged_by_the_server(site):
+def test_an_unexpected_error_is_answered_without_details_and_logged(site):
     def surprise(path):
         raise RuntimeError("secret")
 

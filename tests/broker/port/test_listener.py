@@ -368,7 +368,7 @@ def test_tls_only_means_tls_only(
     run(scenario)
 
 
-def test_a_handshake_that_is_not_tls_after_all_harms_nobody(
+def test_a_failed_tls_handshake_affects_no_other_connection(
     run: Callable[[Scenario], None], tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -386,7 +386,7 @@ def test_a_handshake_that_is_not_tls_after_all_harms_nobody(
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-def test_stopping_says_goodbye_to_everybody(
+def test_stopping_closes_every_connection_cleanly(
     run: Callable[[Scenario], None], tmp_path: Path, tls: bool
 ) -> None:
     async def scenario() -> None:
@@ -587,7 +587,7 @@ def test_garbage_in_a_websocket_ends_it(run: Callable[[Scenario], None], tmp_pat
     run(scenario)
 
 
-def test_stopping_says_goodbye_through_the_websocket(
+def test_stopping_closes_a_websocket_cleanly(
     run: Callable[[Scenario], None], tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -630,7 +630,7 @@ def test_a_slow_reader_of_a_websocket_holds_up_its_own_connection_only(
     run(scenario)
 
 
-def test_pings_that_nobody_reads_the_answers_of_end_the_connection(
+def test_pings_whose_answers_are_not_read_end_the_connection(
     run: Callable[[Scenario], None], tmp_path: Path
 ) -> None:
     async def scenario() -> None:

@@ -150,7 +150,7 @@ def test_decimals_can_be_computed_with_and_stored():
 
 
 @pytest.mark.req("B-08")
-def test_remove_takes_properties_away():
+def test_remove_removes_properties():
     assert properties_after("REMOVE PRIORITY; REMOVE absent; REMOVE nothing") == {
         "color": "red",
         "quantity": 10,

@@ -1,6 +1,6 @@
 """SQL filters: expressions, messages, and whether they match, after what the documents say.
 
-Whoever wants UNKNOWN told from FALSE asks the negation as well: neither matches.
+To tell UNKNOWN from FALSE, a test also checks the negation: of UNKNOWN, neither matches.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -255,7 +255,7 @@ OF_MESSAGES = {
 @pytest.mark.parametrize(
     ("expression", "properties", "parameters"), OF_MESSAGES.values(), ids=OF_MESSAGES
 )
-def test_filter_takes_a_message_with(expression, properties, parameters):
+def test_a_filter_matches_a_message_with(expression, properties, parameters):
     assert matches(expression, properties, parameters=parameters)
 
 
@@ -410,7 +410,7 @@ def test_text_that_is_not_utf8_fails_the_evaluation_and_nothing_else():
 
 
 @pytest.mark.req("B-08")
-def test_true_and_false_filters_take_all_and_nothing():
+def test_a_true_filter_matches_everything_and_a_false_filter_nothing():
     assert compile_filter(TrueFilter())(facts())
     assert not compile_filter(FalseFilter())(facts())
 
