@@ -34,7 +34,7 @@ def test_the_list_is_a_table_of_all_with_counts(pairbus: Run, broker: Broker) ->
 
     assert (done.code, done.err) == (0, "")
     assert lines(done.out) == [
-        ["Kind", "Name", "Status", "Active", "Dead-lettered", "Scheduled"],
+        ["kind", "name", "status", "active", "dead-lettered", "scheduled"],
         ["queue", "orders", "Active", "2", "0", "0"],
         ["topic", "events", "Active", "-", "-", "0"],
         ["subscription", "events/audit", "Active", "0", "0", "-"],
@@ -44,9 +44,9 @@ def test_the_list_is_a_table_of_all_with_counts(pairbus: Run, broker: Broker) ->
 def test_the_list_is_json_for_programs(pairbus: Run, broker: Broker) -> None:
     [queue, topic, subscription] = json.loads(pairbus("entities", "list", "--json").out)
 
-    assert (queue["Kind"], queue["Name"], queue["ActiveMessageCount"]) == ("queue", "orders", 0)
-    assert (topic["Kind"], topic["Name"], topic["SubscriptionCount"]) == ("topic", "events", 1)
-    assert (subscription["Topic"], subscription["Name"]) == ("events", "audit")
+    assert (queue["kind"], queue["name"], queue["activeMessageCount"]) == ("queue", "orders", 0)
+    assert (topic["kind"], topic["name"], topic["subscriptionCount"]) == ("topic", "events", 1)
+    assert (subscription["topic"], subscription["name"]) == ("events", "audit")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_list_may_be_of_one_kind(
 ) -> None:
     found = json.loads(pairbus("entities", "list", *words, "--json").out)
 
-    assert [one["Name"] for one in found] == names
+    assert [one["name"] for one in found] == names
 
 
 def test_the_list_of_a_long_name_is_not_cut_when_a_program_reads_it(
@@ -80,12 +80,12 @@ def test_the_list_of_a_long_name_is_not_cut_when_a_program_reads_it(
 def test_the_list_of_rules_says_what_they_take(pairbus: Run, broker: Broker) -> None:
     create = ("entities", "create", "rule", "events", "audit")
     assert pairbus(*create, "big", "--sql", "amount > 1000", "--action", "SET a = 1").code == 0
-    assert pairbus(*create, "eu", "--label", "order", "--property", "region=eu").code == 0
+    assert pairbus(*create, "eu", "--subject", "order", "--property", "region=eu").code == 0
 
     done = pairbus("entities", "list", "rules", "events", "audit")
 
     assert done.out.splitlines() == [
-        "Name      Type         Filter                                 Action",
+        "name      type         filter                                 action",
         "$Default  Sql          1=1",
         "big       Sql          amount > 1000                          SET a = 1",
         "eu        Correlation  sys.Label = 'order' and region = 'eu'",
@@ -98,18 +98,18 @@ def test_the_list_of_rules_says_what_they_take(pairbus: Run, broker: Broker) -> 
 def test_a_queue_is_created_as_told_and_shown(pairbus: Run, broker: Broker) -> None:
     done = pairbus(
         *("entities", "create", "queue", "web/orders"),
-        *("--lock-duration", "PT30S", "--requires-session", "--no-enable-batched-operations"),
-        *("--requires-duplicate-detection", "--duplicate-detection-history-time-window", "PT1M"),
-        *("--default-message-time-to-live", "P14D", "--dead-lettering-on-message-expiration"),
+        *("--lock-duration", "30s", "--requires-session", "--no-enable-batched-operations"),
+        *("--requires-duplicate-detection", "--duplicate-detection-history-time-window", "1m"),
+        *("--default-message-time-to-live", "14d", "--dead-lettering-on-message-expiration"),
         *("--max-delivery-count", "3", "--max-size-in-megabytes", "2048"),
         *("--forward-dead-lettered-messages-to", "orders", "--auto-delete-on-idle", "PT1H"),
         *("--user-metadata", "of the [bold]web shop[/]"),
     )
-    assert done == (0, "queue 'web/orders' created\n", "")
+    assert done == (0, "created queue 'web/orders'\n", "")
 
     shown = json.loads(pairbus("entities", "show", "queue", "web/orders", "--json").out)
 
-    assert shown["Properties"] == {
+    assert shown["properties"] == {
         "AutoDeleteOnIdle": "PT1H",
         "DeadLetteringOnMessageExpiration": True,
         "DefaultMessageTimeToLive": "P14D",
@@ -128,7 +128,7 @@ def test_a_queue_is_created_as_told_and_shown(pairbus: Run, broker: Broker) -> N
         "Status": "Active",
         "UserMetadata": "of the [bold]web shop[/]",
     }
-    assert shown["Runtime"]["TotalMessageCount"] == 0
+    assert shown["runtime"]["totalMessageCount"] == 0
     table = pairbus("entities", "show", "queue", "web/orders").out
     assert ["LockDuration", "PT30S"] in lines(table)
     assert "of the [bold]web shop[/]" in table
@@ -138,27 +138,27 @@ def test_a_topic_and_a_subscription_are_created_as_told(pairbus: Run, broker: Br
     assert pairbus(
         *("entities", "create", "topic", "news"),
         *("--max-size-in-megabytes", "2048", "--no-support-ordering", "--enable-express"),
-    ) == (0, "topic 'news' created\n", "")
+    ) == (0, "created topic 'news'\n", "")
     assert pairbus(
         *("entities", "create", "subscription", "news", "all"),
         *("--max-delivery-count", "3", "--forward-to", "orders"),
         "--no-dead-lettering-on-filter-evaluation-exceptions",
-    ) == (0, "subscription 'all' of topic 'news' created\n", "")
+    ) == (0, "created subscription 'all' of topic 'news'\n", "")
 
     topic = json.loads(pairbus("entities", "show", "topic", "news", "--json").out)
     subscription = json.loads(
         pairbus("entities", "show", "subscription", "news", "all", "--json").out
     )
 
-    assert topic["Properties"]["MaxSizeInMegabytes"] == 2048
-    assert topic["Properties"]["SupportOrdering"] is False
-    assert topic["Properties"]["EnableExpress"] is True
-    assert topic["Runtime"]["SubscriptionCount"] == 1
-    assert subscription["Topic"] == "news"
-    assert subscription["Properties"]["MaxDeliveryCount"] == 3
-    assert subscription["Properties"]["ForwardTo"] == "orders"
-    assert subscription["Properties"]["DeadLetteringOnFilterEvaluationExceptions"] is False
-    assert [rule["Name"] for rule in subscription["Rules"]] == ["$Default"]
+    assert topic["properties"]["MaxSizeInMegabytes"] == 2048
+    assert topic["properties"]["SupportOrdering"] is False
+    assert topic["properties"]["EnableExpress"] is True
+    assert topic["runtime"]["subscriptionCount"] == 1
+    assert subscription["topic"] == "news"
+    assert subscription["properties"]["MaxDeliveryCount"] == 3
+    assert subscription["properties"]["ForwardTo"] == "orders"
+    assert subscription["properties"]["DeadLetteringOnFilterEvaluationExceptions"] is False
+    assert [rule["Name"] for rule in subscription["rules"]] == ["$Default"]
 
 
 def test_a_rule_may_take_the_place_of_the_default(pairbus: Run, broker: Broker) -> None:
@@ -168,23 +168,21 @@ def test_a_rule_may_take_the_place_of_the_default(pairbus: Run, broker: Broker) 
     )
 
     assert done.out.splitlines() == [
-        "rule 'big' of subscription 'events/audit' created",
-        "rule '$Default' of subscription 'events/audit' deleted",
+        "created rule 'big' of subscription 'events/audit'",
+        "deleted rule '$Default' of subscription 'events/audit'",
     ]
     rules = json.loads(pairbus("entities", "list", "rules", "events", "audit", "--json").out)
-    assert [rule["Name"] for rule in rules] == ["big"]
+    assert [rule["name"] for rule in rules] == ["big"]
 
 
-def test_the_properties_of_a_rule_have_the_types_they_look_like(
-    pairbus: Run, broker: Broker
-) -> None:
-    words = ("a=eu", "b=5", "c=0.5", "d=true", "e='5'", "f=x=y")
+def test_the_properties_of_a_rule_have_their_types(pairbus: Run, broker: Broker) -> None:
+    words = ("a=eu", "b:int=5", "c:double=0.5", "d:boolean=true", "e=5", "f=x=y")
     options = [word for each in words for word in ("--property", each)]
     assert pairbus("entities", "create", "rule", "events", "audit", "r", *options).code == 0
 
     shown = json.loads(pairbus("entities", "show", "rule", "events", "audit", "r", "--json").out)
 
-    assert shown["Properties"]["CorrelationFilter"]["Properties"] == {
+    assert shown["properties"]["CorrelationFilter"]["Properties"] == {
         "a": "eu",
         "b": 5,
         "c": 0.5,
@@ -208,11 +206,15 @@ def test_a_rule_without_conditions_takes_everything(pairbus: Run, broker: Broker
 def test_named_entities_are_deleted_without_questions(pairbus: Run, broker: Broker) -> None:
     pairbus("entities", "create", "queue", "bills")
 
-    assert pairbus("entities", "delete", "queue", "orders", "bills") == (0, "2 deleted\n", "")
+    assert pairbus("entities", "delete", "queue", "orders", "bills") == (
+        0,
+        "deleted 2 entities\n",
+        "",
+    )
     done = pairbus("entities", "delete", "rule", "events", "audit", "$Default")
-    assert done.out == "rule '$Default' of subscription 'events/audit' deleted\n"
+    assert done.out == "deleted rule '$Default' of subscription 'events/audit'\n"
     done = pairbus("entities", "delete", "subscription", "events", "audit")
-    assert done.out == "subscription 'audit' of topic 'events' deleted\n"
+    assert done.out == "deleted subscription 'audit' of topic 'events'\n"
 
     assert lines(pairbus("entities", "list").out)[1:] == [
         ["topic", "events", "Active", "-", "-", "0"]
@@ -222,17 +224,17 @@ def test_named_entities_are_deleted_without_questions(pairbus: Run, broker: Brok
 def test_all_of_a_kind_are_deleted(pairbus: Run, broker: Broker) -> None:
     pairbus("entities", "create", "queue", "bills")
 
-    assert pairbus("entities", "delete", "queues", "--all", "--yes").out == "2 deleted\n"
+    assert pairbus("entities", "delete", "queues", "--all", "--yes").out == "deleted 2 entities\n"
 
     assert json.loads(pairbus("entities", "list", "queues", "--json").out) == []
     done = pairbus("entities", "delete", "subscriptions", "events", "--all", "--yes")
-    assert done.out == "subscription 'audit' of topic 'events' deleted\n"
+    assert done.out == "deleted subscription 'audit' of topic 'events'\n"
 
 
 def test_all_are_deleted_and_nothing_is_left(pairbus: Run, broker: Broker) -> None:
-    assert pairbus("entities", "delete", "--all", "-y").out == "2 deleted\n"
+    assert pairbus("entities", "delete", "--all", "-y").out == "deleted 2 entities\n"
     assert json.loads(pairbus("entities", "list", "--json").out) == []
-    assert pairbus("entities", "delete", "--all", "-y").out == "0 deleted\n"
+    assert pairbus("entities", "delete", "--all", "-y").out == "deleted 0 entities\n"
 
 
 def test_somebody_who_watches_sees_how_far_it_is(
@@ -244,7 +246,7 @@ def test_somebody_who_watches_sees_how_far_it_is(
 
     assert "Deleting" in done.err
     assert "2/2" in done.err
-    assert done.out == "2 deleted\n"
+    assert done.out == "deleted 2 entities\n"
 
 
 def test_nothing_is_deleted_when_nobody_can_be_asked(
@@ -283,7 +285,7 @@ def test_a_deletion_that_stops_half_way_says_how_far_it_came(pairbus: Run, broke
 
     assert done.code == 1
     assert done.err == (
-        f"pairbus: 1 of 3 deleted, then: queue 'absent' does not exist in localhost:{broker.port}\n"
+        f"pairbus: deleted 1 of 3, then: queue 'absent' does not exist in localhost:{broker.port}\n"
     )
 
 
@@ -324,24 +326,33 @@ def test_what_the_namespace_refuses_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["list", "kettles"], "'kettles' is not one of queue, topic, subscription, rule"),
-        (["list", "subscriptions"], "the form is: subscription TOPIC; given was: subscription"),
-        (["list", "queues", "x"], "the form is: queue; given was: queue x"),
-        (["show", "subscription", "a"], "the form is: subscription TOPIC NAME; given"),
-        (["show", "rule", "a", "b"], "the form is: rule TOPIC SUBSCRIPTION NAME"),
-        (["show", "queue", "a", "b"], "the form is: queue NAME; given was: queue a b"),
-        (["delete"], "say what to delete"),
-        (["delete", "queue"], "the form is: queue NAME...;"),
-        (["delete", "queue", "a", "--all"], "the form is: queue --all; given was: queue a"),
-        (["create", "queue", "q", "--lock-duration", "1 min"], "'1 min' is not an ISO 8601"),
+        (["list", "kettles"], "KIND 'kettles' is not one of queue, topic, subscription, rule"),
+        (["list", "subscriptions"], "use: subscription TOPIC; you gave: subscription"),
+        (["list", "queues", "x"], "use: queue; you gave: queue x"),
+        (["show", "subscription", "a"], "use: subscription TOPIC NAME; you gave"),
+        (["show", "rule", "a", "b"], "use: rule TOPIC SUBSCRIPTION NAME"),
+        (["show", "queue", "a", "b"], "use: queue NAME; you gave: queue a b"),
+        (["delete"], "nothing to delete: give KIND NAME..., or --all"),
+        (["delete", "queue"], "use: queue NAME...;"),
+        (["delete", "queue", "a", "--all"], "use: queue --all; you gave: queue a"),
+        (
+            ["create", "queue", "q", "--lock-duration", "1 min"],
+            "--lock-duration '1 min' is not a duration",
+        ),
         (["create", "queue", "q", "--max-delivery-count", "x"], "valid integer"),
         (
-            ["create", "rule", "t", "s", "r", "--sql", "1=1", "--label", "x"],
+            ["create", "rule", "t", "s", "r", "--sql", "1=1", "--subject", "x"],
             "--sql and values that must match exclude each other",
         ),
-        (["create", "rule", "t", "s", "r", "--property", "x"], "must be NAME=VALUE"),
+        (["create", "rule", "t", "s", "r", "--property", "x"], "use NAME=VALUE or NAME:TYPE=VALUE"),
+        (
+            ["create", "rule", "t", "s", "r", "-p", "x:uuid=1"],
+            "a rule can compare only string, boolean, int",
+        ),
+        (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
+        (["create", "queue", "q", "--lock-duration", "30"], "'30' has no unit: use 30s"),
         (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: no such file"),
-        (["export", "absent/Config.json"], "absent/Config.json cannot be written"),
+        (["export", "--output", "absent/Config.json"], "cannot write --output absent/Config.json"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -437,7 +448,7 @@ def test_help_has_an_example_for_each_command(pairbus: Run) -> None:
     for kind in ("queue", "topic", "subscription", "rule"):
         text = pairbus("entities", "create", kind, "--help").out
         assert f"  pairbus entities create {kind}" in text
-    assert "1 if the\n  namespace refused or did not" in pairbus("entities").out
+    assert "Exit codes: 0 success, 1 the namespace refused" in pairbus("entities").out
 
 
 def test_in_a_process_of_its_own_it_prints_what_it_found_and_no_warning(
@@ -503,19 +514,19 @@ def test_the_broker_command_does_not_load_the_sdk(tmp_path: Path) -> None:
 
 def test_what_was_made_and_deleted_is_told_to_programs(pairbus: Run, broker: Broker) -> None:
     made = pairbus("entities", "create", "queue", "new", "--json")
-    assert json.loads(made.out) == {"created": {"Kind": "queue", "Name": "new"}}
+    assert json.loads(made.out) == {"created": {"kind": "queue", "name": "new"}}
     rule = ("entities", "create", "rule", "events", "audit", "all")
-    told = json.loads(pairbus(*rule, "--replace-default", "--json").out)
-    assert told["created"] == {
-        "Kind": "rule",
-        "Topic": "events",
-        "Subscription": "audit",
-        "Name": "all",
+    answer = json.loads(pairbus(*rule, "--replace-default", "--json").out)
+    assert answer["created"] == {
+        "kind": "rule",
+        "topic": "events",
+        "subscription": "audit",
+        "name": "all",
     }
-    assert told["deleted"]["Name"] == "$Default"
+    assert answer["deleted"]["name"] == "$Default"
 
     gone = pairbus("entities", "delete", "queue", "new", "orders", "--json")
-    assert [one["Name"] for one in json.loads(gone.out)["deleted"]] == ["new", "orders"]
+    assert [one["name"] for one in json.loads(gone.out)["deleted"]] == ["new", "orders"]
 
 
 def test_a_name_of_another_kind_is_not_there(pairbus: Run, broker: Broker) -> None:

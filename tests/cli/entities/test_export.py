@@ -35,7 +35,7 @@ from pairbus.broker import (
     load_config,
 )
 from pairbus.cli.administration import EntityKind
-from pairbus.cli.entities.config_json import entity_form, rule_forms
+from pairbus.cli.entities.config_json import entity_json, rules_json
 from tests.cli.conftest import Run
 
 QUEUES = (
@@ -86,8 +86,8 @@ TOPICS = (
 
 
 def exported(broker: Broker, pairbus: Run, file: Path) -> NamespaceOptions:
-    done = pairbus("entities", "export", str(file), "-c", broker.connection_string)
-    assert done == (0, "", f"{file} is written\n")
+    done = pairbus("entities", "export", "--output", str(file), "-c", broker.connection_string)
+    assert done == (0, "", f"wrote {file}\n")
     [namespace] = load_config(file)
     return namespace
 
@@ -182,7 +182,7 @@ def test_every_value_of_a_correlation_filter_comes_back(
     filter_ = CorrelationRuleFilter(**system, properties=own)
     rule = SimpleNamespace(name="r", filter=filter_, action=SqlRuleAction("SET a = 1"))
 
-    form = {"Name": "s", "Rules": rule_forms([rule])}
+    form = {"Name": "s", "Rules": rules_json([rule])}
     _, subscription = reread({"Name": "t", "Subscriptions": [form]}, tmp_path_factory)
 
     [read] = subscription.rules
@@ -214,7 +214,7 @@ def test_every_setting_of_a_subscription_comes_back(
     fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
     properties = SimpleNamespace(**fields | {"name": "s"})
 
-    form = entity_form(EntityKind.SUBSCRIPTION, properties)
+    form = entity_json(EntityKind.SUBSCRIPTION, properties)
     _, read = reread({"Name": "t", "Subscriptions": [form]}, tmp_path_factory)
 
     assert read == description
@@ -226,7 +226,7 @@ def test_every_setting_of_a_subscription_comes_back(
 def test_where_messages_are_forwarded_to_is_a_name_however_the_service_says_it(target: str) -> None:
     properties = SimpleNamespace(name="q", forward_to=target)
 
-    assert entity_form(EntityKind.QUEUE, properties)["Properties"] == {"ForwardTo": "orders"}
+    assert entity_json(EntityKind.QUEUE, properties)["Properties"] == {"ForwardTo": "orders"}
 
 
 def test_the_rule_that_takes_everything_is_left_out_only_if_it_is_the_default() -> None:
@@ -235,8 +235,8 @@ def test_the_rule_that_takes_everything_is_left_out_only_if_it_is_the_default() 
     nothing = SimpleNamespace(name="$Default", filter=FalseRuleFilter(), action=None)
     other = SimpleNamespace(name="$Default", filter=SqlRuleFilter("a = 1"), action=None)
 
-    assert rule_forms([everything]) == []
-    assert [form["Name"] for form in rule_forms([renamed])] == ["all"]
-    assert [form["Name"] for form in rule_forms([everything, renamed])] == ["$Default", "all"]
+    assert rules_json([everything]) == []
+    assert [form["Name"] for form in rules_json([renamed])] == ["all"]
+    assert [form["Name"] for form in rules_json([everything, renamed])] == ["$Default", "all"]
     for rule in (nothing, other):
-        assert [form["Name"] for form in rule_forms([rule])] == ["$Default"]
+        assert [form["Name"] for form in rules_json([rule])] == ["$Default"]

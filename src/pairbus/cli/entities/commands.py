@@ -1,72 +1,77 @@
-"""`pairbus entities`: what a person types about queues, topics, subscriptions and rules.
-
-Only words are dealt with here; the work is in `entity_work.py`, imported when there is any, because
-the official SDK takes its time to load.
-"""
+"""`pairbus entities`: lists, shows, deletes and exports queues, topics, subscriptions and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli.administration import EntityKind
+from pairbus.cli.administration import Administration, EntityKind, administration, describe
+from pairbus.cli.entities import views
 from pairbus.cli.entities.create import create_app
-from pairbus.cli.entities.rule_create import rule
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group, confirm
-from pairbus.cli.target import parse_target
-from pairbus.errors import UsageError
+from pairbus.cli.options import (
+    AS_JSON,
+    ConnectionOptions,
+    command_group,
+    confirm,
+    flatten_options,
+    option,
+)
+from pairbus.cli.output import print_json, progress
+from pairbus.errors import NamespaceError, UsageError
+
+Names = tuple[str, ...]
 
 app = command_group(
     "entities",
     "List, show, create, delete and export the entities of a namespace, here or on Azure.\n\n"
-    "The namespace is that of --connection-string, or of PAIRBUS_PRIMARY in the environment; its "
-    "policy needs Manage. Ends with 0 if all went well, 1 if the namespace refused or did not "
-    "answer, and 2 if the words are wrong.",
+    "The policy needs the Manage right.\n\n"
+    "Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130 "
+    "interrupted.",
 )
-create_app.command()(rule)
 app.add_typer(create_app)
 
 
 def parse_kind(text: str) -> EntityKind:
-    """`queue` and `queues` alike."""
+    """`queue` and `queues` are the same."""
     try:
         return EntityKind(text.lower().removesuffix("s"))
     except ValueError:
-        raise UsageError(f"{text!r} is not one of {', '.join(EntityKind)}") from None
+        raise UsageError(f"KIND {text!r} is not one of {', '.join(EntityKind)}") from None
 
 
-KIND = Annotated[
-    EntityKind,
-    typer.Argument(parser=parse_kind, metavar="KIND", help=f"One of {', '.join(EntityKind)}."),
-]
+_KINDS = f"One of {', '.join(EntityKind)}"
+KIND = Annotated[EntityKind, typer.Argument(parser=parse_kind, metavar="KIND", help=f"{_KINDS}.")]
 KIND_OR_ALL = Annotated[
     EntityKind | None,
     typer.Argument(
         parser=parse_kind,
-        metavar="KIND",
-        help=f"One of {', '.join(EntityKind)}; all but rules, unless given.",
+        metavar="[KIND]",
+        help=f"{_KINDS} (default: all except rules).",
         show_default=False,
     ),
 ]
 
 
 @app.command("list")
+@flatten_options
 def list_(
     kind: KIND_OR_ALL = None,
     parents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAMES", help="TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."
+            metavar="[NAMES]", help="TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."
         ),
     ] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """List entities with their status and counts of messages.
+    """List entities with their status and message counts.
 
     \b
     Examples:
@@ -74,23 +79,32 @@ def list_(
       pairbus entities list queues --json
       pairbus entities list rules events audit
     """
-    given = tuple(parents or ())
-    _check(kind, given)
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.entities.entity_work import show_list
-
-    show_list(target, kind, given, as_json=as_json)
+    names = tuple(parents or ())
+    _check_names(kind, names)
+    with administration(connection.target) as admin:
+        if kind is EntityKind.RULE:
+            rules = admin.all(kind, names)
+            found = [views.rule_view((*names, rule.name), rule) for rule in rules]
+        else:
+            found = list(_rows(admin, kind, names))
+    if as_json:
+        print_json(found)
+    elif kind is EntityKind.RULE:
+        views.print_rules(found)
+    else:
+        views.print_entities(found)
 
 
 @app.command()
+@flatten_options
 def show(
     kind: KIND,
     names: Annotated[
         list[str],
         typer.Argument(metavar="NAMES", help="NAME, TOPIC NAME, or TOPIC SUBSCRIPTION NAME."),
     ],
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Show the settings, counts and times of one entity.
@@ -100,33 +114,44 @@ def show(
       pairbus entities show queue orders
       pairbus entities show subscription events audit --json
     """
-    _check(kind, names, "NAME")
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.entities.entity_work import show_one
-
-    show_one(target, kind, tuple(names), as_json=as_json)
+    _check_names(kind, names, "NAME")
+    with administration(connection.target) as admin:
+        properties = admin.get(kind, names)
+        if kind is EntityKind.RULE:
+            view = views.rule_view(names, properties)
+        elif kind is EntityKind.SUBSCRIPTION:
+            counts, rules = admin.get_counts(kind, names), admin.all(EntityKind.RULE, names)
+            view = views.subscription_view(names, properties, counts, rules)
+        else:
+            view = views.entity_view(kind, names, properties, admin.get_counts(kind, names))
+    if as_json:
+        print_json(view)
+    else:
+        views.print_details(view)
 
 
 @app.command()
+@flatten_options
 def delete(
     kind: KIND_OR_ALL = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAMES",
-            help="NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME...",
+            metavar="[NAMES]", help="NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME..."
         ),
     ] = None,
+    *,
     is_all: Annotated[
         bool,
-        typer.Option("--all", help="All of this kind, or every queue and topic without a kind."),
+        typer.Option("--all", help="Delete all of this kind; without KIND, all queues and topics."),
     ] = False,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --all.")] = False,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    is_sure: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete without asking; only --all asks.")
+    ] = False,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Delete entities with all their messages. A topic's subscriptions go with it.
+    """Delete entities with all their messages. A topic's subscriptions are deleted with it.
 
     \b
     Examples:
@@ -137,58 +162,136 @@ def delete(
     """
     given = tuple(names or ())
     if kind is None and not is_all:
-        raise UsageError("say what to delete: KIND NAME..., or --all")
-    _check(kind, given, "--all" if is_all else "NAME...")
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.entities import entity_work
-
+        raise UsageError("nothing to delete: give KIND NAME..., or --all")
+    _check_names(kind, given, "--all" if is_all else "NAME...")
+    target = connection.target
     if kind is not None and not is_all:
         depth = len(kind.parents)
-        named = [(kind, (*given[:depth], name)) for name in given[depth:]]
-        entity_work.delete(target, named, as_json=as_json)
-        return
-    found = entity_work.find_all(target, kind, given)
-    if found and not is_sure:
-        confirm(f"Delete {len(found)} entities of {target.address} with all their messages?")
-    entity_work.delete(target, found, as_json=as_json)
+        found = [(kind, (*given[:depth], name)) for name in given[depth:]]
+    else:
+        with administration(target) as admin:
+            found = _all_of(admin, kind, given)
+        if found and not is_sure:
+            entities = f"{len(found):,} {'entity' if len(found) == 1 else 'entities'}"
+            confirm(f"Delete {entities} of {target.address} with all their messages?")
+    with administration(target) as admin:
+        _delete(admin, found)
+    if as_json:
+        print_json({"deleted": [views.entity_name(each, path) for each, path in found]})
+    elif len(found) == 1:
+        print(f"deleted {describe(*found[0])}")
+    else:
+        print(f"deleted {len(found):,} entities")
 
 
 @app.command()
+@flatten_options
 def export(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="Where to; standard output, unless given."),
+    *,
+    output: Annotated[
+        Path | None, option(metavar="FILE", help="File to write (default: stdout).")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What the file calls the namespace, if not by its name."),
+        option(metavar="NAME", help="Name of the namespace in the file (default: its own)."),
     ] = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    connection: ConnectionOptions,
 ) -> None:
-    """Write all entities as a Config.json, for `pairbus broker --config` or Microsoft's emulator.
+    """Write all entities as a Config.json for `pairbus broker --config` or Microsoft's emulator.
 
-    Messages, keys and authorization rules are left out.
+    It contains no messages, no keys and no authorization rules.
 
     \b
     Examples:
-      pairbus entities export Config.json
+      pairbus entities export --output Config.json
       pairbus entities export --name sbemulatorns > Config.json
     """
-    target = parse_target(connection_string, ca_file)
-    from pairbus.cli.entities.entity_work import export as write
+    with administration(connection.target) as admin:
+        text = json.dumps(_config(admin, name), indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write --output {output}: {error.strerror}") from error
+    print(f"wrote {output}", file=sys.stderr)
 
-    write(target, file, name=name)
+
+# -- reading -------------------------------------------------------------------------------------
 
 
-def _check(kind: EntityKind | None, names: Sequence[str], last: str = "") -> None:
-    """Of the form `KIND [TOPIC [SUBSCRIPTION]] LAST`, where LAST may be several, or an option."""
+def _rows(admin: Administration, kind: EntityKind | None, parents: Names) -> Iterator[views.View]:
+    if kind is not None:
+        yield from _rows_of_kind(admin, kind, parents)
+        return
+    yield from _rows_of_kind(admin, EntityKind.QUEUE, ())
+    topics = list(_rows_of_kind(admin, EntityKind.TOPIC, ()))
+    with progress("Topics", len(topics)) as advance:
+        for topic in topics:
+            yield topic
+            yield from _rows_of_kind(admin, EntityKind.SUBSCRIPTION, (topic["name"],))
+            advance(1)
+
+
+def _rows_of_kind(admin: Administration, kind: EntityKind, parents: Names) -> Iterator[views.View]:
+    counts = {one.name: one for one in admin.all_counts(kind, parents)}
+    for properties in admin.all(kind, parents):
+        # An entity may have been created between the two requests.
+        if properties.name in counts:
+            path = (*parents, properties.name)
+            yield views.row_view(kind, path, properties, counts[properties.name])
+
+
+def _all_of(
+    admin: Administration, kind: EntityKind | None, parents: Names
+) -> list[tuple[EntityKind, Names]]:
+    kinds = (EntityKind.QUEUE, EntityKind.TOPIC) if kind is None else (kind,)
+    return [(each, (*parents, name)) for each in kinds for name in admin.names(each, *parents)]
+
+
+def _config(admin: Administration, name: str | None) -> dict[str, Any]:
+    # Loads the broker's tables of settings.
+    from pairbus.cli.entities.config_json import entity_json, rules_json
+
+    queues = [entity_json(EntityKind.QUEUE, queue) for queue in admin.all(EntityKind.QUEUE)]
+    topics = []
+    for topic in admin.all(EntityKind.TOPIC):
+        subscriptions = []
+        for subscription in admin.all(EntityKind.SUBSCRIPTION, (topic.name,)):
+            rules = admin.all(EntityKind.RULE, (topic.name, subscription.name))
+            settings = entity_json(EntityKind.SUBSCRIPTION, subscription)
+            subscriptions.append({**settings, "Rules": rules_json(rules)})
+        topics.append({**entity_json(EntityKind.TOPIC, topic), "Subscriptions": subscriptions})
+    namespace = {"Name": name or admin.namespace_name(), "Queues": queues, "Topics": topics}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
+
+
+# -- deleting ------------------------------------------------------------------------------------
+
+
+def _delete(admin: Administration, found: Sequence[tuple[EntityKind, Names]]) -> None:
+    done = 0
+    try:
+        with progress("Deleting", len(found)) as advance:
+            for kind, path in found:
+                admin.delete(kind, path)
+                done += 1
+                advance(1)
+    except NamespaceError as error:
+        if len(found) == 1:
+            raise
+        raise NamespaceError(f"deleted {done} of {len(found)}, then: {error}") from error
+
+
+def _check_names(kind: EntityKind | None, names: Sequence[str], last: str = "") -> None:
+    """The form is `KIND [TOPIC [SUBSCRIPTION]] LAST`; LAST may be several names, or an option."""
     parents = kind.parents if kind else ()
     form = [*(parent.upper() for parent in parents), *([last] if last else ())]
     needed = sum(not word.startswith("--") for word in form)
     if len(names) == needed or (len(names) > needed and last.endswith("...")):
         return
     if kind is None:
-        raise UsageError(f"{names[0]!r} is too much: without a kind, all is meant")
+        raise UsageError(f"unexpected name {names[0]!r}: without KIND, give no names")
     right, given = " ".join([kind, *form]), " ".join([kind, *names])
-    raise UsageError(f"the form is: {right}; given was: {given}")
+    raise UsageError(f"use: {right}; you gave: {given}")

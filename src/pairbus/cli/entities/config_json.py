@@ -1,7 +1,7 @@
-"""Entities as Config.json writes them, from what the official SDK says of them.
+"""Entities in the form of Config.json, from the SDK's properties.
 
-The inverse of `broker/config.py`, whose tables it uses. Keys are never written: a configuration is
-shown and shared.
+The inverse of `broker/entities/config.py`, whose tables it uses. It never writes keys: people show
+and share configurations.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ FOREVER: Final = format_duration(INFINITE)
 def setting_values(kind: EntityKind, properties: Any) -> dict[str, object]:
     """All settings of the entity, by the service's names."""
     return {
-        name: _written(one.field, getattr(properties, one.field, None))
+        name: _to_json(one.field, getattr(properties, one.field, None))
         for name, one in settings_of(_DESCRIPTIONS[kind]).items()
     }
 
 
-def entity_form(kind: EntityKind, properties: Any) -> dict[str, Any]:
-    """With the settings that matter, so that the file means the same to us and to the emulator.
+def entity_json(kind: EntityKind, properties: Any) -> dict[str, Any]:
+    """The settings that a file needs to mean the same to our broker and to the emulator.
 
-    The emulator has defaults of its own, so what it knows is written out. What only the service
-    knows is written where it is not the service's default.
+    The emulator has other defaults than the service, so all settings that it knows are written. A
+    setting that only the service knows is written if it differs from the service's default.
     """
     chosen = {
         key: value
@@ -60,20 +60,20 @@ def entity_form(kind: EntityKind, properties: Any) -> dict[str, Any]:
     return {"Name": properties.name, "Properties": chosen}
 
 
-def rule_forms(rules: Sequence[Any]) -> list[dict[str, Any]]:
-    """Without rules, the file would mean the one that takes everything, so that one is left out.
+def rules_json(rules: Sequence[Any]) -> list[dict[str, Any]]:
+    """In a file, a subscription without rules gets the default rule, so that one is left out.
 
-    And a subscription that has no rule at all takes nothing, which has to be said.
+    A real subscription without rules receives nothing, so it gets a rule that says so.
     """
     if not rules:
         return [_rule("nothing", {"SqlExpression": FALSE_EXPRESSION})]
-    forms = [rule_form(rule) for rule in rules]
-    return [] if forms == [_rule(DEFAULT_RULE, {"SqlExpression": TRUE_EXPRESSION})] else forms
+    written = [rule_json(rule) for rule in rules]
+    return [] if written == [_rule(DEFAULT_RULE, {"SqlExpression": TRUE_EXPRESSION})] else written
 
 
-def rule_form(rule: Any) -> dict[str, Any]:
+def rule_json(rule: Any) -> dict[str, Any]:
     if hasattr(rule.filter, "sql_expression"):
-        form = _rule(rule.name, _sql(rule.filter))
+        written = _rule(rule.name, _sql(rule.filter))
     else:
         given = {
             key: getattr(rule.filter, field)
@@ -83,10 +83,10 @@ def rule_form(rule: Any) -> dict[str, Any]:
         if rule.filter.properties:
             given["Properties"] = _values(rule.filter.properties)
         properties = {"FilterType": "Correlation", "CorrelationFilter": given}
-        form = {"Name": rule.name, "Properties": properties}
+        written = {"Name": rule.name, "Properties": properties}
     if rule.action is not None and rule.action.sql_expression:
-        form["Properties"]["Action"] = _sql(rule.action)
-    return form
+        written["Properties"]["Action"] = _sql(rule.action)
+    return written
 
 
 def _rule(name: str, sql: dict[str, Any]) -> dict[str, Any]:
@@ -94,10 +94,10 @@ def _rule(name: str, sql: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sql(one: Any) -> dict[str, Any]:
-    form: dict[str, Any] = {"SqlExpression": one.sql_expression}
+    written: dict[str, Any] = {"SqlExpression": one.sql_expression}
     if one.parameters:
-        form["Parameters"] = _values(one.parameters)
-    return form
+        written["Parameters"] = _values(one.parameters)
+    return written
 
 
 def _values(values: Mapping[str, object]) -> dict[str, object]:
@@ -106,22 +106,22 @@ def _values(values: Mapping[str, object]) -> dict[str, object]:
 
 def _value(value: object) -> object:
     if isinstance(value, datetime):
-        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        return {"Type": "dateTime", "Value": moment.isoformat().replace("+00:00", "Z")}
+        time = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return {"Type": "dateTime", "Value": time.isoformat().replace("+00:00", "Z")}
     if isinstance(value, timedelta):
         return {"Type": "duration", "Value": format_duration(value)}
     return value
 
 
-def _written(field: str, value: Any) -> object:
+def _to_json(field: str, value: Any) -> object:
     if isinstance(value, timedelta):
         return format_duration(value)
     if field.startswith("forward_") and value:
-        # The service answers with a whole URL, and the name is its path.
+        # The service answers with a URL, whose path is the name.
         return urlsplit(value).path.strip("/") if "://" in value else value
-    return getattr(value, "value", value)  # the SDK's enumerations
+    return getattr(value, "value", value)  # the SDK's enums
 
 
 def _default(kind: EntityKind, key: str) -> object:
     field = settings_of(_DESCRIPTIONS[kind])[key].field
-    return _written(field, _DEFAULTS[field])
+    return _to_json(field, _DEFAULTS[field])

@@ -1,138 +1,163 @@
-"""`pairbus entities create`: a command for queues, topics and subscriptions each.
+"""`pairbus entities create`: queues, topics, subscriptions and rules.
 
-Their settings are options. What is not given is left to the service, whose defaults are its own.
+The settings are options with the SDK's names. A setting that is not given is left to the service,
+which has defaults of its own.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.administration import EntityKind
-from pairbus.cli.options import AS_JSON, CA_FILE, CONNECTION_STRING, command_group
-from pairbus.cli.target import parse_target
+from pairbus.cli.administration import EntityKind, administration, describe
+from pairbus.cli.entities.views import entity_name
+from pairbus.cli.messages.message_json import parse_property
+from pairbus.cli.options import (
+    AS_JSON,
+    ConnectionOptions,
+    command_group,
+    flatten_options,
+    option,
+)
+from pairbus.cli.output import print_json
+from pairbus.cli.parse import parse_duration
 from pairbus.errors import UsageError
 
 create_app = command_group("create", "Create a queue, a topic, a subscription or a rule.")
 
-
-def _duration(text: str) -> timedelta:
-    from pairbus.broker.entities.durations import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _duration_option(help: str) -> Any:
-    return typer.Option(parser=_duration, metavar="DURATION", help=help, show_default=False)
-
-
-def _flag(help: str) -> Any:
-    return typer.Option(help=help, show_default=False)
-
-
 NAME = Annotated[str, typer.Argument(metavar="NAME")]
 TOPIC = Annotated[str, typer.Argument(metavar="TOPIC")]
-LOCK_DURATION = Annotated[
-    timedelta | None,
-    _duration_option("How long a receiver keeps a message to itself, such as PT30S."),
-]
-TIME_TO_LIVE = Annotated[
-    timedelta | None,
-    _duration_option("How long a message lasts that says nothing itself, such as P14D."),
-]
-WINDOW = Annotated[
-    timedelta | None, _duration_option("How long message ids are remembered; PT10M.")
-]
-AUTO_DELETE = Annotated[
-    timedelta | None, _duration_option("Unused for so long, it is deleted, such as PT1H.")
-]
-DELIVERIES = Annotated[
-    int | None,
-    typer.Option(metavar="COUNT", help="So many, then to the dead letters.", show_default=False),
-]
-SIZE = Annotated[
-    int | None, typer.Option(metavar="MB", help="How much it may hold.", show_default=False)
-]
-MESSAGE_SIZE = Annotated[
-    int | None,
-    typer.Option(metavar="KB", help="Of one message; on Premium only.", show_default=False),
-]
-FORWARD_TO = Annotated[
-    str | None,
-    typer.Option(metavar="ENTITY", help="Where all messages go on to.", show_default=False),
-]
-FORWARD_DEAD = Annotated[
-    str | None,
-    typer.Option(metavar="ENTITY", help="Where dead letters go on to.", show_default=False),
-]
-METADATA = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="A note of your own.", show_default=False)
-]
-SESSIONS = Annotated[bool | None, _flag("Messages come in sessions, each with one receiver.")]
-DUPLICATES = Annotated[bool | None, _flag("Message ids that were seen before are dropped.")]
-DEAD_ON_EXPIRY = Annotated[bool | None, _flag("Expired messages become dead letters.")]
-DEAD_ON_ERROR = Annotated[
-    bool | None, _flag("Messages that a filter fails on become dead letters.")
-]
-PARTITIONS = Annotated[bool | None, _flag("Spread over several stores.")]
-EXPRESS = Annotated[bool | None, _flag("The service may keep messages in memory for a while.")]
-ORDERING = Annotated[bool | None, _flag("Subscriptions get messages in their order.")]
-BATCHED = Annotated[bool | None, _flag("The service may gather operations.")]
+DEFAULT_RULE: Final = "$Default"
+
+
+def _duration(name: str, help: str) -> Any:
+    parse = partial(parse_duration, option=name)
+    return option(name, parser=parse, metavar="DURATION", help=help)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntitySettings:
+    default_message_time_to_live: Annotated[
+        timedelta | None,
+        _duration(
+            "--default-message-time-to-live",
+            "Time to live of messages that have none of their own, as in 14d.",
+        ),
+    ] = None
+    auto_delete_on_idle: Annotated[
+        timedelta | None,
+        _duration(
+            "--auto-delete-on-idle", "Delete the entity after this time without use, as in 1h."
+        ),
+    ] = None
+    enable_batched_operations: Annotated[
+        bool | None, option(help="Let the service batch operations.")
+    ] = None
+    user_metadata: Annotated[str | None, option(metavar="TEXT", help="Note of your own.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageSettings(EntitySettings):
+    """Of queues and topics."""
+
+    requires_duplicate_detection: Annotated[
+        bool | None, option(help="Drop messages whose message id was seen before.")
+    ] = None
+    duplicate_detection_history_time_window: Annotated[
+        timedelta | None,
+        _duration(
+            "--duplicate-detection-history-time-window",
+            "How long message ids are remembered, as in 10m.",
+        ),
+    ] = None
+    max_size_in_megabytes: Annotated[
+        int | None, option(metavar="MB", help="Maximum size of the entity.")
+    ] = None
+    max_message_size_in_kilobytes: Annotated[
+        int | None, option(metavar="KB", help="Maximum size of a message; Premium only.")
+    ] = None
+    enable_partitioning: Annotated[
+        bool | None, option(help="Partition the entity over several message stores.")
+    ] = None
+    enable_express: Annotated[
+        bool | None, option(help="Let the service keep messages in memory for a while.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliverySettings(EntitySettings):
+    """Of queues and subscriptions."""
+
+    lock_duration: Annotated[
+        timedelta | None,
+        _duration("--lock-duration", "How long a receiver holds the lock on a message, as in 30s."),
+    ] = None
+    requires_session: Annotated[
+        bool | None, option(help="Deliver messages in sessions, each to one receiver.")
+    ] = None
+    max_delivery_count: Annotated[
+        int | None,
+        option(metavar="N", help="Number of deliveries before a message is dead-lettered."),
+    ] = None
+    dead_lettering_on_message_expiration: Annotated[
+        bool | None, option(help="Dead-letter messages that expire.")
+    ] = None
+    forward_to: Annotated[
+        str | None, option(metavar="ENTITY", help="Forward all messages to this entity.")
+    ] = None
+    forward_dead_lettered_messages_to: Annotated[
+        str | None, option(metavar="ENTITY", help="Forward dead letters to this entity.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings(StorageSettings, DeliverySettings):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings(StorageSettings):
+    support_ordering: Annotated[
+        bool | None, option(help="Deliver messages to subscriptions in order.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionSettings(DeliverySettings):
+    dead_lettering_on_filter_evaluation_exceptions: Annotated[
+        bool | None, option(help="Dead-letter messages for which a filter fails.")
+    ] = None
 
 
 @create_app.command()
+@flatten_options
 def queue(
     name: NAME,
-    lock_duration: LOCK_DURATION = None,
-    requires_session: SESSIONS = None,
-    requires_duplicate_detection: DUPLICATES = None,
-    duplicate_detection_history_time_window: WINDOW = None,
-    default_message_time_to_live: TIME_TO_LIVE = None,
-    dead_lettering_on_message_expiration: DEAD_ON_EXPIRY = None,
-    max_delivery_count: DELIVERIES = None,
-    max_size_in_megabytes: SIZE = None,
-    max_message_size_in_kilobytes: MESSAGE_SIZE = None,
-    forward_to: FORWARD_TO = None,
-    forward_dead_lettered_messages_to: FORWARD_DEAD = None,
-    auto_delete_on_idle: AUTO_DELETE = None,
-    enable_partitioning: PARTITIONS = None,
-    enable_express: EXPRESS = None,
-    enable_batched_operations: BATCHED = None,
-    user_metadata: METADATA = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    settings: QueueSettings,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Create a queue.
 
     \b
     Example:
-      pairbus entities create queue orders --lock-duration PT30S --requires-session
+      pairbus entities create queue orders --lock-duration 30s --requires-session
     """
-    _create(EntityKind.QUEUE, locals())
+    _create(EntityKind.QUEUE, (name,), settings, connection, as_json=as_json)
 
 
 @create_app.command()
+@flatten_options
 def topic(
     name: NAME,
-    requires_duplicate_detection: DUPLICATES = None,
-    duplicate_detection_history_time_window: WINDOW = None,
-    default_message_time_to_live: TIME_TO_LIVE = None,
-    max_size_in_megabytes: SIZE = None,
-    max_message_size_in_kilobytes: MESSAGE_SIZE = None,
-    auto_delete_on_idle: AUTO_DELETE = None,
-    enable_partitioning: PARTITIONS = None,
-    enable_express: EXPRESS = None,
-    support_ordering: ORDERING = None,
-    enable_batched_operations: BATCHED = None,
-    user_metadata: METADATA = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    settings: TopicSettings,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Create a topic.
@@ -141,42 +166,178 @@ def topic(
     Example:
       pairbus entities create topic events --requires-duplicate-detection
     """
-    _create(EntityKind.TOPIC, locals())
+    _create(EntityKind.TOPIC, (name,), settings, connection, as_json=as_json)
 
 
 @create_app.command()
+@flatten_options
 def subscription(
     topic: TOPIC,
     name: NAME,
-    lock_duration: LOCK_DURATION = None,
-    requires_session: SESSIONS = None,
-    default_message_time_to_live: TIME_TO_LIVE = None,
-    dead_lettering_on_message_expiration: DEAD_ON_EXPIRY = None,
-    dead_lettering_on_filter_evaluation_exceptions: DEAD_ON_ERROR = None,
-    max_delivery_count: DELIVERIES = None,
-    forward_to: FORWARD_TO = None,
-    forward_dead_lettered_messages_to: FORWARD_DEAD = None,
-    auto_delete_on_idle: AUTO_DELETE = None,
-    enable_batched_operations: BATCHED = None,
-    user_metadata: METADATA = None,
-    connection_string: CONNECTION_STRING = None,
-    ca_file: CA_FILE = None,
+    *,
+    settings: SubscriptionSettings,
+    connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
-    """Create a subscription, which takes everything until it has other rules.
+    """Create a subscription. It receives all messages until you create other rules.
 
     \b
     Example:
       pairbus entities create subscription events audit --max-delivery-count 5
     """
-    _create(EntityKind.SUBSCRIPTION, locals())
+    _create(EntityKind.SUBSCRIPTION, (topic, name), settings, connection, as_json=as_json)
 
 
-def _create(kind: EntityKind, given: dict[str, Any]) -> None:
-    """The parameters of a command are the settings of the SDK, by the same names."""
-    target = parse_target(given.pop("connection_string"), given.pop("ca_file"))
-    name, as_json = given.pop("name"), given.pop("as_json")
-    path = (given.pop("topic"), name) if kind is EntityKind.SUBSCRIPTION else (name,)
-    from pairbus.cli.entities.entity_work import create
+def _create(
+    kind: EntityKind,
+    path: tuple[str, ...],
+    settings: EntitySettings,
+    connection: ConnectionOptions,
+    *,
+    as_json: bool,
+) -> None:
+    with administration(connection.target) as admin:
+        admin.create(kind, path, **asdict(settings))
+    if as_json:
+        print_json({"created": entity_name(kind, path)})
+    else:
+        print(f"created {describe(kind, path)}")
 
-    create(target, kind, path, as_json=as_json, **given)
+
+# -- rules ---------------------------------------------------------------------------------------
+
+Value = str | int | float | bool | datetime
+"""What the SDK can compare a property with."""
+_VALUES: Final[dict[str, Any]] = {
+    "string": str,
+    "boolean": lambda text: {"true": True, "false": False}[text],
+    "int": int,
+    "long": int,
+    "double": float,
+    "timestamp": datetime.fromisoformat,
+}
+
+
+def _matching(what: str) -> Any:
+    return option(metavar="TEXT", help=f"Match messages with this {what}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationOptions:
+    """Values that a message must have."""
+
+    subject: Annotated[str | None, _matching("subject (label)")] = None
+    correlation_id: Annotated[str | None, _matching("correlation id")] = None
+    message_id: Annotated[str | None, _matching("message id")] = None
+    to: Annotated[str | None, _matching("address of the receiver")] = None
+    reply_to: Annotated[str | None, _matching("address for replies")] = None
+    session_id: Annotated[str | None, _matching("session")] = None
+    reply_to_session_id: Annotated[str | None, _matching("session for replies")] = None
+    content_type: Annotated[str | None, _matching("content type")] = None
+    property_: Annotated[
+        list[str] | None,
+        option(
+            "--property",
+            "-p",
+            metavar="NAME[:TYPE]=VALUE",
+            help="Match messages with this application property; may be repeated. TYPE is "
+            "int, long, double, boolean, timestamp or string (default).",
+        ),
+    ] = None
+
+    def parse(self) -> dict[str, Any]:
+        """The arguments of the SDK's CorrelationRuleFilter, if there are any. Raises UsageError."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if "subject" in given:
+            given["label"] = given.pop("subject")
+        if properties := given.pop("property_", None):
+            given["properties"] = dict(map(_parse_value, properties))
+        return given
+
+
+def _parse_value(text: str) -> tuple[str, Value]:
+    name, typed = parse_property(text)
+    kind, value = typed["type"], typed["value"]
+    try:
+        return name, _VALUES[str(kind)](value)
+    except KeyError:
+        if kind not in _VALUES:
+            allowed = ", ".join(_VALUES)
+            raise UsageError(f"--property {text!r}: a rule can compare only {allowed}") from None
+    except ValueError:
+        pass
+    raise UsageError(f"--property {text!r}: {value!r} is not a valid {kind}")
+
+
+@create_app.command()
+@flatten_options
+def rule(
+    topic: TOPIC,
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    name: NAME,
+    *,
+    sql: Annotated[
+        str | None,
+        option(metavar="EXPRESSION", help="Match messages for which this expression is true."),
+    ] = None,
+    correlation: CorrelationOptions,
+    action: Annotated[
+        str | None,
+        option(
+            metavar="STATEMENTS",
+            help="Change a matching message, as in \"SET priority = 'high'\".",
+        ),
+    ] = None,
+    replace_default: Annotated[
+        bool,
+        typer.Option(
+            "--replace-default",
+            help="Then delete the rule $Default, which matches every message.",
+        ),
+    ] = False,
+    connection: ConnectionOptions,
+    as_json: AS_JSON = False,
+) -> None:
+    """Create a rule with an expression, or with values that must match.
+
+    Without either, the rule matches every message.
+
+    \b
+    Examples:
+      pairbus entities create rule events audit big --sql "amount > 1000" --replace-default
+      pairbus entities create rule events audit eu --subject order --property region=eu
+    """
+    matching = correlation.parse()
+    if sql is not None and matching:
+        raise UsageError("--sql and values that must match exclude each other")
+    target, path = connection.target, (topic, subscription, name)
+    from azure.servicebus.management import (
+        CorrelationRuleFilter,
+        SqlRuleAction,
+        SqlRuleFilter,
+        TrueRuleFilter,
+    )
+
+    filter: CorrelationRuleFilter | SqlRuleFilter = TrueRuleFilter()
+    if sql is not None:
+        filter = SqlRuleFilter(sql)
+    elif matching:
+        filter = CorrelationRuleFilter(**matching)
+    done = {"created": path}
+    with administration(target) as admin:
+        admin.create(
+            EntityKind.RULE,
+            path,
+            filter=filter,
+            action=None if action is None else SqlRuleAction(action),
+        )
+        if not as_json:
+            print(f"created {describe(EntityKind.RULE, path)}")
+        if replace_default:
+            # Only now: in between, the subscription must not miss a message.
+            done["deleted"] = (topic, subscription, DEFAULT_RULE)
+            admin.delete(EntityKind.RULE, done["deleted"])
+            if not as_json:
+                print(f"deleted {describe(EntityKind.RULE, done['deleted'])}")
+    if as_json:
+        print_json({what: entity_name(EntityKind.RULE, which) for what, which in done.items()})
