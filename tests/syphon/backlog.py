@@ -75,7 +75,7 @@ def by_hand(
     fields: list[Any] | None = None,
     body: bytes = b"\x00\x53\x75\xa0\x01x",
 ) -> bytes:
-    """A message in a backlog queue that none of our senders has put there."""
+    """A message in a backlog queue that no paired sender wrote."""
     pieces = []
     if annotations is not None:
         notes = {Symbol(name): value for name, value in annotations.items()}

@@ -1,4 +1,4 @@
-"""A syphon in a process of its own, to be killed: it runs until SIGTERM, and says how it goes.
+"""A syphon in a process of its own, to be killed. It runs until SIGTERM and prints its progress.
 
 Run as `python -m tests.syphon.driver MASTER CHUNK QUEUE...`; the namespaces are in the environment.
 """

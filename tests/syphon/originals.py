@@ -1,4 +1,4 @@
-"""Any message that an application may hand to a sender, for hypothesis to draw from."""
+"""Any message that an application may send, as a hypothesis strategy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIONAL_TEXT = st.one_of(st.none(), st.text(max_size=30))
 
 @st.composite
 def messages(draw):
-    """What an application may hand to a sender."""
+    """What an application may send."""
     annotations = draw(NOTES)
     if draw(st.booleans()):
         due = draw(st.integers(0, 10**12).map(lambda ms: datetime.fromtimestamp(ms / 1000, UTC)))

@@ -1,5 +1,4 @@
-"""A syphon in processes of its own, on brokers in theirs: whoever works can be killed, and what
-became of the messages is looked at."""
+"""A syphon and brokers in processes of their own, which a test can kill."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ PRIMARY_QUEUES: dict[str, dict[str, Any]] = {
     "invoices": {},
     "unique": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1H"},
 }
-# So that the round lasts long enough to die in the middle of it.
+# The round must last long enough to be killed in the middle.
 LATENCY_SECONDS = 0.05
 
 
@@ -91,7 +90,7 @@ class Driver:
         assert said.strip() == "ready", Path(self._log.name).read_text()
 
     def workers(self) -> list[int]:
-        """Python processes that Spark's daemon has forked, wherever below."""
+        """Python processes that Spark's daemon has forked."""
         return [
             pid
             for daemon in descendants(self.process.pid)
@@ -157,7 +156,7 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
     return answer
 
 
-# --- what is looked at ------------------------------------------------------------------------
+# --- checks ------------------------------------------------------------------------
 
 
 def slow_primary(stage: Stage) -> FaultClient:
@@ -167,14 +166,14 @@ def slow_primary(stage: Stage) -> FaultClient:
 
 
 def await_arrivals(stage: Stage, number: int, path: str = "orders") -> None:
-    """Until so many were taken by the primary: its sequence numbers have no gaps."""
+    """Wait until the primary has accepted this many. Its sequence numbers have no gaps."""
     with stage.client(stage.primary) as client:
         management = client.management(path)
         wait_until(lambda: management.peek(number, 1), f"{number} messages in {path}")
 
 
 def await_empty_backlog(stage: Stage) -> None:
-    """Locked ones count, too."""
+    """Locked messages count, too."""
     with stage.client(stage.secondary) as client:
         for queue in BACKLOGS:
             management = client.management(queue)
@@ -186,7 +185,7 @@ def await_empty_backlog(stage: Stage) -> None:
 def check(stage: Stage, *, tasks_killed: int) -> None:
     found = {path: stage.home(path) for path in PATHS}
     for path, ids in found.items():
-        assert sorted(firsts(ids)) == numbered(EACH, path), f"{path}: something was lost"
+        assert sorted(firsts(ids)) == numbered(EACH, path), f"{path}: messages were lost"
     assert copies(found["unique"]) == 0
     assert sum(map(copies, found.values())) <= tasks_killed * CHUNK
     assert [stage.dead_lettered(queue) for queue in BACKLOGS] == [[] for _ in BACKLOGS]

@@ -1,4 +1,4 @@
-"""`enable_syphon=True`: an outage from its begin to its end, and nobody has to do anything."""
+"""`enable_syphon=True`: a whole outage, without anything else to run."""
 
 import asyncio
 import subprocess
@@ -36,7 +36,7 @@ def brokers():
 
 
 def arrived(broker, seconds=60):
-    """The bodies of what came home, in their order."""
+    """The bodies of the messages brought home, in their order."""
     bodies = []
     deadline = time.monotonic() + seconds
     with (
@@ -143,7 +143,7 @@ print(f"left: {below!r}")
 
 @pytest.mark.spark
 @pytest.mark.req("C-02")
-def test_a_client_that_is_closed_soon_ends_its_own_spark_and_says_nothing(brokers):
+def test_a_client_that_is_closed_soon_ends_its_own_spark_quietly(brokers):
     first, second = brokers
     words = first.connection_string, second.connection_string, str(second.ca_file)
     done = subprocess.run(

@@ -1,5 +1,5 @@
-"""On a real cluster, a master and a worker with executors of their own: the code travels there, and
-an executor may die in the middle."""
+"""On a real cluster, with a master, a worker and executors: the code is sent there, and an executor
+may die."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.req("S-03", "S-07", "X-02")
-def test_executors_that_are_killed_are_replaced_and_nothing_is_lost(cluster, tmp_path):
+def test_killed_executors_are_replaced_and_no_message_is_lost(cluster, tmp_path):
     variables = {**cluster.variables, "PYSPARK_SUBMIT_ARGS": EXECUTORS}
     with filled_stage(tmp_path) as stage:
         faults = slow_primary(stage)
@@ -62,7 +62,7 @@ def test_executors_that_are_killed_are_replaced_and_nothing_is_lost(cluster, tmp
 
 
 @pytest.mark.req("S-01", "S-07")
-def test_spark_submit_runs_it_with_the_archive_and_nothing_installed(cluster, tmp_path):
+def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(cluster, tmp_path):
     archive, ledger = tmp_path / "pairbus-spark.zip", tmp_path / "ledger"
     packed = subprocess.run(
         [sys.executable, "-m", "pairbus", "package-for-spark", "--output", str(archive)],

@@ -1,4 +1,4 @@
-"""`pairbus syphon`: in a real process, as a person, a service manager and a spy meet it."""
+"""`pairbus syphon` in a real process: on a terminal, under a service manager, and its secrets."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def divert(brokers, path, count, queue=QUEUES[0]):
 
 
 def at_once(broker, queue, count):
-    """How many can be received now, without waiting for a lock to end."""
+    """How many messages are not locked."""
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver(queue) as receiver,
@@ -73,7 +73,7 @@ def at_once(broker, queue, count):
 
 
 class Reader:
-    """What a process says, as it comes."""
+    """The output of a process, line by line."""
 
     def __init__(self, *files):
         self.texts = {file: "" for file in files}
@@ -128,9 +128,7 @@ def command_lines():
 
 @pytest.mark.spark
 @pytest.mark.req("S-01", "S-04", "C-02")
-def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_secret(
-    brokers, tmp_path
-):
+def test_a_service_stops_within_seconds_and_leaves_nothing_locked_and_no_secret(brokers, tmp_path):
     log = tmp_path / "log"
     log.mkdir()
     submit = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={log} pyspark-shell"
@@ -154,16 +152,16 @@ def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_se
         seconds = time.monotonic() - began
         while reader.read(1):
             pass
-        told = "".join(reader.texts.values())
+        output = "".join(reader.texts.values())
 
-    assert code == 0, told
+    assert code == 0, output
     assert seconds < STOP_SECONDS_MAX
-    assert "20 brought home, 0 dead-lettered" in told
+    assert "20 brought home, 0 dead-lettered" in output
     assert 'messages_total{destination="orders",outcome="brought_home"} 20.0' in metrics
     assert 'entity="orders",namespace="localhost' in metrics
     assert KEY not in metrics
-    assert "Traceback" not in told
-    assert KEY not in told
+    assert "Traceback" not in output
+    assert KEY not in output
     assert not spied
     logs = [file for file in log.rglob("*") if file.is_file()]
     assert logs
@@ -173,7 +171,7 @@ def test_a_service_is_stopped_within_seconds_and_leaves_nothing_locked_and_no_se
 
 
 @pytest.mark.spark
-def test_a_person_sees_how_it_goes_and_ends_it_with_ctrl_c(brokers, tmp_path):
+def test_a_terminal_shows_live_progress_and_ctrl_c_ends_it(brokers, tmp_path):
     divert(brokers, "orders", 30)
     divert(brokers, "gone", 2, QUEUES[1])
     screen, other_side = pty.openpty()
@@ -192,14 +190,14 @@ def test_a_person_sees_how_it_goes_and_ends_it_with_ctrl_c(brokers, tmp_path):
         seconds = time.monotonic() - began
         while reader.read(1):
             pass
-        told = "".join(reader.texts.values())
+        output = "".join(reader.texts.values())
     os.close(screen)
 
-    assert code == 0, told
+    assert code == 0, output
     assert seconds < STOP_SECONDS_MAX
-    assert "30 brought home, 2 dead-lettered, 0 expired" in told
-    assert "Traceback" not in told
-    assert KEY not in told
+    assert "30 brought home, 2 dead-lettered, 0 expired" in output
+    assert "Traceback" not in output
+    assert KEY not in output
     assert ledger_files(tmp_path / "ledger")
 
 
@@ -227,19 +225,19 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
 
     code, out, _ = run("--once", "--json")
 
-    told = [json.loads(line) for line in out.splitlines()]
+    output = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert told[0] == {
+    assert output[0] == {
         "event": "ready",
         "primaries": ["contoso"],
         "backlogQueues": 2,
         "ignored": {},
     }
-    assert {(each["path"], each["outcome"]) for each in told[1]["receipts"]} == {
+    assert {(each["path"], each["outcome"]) for each in output[1]["receipts"]} == {
         ("orders", "brought_home"),
         ("gone", "dead_lettered"),
     }
-    assert told[-1] | {"durationSeconds": 0} == {
+    assert output[-1] | {"durationSeconds": 0} == {
         "event": "ended",
         "durationSeconds": 0,
         "broughtHome": 5,
@@ -251,7 +249,7 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
 
 @pytest.mark.spark
 @pytest.mark.req("S-01")
-def test_several_primaries_share_a_syphon_and_a_strangers_backlog_is_left_alone(
+def test_several_primaries_share_a_syphon_and_other_backlogs_are_ignored(
     spark, run, brokers, tmp_path
 ):
     fabrikam, stranger = (f"{name}/x-servicebus-transfer/0" for name in ("fabrikam", "stranger"))
@@ -281,7 +279,7 @@ def test_several_primaries_share_a_syphon_and_a_strangers_backlog_is_left_alone(
 
 
 @pytest.mark.spark
-def test_a_key_that_the_primary_refuses_ends_it_with_one(spark, run, brokers):
+def test_a_key_that_the_primary_refuses_is_exit_code_1(spark, run, brokers):
     divert(brokers, "orders", 1)
     wrong = brokers[0].connection_string.replace(KEY, "d3Jvbmc=")
 
@@ -293,7 +291,7 @@ def test_a_key_that_the_primary_refuses_ends_it_with_one(spark, run, brokers):
     assert at_once(brokers[1], QUEUES[0], 1) == 1
 
 
-def test_a_secondary_that_refuses_ends_it_with_one_before_spark_is_started(run, brokers):
+def test_a_secondary_that_refuses_is_exit_code_1_before_spark_starts(run, brokers):
     wrong = brokers[1].connection_string.replace(KEY, "d3Jvbmc=")
 
     code, _, err = run(PAIRBUS_SECONDARY=wrong)
@@ -311,7 +309,7 @@ def test_a_secondary_that_refuses_ends_it_with_one_before_spark_is_started(run, 
         ({"PAIRBUS_SECONDARY": "Endpoint=sb://a;SharedAccessKey=b"}, "the secondary: the conn"),
     ],
 )
-def test_what_is_lacking_is_told_in_one_line_and_ends_it_with_two(run, variables, words):
+def test_a_missing_option_is_a_usage_error(run, variables, words):
     code, out, err = run(**variables)
 
     assert code == 2
@@ -320,7 +318,7 @@ def test_what_is_lacking_is_told_in_one_line_and_ends_it_with_two(run, variables
     assert re.search(words.replace("?", r"\?"), err)
 
 
-def test_without_java_it_says_what_to_install(run):
+def test_the_error_without_java_says_what_to_install(run):
     code, _, err = run(JAVA_HOME="/nowhere")
 
     assert code == 2
@@ -337,7 +335,7 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (("--primary-name", "b"), "1 primaries but 2 times --primary-name: give it once for each"),
         (
@@ -354,11 +352,11 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
         ),
     ],
 )
-def test_primaries_and_what_belongs_to_them_must_pair_up(run, brokers, words, told):
+def test_options_that_are_given_for_each_primary_must_match_in_number(run, brokers, words, output):
     texts = [broker.connection_string for broker in brokers]
 
     code, _, err = run(*(word.format(*texts) for word in words))
 
     assert code == 2
-    assert re.search(told, err)
+    assert re.search(output, err)
     assert KEY not in err

@@ -1,4 +1,4 @@
-"""One task against two real brokers in this process: what goes home, what waits, what is buried."""
+"""One task against two real brokers: what goes home, what waits, and what is dead-lettered."""
 
 import time
 
@@ -45,7 +45,7 @@ class Pair:
         self.primary, self.secondary = primary, secondary
 
     def divert(self, *messages):
-        """(message, path) each, as a paired sender would."""
+        """Divert (message, path) pairs as a paired sender does."""
         with (
             ServiceBusClient.from_connection_string(self.secondary.connection_string) as client,
             client.get_queue_sender(BACKLOG) as sender,
@@ -79,7 +79,7 @@ class Pair:
         return messages
 
     def empty(self):
-        """By the fast client: the SDK takes its time to open and to close a link."""
+        """With the fast client: the SDK is slow to open and close a link."""
         home = ("orders", "invoices", "unique", "news/Subscriptions/all")
         for broker, paths in (
             (self.primary, home),
@@ -133,7 +133,7 @@ def test_the_order_of_one_destination_is_kept_over_several_chunks(pair):
 
 
 @pytest.mark.req("S-04")
-def test_a_destination_that_is_down_holds_up_only_its_own(pair):
+def test_a_destination_that_is_down_does_not_hold_up_another(pair):
     pair.divert(
         (ServiceBusMessage("a"), "orders"),
         (ServiceBusMessage("b"), "invoices"),
@@ -155,7 +155,7 @@ def test_a_destination_that_is_down_holds_up_only_its_own(pair):
 
 
 @pytest.mark.req("S-05")
-def test_what_has_no_destination_is_buried_with_the_reason_and_the_rest_flows(pair):
+def test_messages_without_a_destination_are_dead_lettered_and_others_go_home(pair):
     pair.divert(
         (ServiceBusMessage("a"), "no-such-queue"),
         (ServiceBusMessage("b"), "orders"),
@@ -179,7 +179,7 @@ def test_what_has_no_destination_is_buried_with_the_reason_and_the_rest_flows(pa
 
 
 @pytest.mark.req("S-05")
-def test_one_message_that_is_refused_does_not_stop_its_batch(pair):
+def test_a_refused_message_does_not_hold_up_its_batch(pair):
     """Without a session id, in the middle of others that have one."""
     pair.divert(
         *((ServiceBusMessage(str(n), session_id="s"), "sessions") for n in range(3)),
@@ -198,7 +198,7 @@ def test_one_message_that_is_refused_does_not_stop_its_batch(pair):
 
 
 @pytest.mark.req("S-04")
-def test_a_throttled_primary_is_left_alone_for_ten_seconds(pair):
+def test_nothing_is_sent_to_a_throttled_destination_for_ten_seconds(pair):
     pair.divert((ServiceBusMessage("a"), "orders"))
 
     with pair.primary.faults.throttle(entity="orders"):
@@ -213,7 +213,7 @@ def test_a_throttled_primary_is_left_alone_for_ten_seconds(pair):
 
 
 @pytest.mark.req("S-03", "X-02")
-def test_an_answer_that_is_lost_delivers_twice_at_most_and_once_where_ids_are_watched(pair):
+def test_a_lost_answer_delivers_twice_and_once_with_duplicate_detection(pair):
     pair.divert(*((ServiceBusMessage(str(n), message_id=f"m{n}"), "unique") for n in range(10)))
 
     with pair.primary.faults.cut_after_accept(entity="unique"):
@@ -227,7 +227,7 @@ def test_an_answer_that_is_lost_delivers_twice_at_most_and_once_where_ids_are_wa
     assert pair.left() == []
 
 
-def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
+def test_with_ttl_keeps_running_a_message_that_expires_in_the_backlog_is_dropped(pair):
     from datetime import timedelta
 
     pair.divert((ServiceBusMessage("short", time_to_live=timedelta(seconds=1)), "orders"))
@@ -253,7 +253,7 @@ def test_what_has_expired_while_it_waited_is_dropped_if_asked(pair):
 
 
 @pytest.mark.parametrize("which", ["primary", "secondary"])
-def test_a_namespace_that_is_down_is_trouble_and_loses_nothing(pair, which):
+def test_a_namespace_that_is_down_is_an_error_and_loses_no_message(pair, which):
     pair.divert((ServiceBusMessage("a"), "orders"))
 
     with getattr(pair, which).faults.unreachable():

@@ -1,8 +1,8 @@
-"""`kill -9` of whoever works, in the middle of some thousands of messages: nothing is lost.
+"""`kill -9` of workers and drivers in the middle of thousands of messages: no message is lost.
 
-The brokers, the driver and Spark's workers are processes of their own. What a dead one had sent and
-not settled comes a second time, a chunk at most for each task that died; where ids are watched, not
-even that. Its other messages come back when their locks end, which are short here.
+The brokers, the driver and Spark's workers are processes of their own. Messages that a killed task
+had sent and not settled arrive twice, at most a chunk for each task, and once with duplicate
+detection. Its other messages are free when their locks expire, which are short here.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.mark.req("S-03", "S-06", "X-02")
-def test_python_workers_that_are_killed_are_replaced_and_nothing_is_lost(stage, tmp_path):
+def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_path):
     faults = slow_primary(stage)
     with driver(stage, tmp_path) as syphon:
         for number in (200, 500):
             await_arrivals(stage, number)
             kill(wait_until(syphon.workers, "a worker")[0])
-        assert any(stage.left(queue) for queue in BACKLOGS), "they died too late to prove anything"
+        assert any(stage.left(queue) for queue in BACKLOGS), "the workers were killed too late"
         faults.clear_all()
         await_empty_backlog(stage)
         syphon.end()
@@ -52,13 +52,13 @@ def test_python_workers_that_are_killed_are_replaced_and_nothing_is_lost(stage, 
 
 
 @pytest.mark.req("S-03", "S-06", "X-02")
-def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(stage, tmp_path):
+def test_a_new_driver_continues_after_a_killed_one_and_no_message_is_lost(stage, tmp_path):
     faults = slow_primary(stage)
     with driver(stage, tmp_path) as syphon:
         await_arrivals(stage, 300)
         for pid in (syphon.process.pid, *descendants(syphon.process.pid)):
             kill(pid)
-    assert any(stage.left(queue) for queue in BACKLOGS), "it died too late to prove anything"
+    assert any(stage.left(queue) for queue in BACKLOGS), "the driver was killed too late"
     faults.clear_all()
     with driver(stage, tmp_path) as syphon:
         await_empty_backlog(stage)

@@ -91,8 +91,8 @@ def test_an_idle_hour_costs_four_receives_for_each_backlog_queue_and_nothing_els
 
     assert reading.total.empty_receive == reading.total.total == 40
     assert {reading.of(queue).empty_receive for queue in BACKLOGS} == {4}
-    [told] = [each for each in job.usage.readings() if each.total.total]
-    assert told.total == stage.secondary.meter.read().total, "the syphon counts the same"
+    [counted] = [each for each in job.usage.readings() if each.total.total]
+    assert counted.total == stage.secondary.meter.read().total, "the syphon counts the same"
 
 
 def spent(stage, before):

@@ -1,4 +1,4 @@
-"""A syphon's metrics: what a round tells, and how they are scraped."""
+"""The metrics of a syphon, and how they are scraped."""
 
 import importlib
 import re
@@ -59,7 +59,7 @@ def test_messages_are_counted_by_destination_and_outcome(metrics, registry):
     assert value("round_seconds_count") == 2
 
 
-def test_doubt_is_counted_and_adds_no_messages(metrics, registry):
+def test_possible_duplicates_are_counted_apart_from_messages(metrics, registry):
     metrics(ended(receipt(duplicates_possible=3)))
 
     names = {sample.name for metric in registry.collect() for sample in metric.samples}
@@ -68,7 +68,7 @@ def test_doubt_is_counted_and_adds_no_messages(metrics, registry):
     assert "pairbus_syphon_messages_total" not in names
 
 
-def test_destinations_are_up_or_not_and_queues_are_pending(metrics, registry):
+def test_gauges_show_destinations_and_queues(metrics, registry):
     up, down = Destination("orders"), Destination("other")
     up.sent(now=1.0)
     down.failed(Failure.UNREACHABLE, now=1.0)

@@ -1,4 +1,4 @@
-"""The archive for Spark's `--py-files`: with it, and without us, a task can do its work."""
+"""The archive for Spark's `--py-files`: a task needs only this, and no installed pairbus."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def run_with_archive_only(archive, program, tmp_path, **values):
     )
 
 
-def test_it_has_all_but_the_broker_and_nothing_compiled(archive):
+def test_the_archive_has_all_but_the_broker_and_nothing_compiled(archive):
     names = zipfile.ZipFile(archive).namelist()
 
     assert "pairbus/syphon/drain.py" in names
@@ -87,7 +87,7 @@ def test_it_has_all_but_the_broker_and_nothing_compiled(archive):
     assert not [name for name in names if "broker/" in name or "testing" in name]
 
 
-def test_the_same_code_is_the_same_archive(archive, tmp_path):
+def test_the_same_code_gives_the_same_archive(archive, tmp_path):
     write_archive(tmp_path / "again.zip")
 
     assert (tmp_path / "again.zip").read_bytes() == archive.read_bytes()
@@ -95,7 +95,7 @@ def test_the_same_code_is_the_same_archive(archive, tmp_path):
 
 
 @pytest.mark.req("S-07")
-def test_a_task_needs_nothing_else(archive, tmp_path):
+def test_a_task_needs_only_the_archive(archive, tmp_path):
     import pickle
 
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -137,12 +137,12 @@ def test_a_driver_that_has_only_the_archive_finds_the_command(archive, tmp_path)
 def test_the_command_says_what_it_wrote_and_how_to_use_it(tmp_path, capsys):
     package_for_spark(tmp_path / "it.zip")
 
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "it.zip: " in told
-    assert "spark-submit" in told
+    assert "it.zip: " in output
+    assert "spark-submit" in output
     assert zipfile.is_zipfile(tmp_path / "it.zip")
-    [driver] = [word for word in told.split() if word.endswith("__main__.py")]
+    [driver] = [word for word in output.split() if word.endswith("__main__.py")]
     assert Path(driver).is_file()
 
 

@@ -56,8 +56,8 @@ def failed(failure, *, now=T0, destination=None):
 
 def test_the_policy_covers_every_failure_and_every_condition():
     assert set(POLICY) == set(Failure)
-    told = {rule.condition for rule in POLICY.values()}
-    assert told == {*Condition, None} - {Condition.UNKNOWN, Condition.UP}
+    conditions = {rule.condition for rule in POLICY.values()}
+    assert conditions == {*Condition, None} - {Condition.UNKNOWN, Condition.UP}
     for failure, rule_ in POLICY.items():
         assert rule_.first_seconds <= rule_.seconds_max, failure
         assert (rule_.condition is None) == (rule_.first_seconds == 0), failure
@@ -290,8 +290,8 @@ def test_a_task_takes_over_what_another_task_has_learned():
     second["ORDERS"].sent(now=T0 - 1)
     second["events"].sent(now=T0 + 1)
 
-    for told in pickle.loads(pickle.dumps(list(first))):
-        second.learn(told)
+    for each in pickle.loads(pickle.dumps(list(first))):
+        second.learn(each)
     third = Destinations(second)
 
     assert second["orders"].condition is third["orders"].condition is Condition.DISABLED

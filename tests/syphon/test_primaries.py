@@ -1,4 +1,4 @@
-"""Several primaries that have their backlogs on one secondary, in one syphon: real brokers."""
+"""Several primaries that share a secondary and a syphon, on real brokers."""
 
 import threading
 
@@ -67,7 +67,7 @@ def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(worl
 
 
 @pytest.mark.req("S-04")
-def test_a_primary_that_is_down_holds_up_no_other_and_is_named(world, monkeypatch):
+def test_a_primary_that_is_down_is_named_and_does_not_hold_up_another(world, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)
     world.contoso.divert(numbered(5, "c"))
     world.fabrikam.divert(numbered(5, "f"))
@@ -86,14 +86,14 @@ def test_a_primary_that_is_down_holds_up_no_other_and_is_named(world, monkeypatc
 
 
 @pytest.mark.req("S-04")
-def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
+def test_new_messages_of_one_primary_go_home_while_those_of_another_wait(world):
     world.fabrikam.divert(numbered(1, "f"))
     job = world.job()
     thread = threading.Thread(target=job.run)
-    waits, moved = threading.Event(), threading.Event()
+    waits, came_home = threading.Event(), threading.Event()
 
     def progress(ended):
-        (moved if count(ended.receipts, Outcome.BROUGHT_HOME) else waits).set()
+        (came_home if count(ended.receipts, Outcome.BROUGHT_HOME) else waits).set()
 
     job._progress = progress
     with world.fabrikam.primary.faults.throttle(entity="orders"):
@@ -101,7 +101,7 @@ def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
         try:
             assert waits.wait(20)
             world.contoso.divert(numbered(1, "c"), queue=CONTOSO[1])
-            assert moved.wait(20)
+            assert came_home.wait(20)
         finally:
             job.stop()
             thread.join(20)
@@ -110,7 +110,7 @@ def test_what_arrives_elsewhere_goes_home_while_something_has_to_wait(world):
     assert world.fabrikam.free() == numbered(1, "f"), "and nothing is locked"
 
 
-def test_a_primary_that_refuses_is_named_and_ends_it_only_if_no_other_takes_anything(
+def test_a_primary_that_refuses_the_credentials_ends_the_run_only_if_no_other_accepts_messages(
     world, monkeypatch
 ):
     monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)

@@ -1,4 +1,4 @@
-"""What comes home is what was sent: compared, byte for byte, with what the SDK would have sent."""
+"""A restored message is the one that was sent: compared byte for byte with what the SDK sends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DUE = datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
 
 
 def check_comes_home(message, path="orders", **delivery):
-    """As the SDK would send it at the moment at which the syphon does."""
+    """As the SDK would send it at the moment the syphon does."""
     original = encoded(give_ids(message))
     now_ms = creation_ms(original) or NOW_MS
     restored = restore(backlogged(message, path, **delivery), now_ms=now_ms)
@@ -178,15 +178,15 @@ def test_every_section_of_an_annotated_message_comes_home_to_the_byte():
     ids=["again", "very often", "without a lock", "from a partition", "with the queue's expiry"],
 )
 @pytest.mark.req("E-04")
-def test_nothing_that_the_broker_adds_comes_home(delivery):
+def test_nothing_that_the_broker_added_remains(delivery):
     check_comes_home(ServiceBusMessage("x"), **delivery)
     check_comes_home(ServiceBusMessage("x", session_id="s", time_to_live=HOUR), **delivery)
     check_comes_home(ServiceBusMessage("x", partition_key="k", to="t"), **delivery)
 
 
 @pytest.mark.req("E-04")
-def test_an_expiry_of_the_applications_own_stays_and_the_brokers_goes():
-    """Without a time to live the SDK sends what stands there."""
+def test_an_expiry_of_the_application_stays_and_one_of_the_broker_is_removed():
+    """Without a time to live, the SDK sends the expiry as it is."""
     properties = AmqpMessageProperties(message_id="x", absolute_expiry_time=5, creation_time=4)
     message = AmqpAnnotatedMessage(data_body=b"", properties=properties)
     short = QueueDescription(name="short", default_message_time_to_live=HOUR)
@@ -209,7 +209,7 @@ def test_every_header_comes_home_to_the_byte(durable, priority, ttl_ms):
 
 
 @pytest.mark.req("E-04")
-def test_properties_of_the_application_with_our_names_come_home_under_these_names():
+def test_application_properties_with_names_of_the_envelope_keep_their_names():
     own = {
         PATH: "mine",
         TIME_TO_LIVE: 5,
@@ -227,7 +227,7 @@ def test_properties_of_the_application_with_our_names_come_home_under_these_name
 
 
 @pytest.mark.req("E-04")
-def test_an_empty_session_id_and_a_time_to_live_of_zero_are_something():
+def test_an_empty_session_id_and_a_time_to_live_of_zero_are_kept():
     properties = AmqpMessageProperties(message_id="x", group_id="")
     header = AmqpMessageHeader(time_to_live=0)
     message = AmqpAnnotatedMessage(data_body=b"", properties=properties, header=header)
@@ -236,7 +236,7 @@ def test_an_empty_session_id_and_a_time_to_live_of_zero_are_something():
 
 
 @pytest.mark.req("E-04")
-def test_a_message_without_any_property_has_none_afterwards():
+def test_a_message_without_properties_has_none_afterwards():
     restored = restore(by_hand({PATH: "orders"}), now_ms=NOW_MS)
     assert restored.data == b"\x00\x53\x75\xa0\x01x"
     assert restored.enqueued_ms is None
@@ -254,7 +254,7 @@ def times(data):
 
 
 @pytest.mark.req("E-04")
-def test_a_time_to_live_begins_anew_when_the_message_comes_home():
+def test_the_time_to_live_starts_again_when_the_message_comes_home():
     data = backlogged(ServiceBusMessage("x", time_to_live=HOUR))
     now_ms = ENQUEUED_MS + 10 * HOUR_MS
 
@@ -268,8 +268,8 @@ def test_a_time_to_live_begins_anew_when_the_message_comes_home():
 @pytest.mark.parametrize(
     ("waited_ms", "left_ms"), [(-5_000, HOUR_MS), (0, HOUR_MS), (1_000, HOUR_MS - 1_000)]
 )
-def test_a_time_to_live_that_keeps_running_is_what_is_left_of_it(waited_ms, left_ms):
-    """The clocks of the broker and the syphon may differ: nothing is added for that."""
+def test_a_time_to_live_that_keeps_running_is_reduced_by_the_wait(waited_ms, left_ms):
+    """The clocks of broker and syphon may differ; a negative wait adds nothing."""
     data = backlogged(ServiceBusMessage("x", time_to_live=HOUR))
     now_ms = ENQUEUED_MS + waited_ms
 
@@ -289,7 +289,7 @@ def test_a_time_to_live_that_keeps_running_ends(late_ms, is_expired):
 
 
 @pytest.mark.req("X-06")
-def test_a_scheduled_messages_time_to_live_runs_from_when_it_was_due():
+def test_the_time_to_live_of_a_scheduled_message_runs_from_its_due_time():
     due = datetime.fromtimestamp(ENQUEUED_MS / 1000, UTC) + HOUR
     message = ServiceBusMessage("x", time_to_live=HOUR, scheduled_enqueue_time_utc=due)
     data = backlogged(message)
@@ -305,7 +305,7 @@ def test_a_scheduled_messages_time_to_live_runs_from_when_it_was_due():
 
 
 @pytest.mark.req("X-06")
-def test_what_has_no_time_to_live_does_not_expire_and_what_has_no_age_is_new():
+def test_a_message_without_a_time_to_live_or_without_an_age_does_not_expire():
     old = restore(backlogged(ServiceBusMessage("x")), now_ms=10**15, ttl_keeps_running=True)
     data = by_hand({PATH: "orders", TIME_TO_LIVE: 5})
     unstamped = restore(data, now_ms=10**15, ttl_keeps_running=True)
@@ -313,7 +313,7 @@ def test_what_has_no_time_to_live_does_not_expire_and_what_has_no_age_is_new():
     assert (times(unstamped.data)[0], unstamped.is_expired) == (5, False)
 
 
-def test_a_time_to_live_that_no_header_can_hold_is_told_by_the_expiry():
+def test_a_time_to_live_too_long_for_the_header_is_kept_by_the_expiry():
     ttl_ms = 100 * 24 * HOUR_MS
     restored = restore(by_hand({PATH: "orders", TIME_TO_LIVE: ttl_ms}), now_ms=NOW_MS)
     assert times(restored.data) == (2**32 - 1, NOW_MS + ttl_ms, NOW_MS)
@@ -329,7 +329,7 @@ PATHS = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=
 
 @pytest.mark.req("E-04")
 @given(message=messages(), path=PATHS, delivery=DELIVERIES)
-def test_whatever_was_sent_comes_home_to_the_byte(message, path, delivery):
+def test_any_message_comes_home_to_the_byte(message, path, delivery):
     restored = check_comes_home(message, path, **delivery)
     parts = slice_message(restored.data)
     names = read_application_properties(parts.bare, parts.application_properties)

@@ -1,4 +1,4 @@
-"""Out of a real backlog queue and home: the syphon's bytes beside the application's own.
+"""From a real backlog queue to the primary: the syphon's bytes compared with the application's.
 
 The SDK sends every message twice, to the queue it is meant for and, diverted, to the backlog. What
 was in the backlog is restored and sent home; then both copies lie in one queue, where they must not
@@ -118,7 +118,7 @@ def send(client, path, messages):
 
 
 def bring_home(broker, count):
-    """What the syphon does, without all that makes it the syphon."""
+    """Receive, restore and send, as the syphon does."""
     address = Address(broker.connection_string, broker.ca_file)
     with Wire(address) as backlog:
         waiting = backlog.attach(BACKLOG, receiver=True).receive(count)
@@ -132,7 +132,7 @@ def bring_home(broker, count):
 
 
 def seen(data):
-    """All that a receiver gets, but for what differs between any two messages of a queue."""
+    """What a receiver gets, without what differs between any two messages of a queue."""
     parts = slice_message(data)
     start, end = parts.properties
     fields = decode(parts.bare[start:end])[0].value
@@ -148,7 +148,7 @@ def seen(data):
 
 
 @pytest.mark.req("E-03", "E-04")
-def test_what_comes_out_of_the_backlog_cannot_be_told_from_what_was_sent_home(broker, client):
+def test_a_message_from_the_backlog_is_equal_to_one_sent_directly(broker, client):
     messages = list(originals())
     send(client, "orders", messages)
     send(client, BACKLOG, [diverted(message, "orders") for message in messages])

@@ -1,4 +1,4 @@
-"""Messages in a backlog queue that no sender of ours has put there, or that are none at all."""
+"""Messages in a backlog queue that no paired sender wrote, and bytes that are no message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REFUSALS = {
 
 @pytest.mark.req("S-05")
 @pytest.mark.parametrize(("properties", "words"), REFUSALS.values(), ids=REFUSALS)
-def test_an_envelope_that_is_not_ours_is_refused_with_the_reason(properties, words):
+def test_an_invalid_envelope_is_refused_with_the_reason(properties, words):
     with pytest.raises(EnvelopeError) as raised:
         restore(by_hand(properties), now_ms=NOW_MS)
     assert words in str(raised.value)
@@ -57,13 +57,13 @@ def test_an_envelope_that_is_not_ours_is_refused_with_the_reason(properties, wor
 
 
 @pytest.mark.req("S-05")
-def test_a_path_that_is_no_text_is_refused_by_its_name():
+def test_a_path_that_is_not_text_is_named_in_the_error():
     data = by_hand({PATH: "qqqq"}).replace(b"qqqq", b"q\xff\xfeq")
     with pytest.raises(EnvelopeError, match="x-ms-path is b'q"):
         restore(data, now_ms=NOW_MS)
 
 
-def test_types_that_are_not_ours_but_clear_are_understood_as_unwrapping_does():
+def test_other_types_are_accepted_if_their_meaning_is_clear():
     properties = {
         PATH: Symbol("orders"),
         SESSION_ID: b"session",
@@ -80,7 +80,7 @@ def test_types_that_are_not_ours_but_clear_are_understood_as_unwrapping_does():
     assert read_property(parts.bare, parts.properties, GROUP_ID) == "session"
 
 
-def test_an_alias_holds_where_the_service_was_told_something_else():
+def test_an_alias_wins_over_the_value_that_the_service_saw():
     data = by_hand(
         {PATH: "orders", SESSION_ID: "mine", SCHEDULED: Timestamp(5)},
         annotations={"x-opt-scheduled-enqueue-time": Timestamp(7), "x-own": 1},
@@ -94,7 +94,7 @@ def test_an_alias_holds_where_the_service_was_told_something_else():
     assert read_property(parts.bare, parts.properties, GROUP_ID) == "mine"
 
 
-def test_what_an_alias_does_not_tell_stays():
+def test_values_without_an_alias_stay():
     annotations = {"x-opt-scheduled-enqueue-time": Timestamp(7)}
     fields = ["id", *[None] * 9, "session", UInt(3), "reply"]
     data = by_hand({PATH: "orders", "a": 1}, annotations=annotations, fields=fields)
@@ -102,12 +102,12 @@ def test_what_an_alias_does_not_tell_stays():
     assert restore(data, now_ms=NOW_MS).data == expected
 
 
-def test_few_fields_are_filled_up_as_far_as_needed():
+def test_missing_fields_are_filled_up_as_far_as_needed():
     data = by_hand({PATH: "orders", SESSION_ID: "s"}, fields=["id"])
     assert restore(data, now_ms=NOW_MS).data == by_hand(None, fields=["id", *[None] * 9, "s"])
 
 
-def test_sections_in_another_order_and_form_are_put_in_order():
+def test_sections_in_another_order_and_encoding_are_put_in_order():
     message = ServiceBusMessage("x", message_id="id", session_id="s", partition_key="s")
     data = backlogged(message)
     parts = slice_message(data)
@@ -120,7 +120,7 @@ def test_sections_in_another_order_and_form_are_put_in_order():
     assert restore(long_descriptors, now_ms=NOW_MS).data == encoded(message)
 
 
-def test_names_of_annotations_in_other_types_are_known_too():
+def test_names_of_annotations_may_have_other_types():
     raw = encode("x-opt-enqueued-time") + encode(Timestamp(5)) + encode(ULong(1)) + encode("one")
     raw += encode(Symbol("x-opt-sequence-number")) + encode(7)
     raw += b"\xb3" + struct.pack(">I", 5) + b"x-own" + encode(True)
@@ -131,7 +131,7 @@ def test_names_of_annotations_in_other_types_are_known_too():
     assert slice_message(restored.data).annotation_count == 2
 
 
-def test_stamps_in_any_order_and_size_are_known_among_the_applications_own():
+def test_stamps_of_the_broker_are_removed_in_any_order_and_size():
     annotations = {
         "x-own": "first",
         "x-opt-sequence-number": 7,
@@ -146,14 +146,14 @@ def test_stamps_in_any_order_and_size_are_known_among_the_applications_own():
     assert restored.enqueued_ms == 5
 
 
-def test_a_stamp_that_makes_no_sense_is_taken_off_and_not_believed():
+def test_a_stamp_of_the_wrong_type_is_removed_and_ignored():
     annotations = {"x-opt-sequence-number": "many", "x-opt-enqueued-time": None}
     restored = restore(by_hand({PATH: "orders"}, annotations=annotations), now_ms=NOW_MS)
     assert restored.enqueued_ms is None
     assert restored.data == by_hand(None)
 
 
-def test_names_that_are_no_strings_are_nobodys_alias():
+def test_names_that_are_not_strings_are_no_aliases():
     own = {Symbol(SESSION_ID): "symbol", ULong(1): "one"}
     restored = restore(by_hand(own | {PATH: "orders"}), now_ms=NOW_MS)
     assert restored.path == "orders"
@@ -164,7 +164,7 @@ def test_names_that_are_no_strings_are_nobodys_alias():
 
 
 @given(message=messages(), data=st.data())
-def test_a_message_that_is_cut_or_changed_is_restored_or_refused_and_nothing_else(message, data):
+def test_a_truncated_or_changed_message_is_restored_or_refused(message, data):
     whole = backlogged(message)
     at = data.draw(st.integers(0, len(whole) - 1))
     torn = data.draw(
@@ -195,7 +195,7 @@ def test_maps_and_lists_that_lie_about_their_size_are_refused():
         restore(empty_size, now_ms=NOW_MS)
 
 
-def test_more_properties_than_there_are_are_refused():
+def test_too_many_properties_are_refused():
     data = by_hand({PATH: "orders", SESSION_ID: "s"}, fields=["id", *[None] * 13])
     with pytest.raises(EnvelopeError, match="properties do not end"):
         restore(data, now_ms=NOW_MS)
@@ -214,8 +214,8 @@ def test_a_long_header_is_read_too():
     assert slice_message(restore(data, now_ms=NOW_MS).data).durable is True
 
 
-def test_an_envelope_within_an_envelope_comes_home_one_step_at_a_time():
-    """A backlog of somebody else's, for which ours was the primary."""
+def test_an_envelope_within_an_envelope_is_removed_one_at_a_time():
+    """Our primary may be the secondary of another pair."""
     inner = encoded(ServiceBusMessage("x", message_id="id", session_id="s"))
     first = backlogged(ServiceBusMessage("x", message_id="id", session_id="s"), "inner")
     once = restore(first, now_ms=NOW_MS)

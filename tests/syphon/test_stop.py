@@ -1,5 +1,5 @@
-"""A stop takes no more than five seconds, whoever has gone silent, and leaves nothing locked where
-that can be helped."""
+"""A stop takes at most five seconds, even if a namespace does not answer, and leaves as little as
+possible locked."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
 
 BACKLOGS = backlog_names(10)
-# Of five: the rest is for Spark.
+# Of five seconds. The rest is for Spark.
 STOP_SECONDS_MAX = 4.0
 ROUND_SECONDS = 2.0
 
@@ -27,7 +27,7 @@ def stage():
 
 
 class Running:
-    """A job in a thread, whose rounds are waited for."""
+    """A job in a thread."""
 
     def __init__(self, stage, discovery=None, **settings):
         self.idle = threading.Event()
@@ -48,7 +48,7 @@ class Running:
             self.idle.set()
 
     def stop(self):
-        """How long it took."""
+        """Returns how many seconds that took."""
         began = time.monotonic()
         self.job.stop()
         self.thread.join(60)
@@ -68,7 +68,7 @@ def running(stage, **settings):
 
 @contextmanager
 def silent(monkeypatch, stage, which):
-    """From the syphon's second send on, which is acknowledged."""
+    """A namespace stops answering after the syphon's second batch is acknowledged."""
     reached = threading.Event()
     with ExitStack() as stack:
 
@@ -81,7 +81,7 @@ def silent(monkeypatch, stage, which):
 
 
 @pytest.mark.req("S-02", "S-04")
-def test_a_primary_that_goes_silent_in_the_middle_delays_no_stop_and_leaves_nothing_locked(
+def test_a_primary_that_stops_answering_does_not_delay_a_stop_and_nothing_stays_locked(
     stage, monkeypatch
 ):
     ids = numbered(200)
@@ -92,14 +92,14 @@ def test_a_primary_that_goes_silent_in_the_middle_delays_no_stop_and_leaves_noth
         free = stage.free()
 
     assert seconds < STOP_SECONDS_MAX
-    moved = count(syphon.receipts, Outcome.BROUGHT_HOME)
-    assert 0 < moved < 20
-    assert free == ids[moved:]
-    assert stage.home()[:moved] == ids[:moved]
+    home_count = count(syphon.receipts, Outcome.BROUGHT_HOME)
+    assert 0 < home_count < 20
+    assert free == ids[home_count:]
+    assert stage.home()[:home_count] == ids[:home_count]
 
 
 @pytest.mark.req("S-02", "S-03")
-def test_a_secondary_that_goes_silent_in_the_middle_delays_no_stop_and_nothing_is_lost(
+def test_a_secondary_that_stops_answering_does_not_delay_a_stop_and_no_message_is_lost(
     stage, monkeypatch
 ):
     ids = numbered(200)
@@ -115,18 +115,18 @@ def test_a_secondary_that_goes_silent_in_the_middle_delays_no_stop_and_nothing_i
 
 
 @pytest.mark.req("S-02")
-def test_a_secondary_that_goes_silent_while_nothing_is_to_do_delays_no_stop(stage):
+def test_a_secondary_that_stops_answering_between_rounds_does_not_delay_a_stop(stage):
     with running(stage, long_poll_seconds=0.1) as syphon:
         assert syphon.idle.wait(20)
         time.sleep(0.3)  # into the quiet wait
         with stage.secondary.faults.hang():
-            time.sleep(0.3)  # until a poll has ended, and nobody says so
+            time.sleep(0.3)  # until a poll has ended without an answer
             seconds = syphon.stop()
 
     assert seconds < STOP_SECONDS_MAX
 
 
-def test_a_list_of_queues_that_does_not_come_delays_no_stop(stage, monkeypatch):
+def test_a_listing_of_queues_without_an_answer_does_not_delay_a_stop(stage, monkeypatch):
     class Manager:
         has_answered = threading.Event()
         asked = threading.Event()
@@ -145,7 +145,7 @@ def test_a_list_of_queues_that_does_not_come_delays_no_stop(stage, monkeypatch):
 
 
 class Stuck:
-    """Spark without anybody to run its tasks."""
+    """Spark without a free core."""
 
     slots = 2
 
@@ -158,7 +158,7 @@ class Stuck:
         raise RuntimeError("job 1 was cancelled")
 
 
-def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, caplog):
+def test_a_stop_cancels_a_round_that_does_not_run(stage, caplog):
     stage.divert(numbered(1))
     stuck = Stuck()
     cancel = stuck.cancelled.set
@@ -175,7 +175,7 @@ def test_a_round_that_nobody_runs_is_cancelled_by_a_stop(stage, caplog):
 
 
 @pytest.mark.parametrize("which", ["primary", "secondary"])
-def test_a_namespace_that_was_silent_before_the_round_holds_up_nothing(stage, which):
+def test_a_namespace_that_never_answers_does_not_delay_a_stop(stage, which):
     stage.divert(numbered(50))
     with getattr(stage, which).faults.hang(), running(stage) as job:
         time.sleep(0.5)  # the round has begun, and waits

@@ -1,7 +1,7 @@
-"""A round in trouble: each kind of it, against real brokers, at a moment of our choosing.
+"""A task while something fails, against real brokers, at a chosen moment.
 
-What counts is the same everywhere. Nothing is lost; what comes twice is told in the receipts; the
-order within a destination is kept; others are not held up; nothing stays locked.
+The same holds each time: no message is lost, duplicates are counted in the receipts, the order
+within a destination is kept, other destinations are not held up, and nothing stays locked.
 """
 
 import threading
@@ -47,7 +47,7 @@ def clock():
 
 @pytest.fixture
 def stage(tmp_path, clock):
-    """Durable, so that a broker that comes back has what it had."""
+    """Durable brokers, so that one that restarts has its messages."""
     described = [
         "orders",
         "invoices",
@@ -75,7 +75,7 @@ def set_status(broker, queue, status):
 
 # --- a destination ----------------------------------------------------------------------------
 
-TROUBLES = {
+FAILURES = {
     "throttling": (lambda faults: faults.throttle(entity="orders"), Condition.THROTTLED),
     "full": (
         lambda faults: faults.error(entity="orders", condition="amqp:resource-limit-exceeded"),
@@ -85,20 +85,22 @@ TROUBLES = {
         lambda faults: faults.error(entity="orders", condition="com.microsoft:entity-disabled"),
         Condition.DISABLED,
     ),
-    "unwell": (lambda faults: faults.cannot_send(entity="orders"), Condition.DOWN),
+    "failing": (lambda faults: faults.cannot_send(entity="orders"), Condition.DOWN),
     "closing its links": (lambda faults: faults.unreachable(entity="orders"), Condition.DOWN),
 }
 
 
 @pytest.mark.req("S-04")
-@pytest.mark.parametrize("kind", TROUBLES)
-def test_what_cannot_go_now_waits_unlocked_and_in_order_and_the_rest_flows(stage, kind):
-    trouble, condition = TROUBLES[kind]
+@pytest.mark.parametrize("kind", FAILURES)
+def test_messages_for_a_failing_destination_wait_in_order_and_unlocked_and_others_go_home(
+    stage, kind
+):
+    fail, condition = FAILURES[kind]
     ids = numbered(25)
     stage.divert(ids)
     stage.divert(numbered(25, "i"), "invoices")
 
-    with trouble(stage.primary.faults):
+    with fail(stage.primary.faults):
         first = stage.drain()
 
     [orders] = [one for one in first.destinations if one.path == "orders"]
@@ -108,14 +110,14 @@ def test_what_cannot_go_now_waits_unlocked_and_in_order_and_the_rest_flows(stage
     assert count(first.receipts, Outcome.BROUGHT_HOME) == 25
     assert stage.home("invoices") == numbered(25, "i")
     assert stage.home() == []
-    second = stage.drain()  # at once: had one of them stayed locked, it would be missing
+    second = stage.drain()  # at once: a message that was still locked would be missing
     assert count(second.receipts, Outcome.BROUGHT_HOME) == 25
     assert stage.home() == ids
     assert second.emptied == tuple(BACKLOGS)
 
 
 @pytest.mark.req("S-04")
-def test_a_queue_that_is_disabled_or_gone_for_real_is_told_apart(stage):
+def test_a_disabled_queue_and_a_missing_queue_are_distinguished(stage):
     set_status(stage.primary, "orders", "SendDisabled")
     stage.divert(numbered(5))
     stage.divert(numbered(5, "g"), "gone")
@@ -131,7 +133,7 @@ def test_a_queue_that_is_disabled_or_gone_for_real_is_told_apart(stage):
 
 
 @pytest.mark.req("S-04", "X-02")
-def test_an_error_that_passes_costs_neither_a_message_nor_the_order(stage):
+def test_a_temporary_error_loses_neither_messages_nor_their_order(stage):
     ids = numbered(40)
     stage.divert(ids)
 
@@ -144,7 +146,7 @@ def test_an_error_that_passes_costs_neither_a_message_nor_the_order(stage):
 
 
 @pytest.mark.req("S-04", "X-02")
-def test_a_destination_that_hangs_is_waited_for_within_bounds(stage, monkeypatch):
+def test_the_wait_for_a_destination_that_does_not_answer_is_bounded(stage, monkeypatch):
     monkeypatch.setattr(drain_module, "ANSWER_SECONDS_MAX", 1.0)
     ids = numbered(15)
     stage.divert(ids)
@@ -160,15 +162,13 @@ def test_a_destination_that_hangs_is_waited_for_within_bounds(stage, monkeypatch
     second = stage.drain()
     home = stage.home()
     assert firsts(home) == ids
-    assert copies(home) <= possible_duplicates(first.receipts) + possible_duplicates(
-        second.receipts
-    )
+    assert copies(home) <= possible_duplicates([*first.receipts, *second.receipts])
     assert stage.left() == 0
 
 
 @pytest.mark.req("S-03", "S-04", "X-02")
 @pytest.mark.parametrize("fault", ["throttle", "cut_after_accept", "cut_in_transfer"])
-def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
+def test_order_is_kept_through_intermittent_failures(stage, fault):
     settings = {"rate": 0.7} if fault == "throttle" else {"probability": 0.3}
     ids = numbered(200)
     stage.divert(ids)
@@ -177,7 +177,7 @@ def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
 
     with getattr(stage.primary.faults, fault)(entity="orders", seed=5, **settings):
         for _ in range(60):
-            drained = stage.drain()  # which does not know of the trouble before, so it tries
+            drained = stage.drain()  # it does not know of earlier failures, so it tries
             receipts += drained.receipts
             if BACKLOGS[0] in drained.emptied:
                 break
@@ -190,7 +190,7 @@ def test_order_is_kept_through_trouble_that_comes_and_goes(stage, fault):
 
 
 def mixed(stage, ids, paths):
-    """One after the other for each path in turn: every chunk has some for all."""
+    """Messages for each path in turn, so that every chunk has some for each."""
     stage.put(
         [
             encoded(diverted(ServiceBusMessage(b"x", message_id=f"{path}-{one}"), path))
@@ -201,7 +201,7 @@ def mixed(stage, ids, paths):
 
 
 @pytest.mark.req("S-04", "S-05")
-def test_one_destination_refuses_while_others_take_theirs_of_the_same_chunk(stage):
+def test_other_destinations_accept_their_messages_of_a_chunk_that_one_refuses(stage):
     ids = numbered(40)
     mixed(stage, ids, ["orders", "gone", "invoices", "unique"])
 
@@ -219,9 +219,7 @@ def test_one_destination_refuses_while_others_take_theirs_of_the_same_chunk(stag
 
 
 @pytest.mark.req("S-02", "S-04", "X-02")
-def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_released(
-    stage, monkeypatch
-):
+def test_messages_without_an_answer_are_possible_duplicates_and_are_released(stage, monkeypatch):
     ids = numbered(40)
     mixed(stage, ids, ["orders", "invoices"])
     with ExitStack() as faults:
@@ -233,10 +231,10 @@ def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_release
 
         assert time.monotonic() - began < 4
     assert 1 <= possible_duplicates(first.receipts) <= 20
-    moved = count(first.receipts, Outcome.BROUGHT_HOME)
-    assert moved >= 15  # the first half of a chunk, and what was for others in the next
-    second = stage.drain()  # at once: had one of them stayed locked, it would be missing
-    assert count(second.receipts, Outcome.BROUGHT_HOME) == 80 - moved
+    home_count = count(first.receipts, Outcome.BROUGHT_HOME)
+    assert home_count >= 15  # the first batch, and those for others in the next
+    second = stage.drain()  # at once: a message that was still locked would be missing
+    assert count(second.receipts, Outcome.BROUGHT_HOME) == 80 - home_count
     home = stage.home()
     assert firsts(home) == [f"orders-{one}" for one in ids]
     assert copies(home) <= possible_duplicates(first.receipts)
@@ -248,7 +246,7 @@ def test_answers_that_never_come_are_in_doubt_and_what_they_are_about_is_release
 
 
 @pytest.mark.req("S-04")
-def test_a_primary_that_is_down_altogether_is_waited_for(stage):
+def test_messages_wait_for_a_primary_that_is_down(stage):
     stage.divert(numbered(5))
 
     with stage.primary.faults.unreachable():
@@ -263,7 +261,7 @@ def test_a_primary_that_is_down_altogether_is_waited_for(stage):
 
 @pytest.mark.req("S-03", "X-02")
 @pytest.mark.parametrize("path", ["orders", "unique"])
-def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
+def test_a_primary_that_dies_during_a_round_loses_no_message(stage, monkeypatch, path):
     ids = numbered(60)
     stage.divert(ids, path)
     after_sends(monkeypatch, 3, stage.primary.stop)
@@ -275,9 +273,7 @@ def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
     assert count(first.receipts, Outcome.BROUGHT_HOME) == 30
     home = stage.home(path)
     assert firsts(home) == ids
-    assert copies(home) <= possible_duplicates(first.receipts) + possible_duplicates(
-        second.receipts
-    )
+    assert copies(home) <= possible_duplicates([*first.receipts, *second.receipts])
     if path == "unique":
         assert home == ids
     assert stage.left() == 0
@@ -285,7 +281,7 @@ def test_a_primary_that_dies_in_the_middle_of_a_round(stage, monkeypatch, path):
 
 @pytest.mark.req("S-03", "X-02")
 @pytest.mark.parametrize("path", ["orders", "unique"])
-def test_a_secondary_that_dies_before_it_was_told_delivers_a_chunk_again_at_most(
+def test_a_secondary_that_dies_before_the_settlement_delivers_at_most_a_chunk_again(
     stage, monkeypatch, path
 ):
     ids = numbered(60)
@@ -306,7 +302,7 @@ def test_a_secondary_that_dies_before_it_was_told_delivers_a_chunk_again_at_most
     assert stage.left() == 0
 
 
-def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_comes_twice(
+def test_a_lost_connection_to_the_secondary_is_opened_again_and_no_message_arrives_twice(
     stage, monkeypatch, clock
 ):
     ids = numbered(60)
@@ -315,16 +311,14 @@ def test_a_connection_to_the_secondary_that_is_lost_is_made_again_and_nothing_co
 
     first = stage.drain()
     assert first.errors == ()
-    clock.advance(600)  # what was on the wire just then is locked, and nobody's
+    clock.advance(600)  # what was on the wire at that moment is still locked
     second = stage.drain()
 
     assert sorted(stage.home()) == ids
     receipts = [*first.receipts, *second.receipts]
     assert count(receipts, Outcome.BROUGHT_HOME) == 60
-    assert possible_duplicates(receipts) in (
-        0,
-        10,
-    )  # of what was settled, the answer may have been lost
+    # The answer to a settlement may be lost.
+    assert possible_duplicates(receipts) in (0, 10)
     assert stage.left() == 0
 
 
@@ -341,7 +335,7 @@ def disable(stage):
 
 
 @pytest.mark.parametrize("end", [delete, disable])
-def test_a_backlog_queue_that_ends_in_the_middle_is_told_and_the_others_go_on(
+def test_a_backlog_queue_that_is_deleted_or_disabled_is_reported_and_others_are_drained(
     stage, monkeypatch, end
 ):
     ids = numbered(40)
@@ -359,17 +353,15 @@ def test_a_backlog_queue_that_ends_in_the_middle_is_told_and_the_others_go_on(
     home = stage.home()
     assert home == ids[: len(home)]
     if end is delete:
-        assert possible_duplicates(drained.receipts) in (
-            10,
-            20,
-        )  # acknowledged, and could not be settled
+        # Acknowledged, but not settled.
+        assert possible_duplicates(drained.receipts) in (10, 20)
     else:
         set_status(stage.secondary, BACKLOGS[0], "Active")
         stage.drain()
         assert home + stage.home() == ids
 
 
-def test_backlog_queues_that_may_not_be_read_are_told_and_nothing_is_lost():
+def test_backlog_queues_without_the_listen_right_are_reported():
     policies = [
         SENDER,
         Policy(name="root", key="cm9vdA==", rights=frozenset(Right)),
@@ -403,7 +395,7 @@ BAD = {
 
 
 @pytest.mark.req("S-05")
-def test_messages_that_no_sender_of_ours_wrote_are_buried_and_hold_up_nobody(stage):
+def test_messages_without_a_valid_envelope_are_dead_lettered_and_hold_up_no_other(stage):
     stage.divert(numbered(3))
     stage.put([by_hand(properties, fields=[f"bad {name}"]) for name, properties in BAD.items()])
     stage.divert(numbered(3, "z"))
@@ -417,14 +409,12 @@ def test_messages_that_no_sender_of_ours_wrote_are_buried_and_hold_up_nobody(sta
     assert stage.left() == 0
 
 
-# --- locks, company, and the end --------------------------------------------------------------
+# --- locks, other syphons, and a stop ------------------------------------------------------------
 
 
 @pytest.mark.req("S-03", "X-02")
 @pytest.mark.parametrize("path", ["orders", "unique"])
-def test_locks_that_are_lost_in_the_middle_deliver_twice_and_that_is_counted(
-    stage, monkeypatch, clock, path
-):
+def test_messages_whose_locks_expire_arrive_twice_and_are_counted(stage, monkeypatch, clock, path):
     ids = numbered(30)
     stage.divert(ids, path)
     after_sends(monkeypatch, 1, lambda: clock.advance(600))
@@ -455,7 +445,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
     for thread in threads:
         thread.join(60)
 
-    # What one had taken and not looked at when it saw the end, it gave back to nobody.
+    # One may have released messages after the other had seen an empty queue.
     receipts += stage.drain().receipts
     assert sorted(stage.home()) == ids
     assert count(receipts, Outcome.BROUGHT_HOME) == 400
@@ -463,7 +453,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
 
 
 @pytest.mark.req("S-02")
-def test_after_a_stop_in_the_middle_nothing_is_locked_and_the_receipts_add_up(stage, monkeypatch):
+def test_after_a_stop_nothing_is_locked_and_the_receipts_add_up(stage, monkeypatch):
     ids = numbered(300)
     stage.divert(ids)
     job = Job(stage.options(chunk=20, round_seconds=0.05), InProcessRunner(), lambda: BACKLOGS)
@@ -471,7 +461,7 @@ def test_after_a_stop_in_the_middle_nothing_is_locked_and_the_receipts_add_up(st
 
     receipts = job.run()
 
-    moved = count(receipts, Outcome.BROUGHT_HOME)
-    assert 40 <= moved < 300
-    assert stage.home() == ids[:moved]
-    assert stage.free() == ids[moved:]
+    home_count = count(receipts, Outcome.BROUGHT_HOME)
+    assert 40 <= home_count < 300
+    assert stage.home() == ids[:home_count]
+    assert stage.free() == ids[home_count:]
