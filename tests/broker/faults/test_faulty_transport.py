@@ -13,9 +13,9 @@ from pairbus.amqp.engine.engine import (
 )
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
-from pairbus.broker.faults.faulty_transport import FaultyTransport
+from pairbus.broker.faults.faulty_transport import DelayLine, FaultyTransport
 from pairbus.broker.links import paths
-from tests.broker.faults.test_faults import active
+from tests.broker.faults.examples import active
 
 pytestmark = pytest.mark.req("B-13")
 
@@ -308,3 +308,34 @@ def test_a_connection_that_is_gone_has_nothing_on_its_way(connection):
     connection.loop.pass_time(2)
     assert connection.took == []
     assert connection.loop.calls == []
+
+
+# delay lines
+
+
+def test_a_line_keeps_the_order_whatever_the_latencies():
+    line = DelayLine()
+    line.put("slow", 1, now=0.0, latency_seconds=5)
+    line.put("fast", 1, now=0.0, latency_seconds=1)
+
+    assert (line.take(now=4.9), line.next_at) == (None, 5.0)
+    assert [line.take(now=5.0), line.take(now=5.0), line.take(now=5.0)] == ["slow", "fast", None]
+
+
+def test_a_line_carries_one_thing_after_the_other():
+    line = DelayLine()
+    line.put("a", 10, now=0.0, transmission_seconds=2)
+    line.put("b", 20, now=1.0, transmission_seconds=2)
+
+    assert line.size_bytes == 30
+    assert line.take(now=2.0) == "a"
+    assert (line.take(now=3.9), line.take(now=4.0)) == (None, "b")
+    assert (line.size_bytes, len(line), line.next_at) == (0, 0, None)
+
+
+def test_a_line_without_its_latency_gives_all_it_has():
+    line = DelayLine()
+    line.put("a", 1, now=0.0, latency_seconds=3600)
+    line.hurry()
+
+    assert line.take(now=0.0) == "a"

@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 
 import pytest
 
 from pairbus.broker.port.http import error_response
-from tests.broker.admin.site import Site, token
+from pairbus.cost.meter import Tally
+from tests.broker.admin.site import SENDER, Site, token
 
 
 @pytest.fixture
@@ -73,3 +75,80 @@ def test_a_detail_ends_in_one_full_stop():
     body = bytes(error_response(409, "It exists.").body)
 
     assert body.startswith(b"<Error><Code>409</Code><Detail>It exists. TrackingId:")
+
+
+# -- meter and metrics
+
+
+@pytest.mark.req("M-01")
+def test_the_meter_is_json_and_needs_the_manage_claim(site):
+    site.namespace.meter.of("orders").send += 3
+
+    answer = site.ask("GET", "/$meter")
+    told = json.loads(answer.body)
+
+    assert answer.status == 200
+    assert told["namespace"] == "local"
+    orders = told["entities"]["orders"]
+    assert {kind: count for kind, count in orders.items() if count} == {"send": 3, "total": 3}
+    assert orders["emptyReceive"] == 0
+    assert told["total"]["total"] == 3
+
+
+@pytest.mark.parametrize("authorization", [None, "nonsense", token(SENDER)])
+def test_the_meter_is_refused_without_the_manage_claim(site, authorization):
+    answer = site.ask("GET", "/$meter", authorization=authorization)
+
+    assert answer.status == 401
+    assert "error" in json.loads(answer.body)
+
+
+def test_administration_is_counted_by_entity_if_it_was_done(site):
+    site.put("orders", "<QueueDescription/>")
+    site.get("orders")
+    site.get("$Resources/queues")
+    assert site.get("unknown").status == 404
+
+    reading = site.namespace.meter.read()
+
+    assert reading.entities == {"$namespace": Tally(manage=1), "orders": Tally(manage=2)}
+
+
+def test_metrics_are_refused_to_other_machines_without_a_token(site):
+    assert site.ask("GET", "/metrics", authorization=None).status == 401
+    assert site.ask("GET", "/$metrics", authorization=token(SENDER)).status == 401
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/$metrics"])
+def test_metrics_have_the_format_of_prometheus(site, path):
+    site.put("orders", "<QueueDescription/>")
+    site.namespace.meter.of("orders").send += 3
+
+    answer = site.ask("GET", path)
+    lines = answer.body.decode().splitlines()
+
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    labels = 'entity="orders",namespace="local"'
+    assert f'pairbus_broker_operations_total{{{labels},operation="send"}} 3.0' in lines
+    assert f'pairbus_broker_messages{{{labels},state="active"}} 0.0' in lines
+    assert f"pairbus_broker_size_bytes{{{labels}}} 0.0" in lines
+    assert 'pairbus_broker_connections{namespace="local"} 0.0' in lines
+    assert 'pairbus_broker_faults{namespace="local"} 0.0' in lines
+
+
+def test_a_queue_may_be_called_metrics(site):
+    site.put("metrics", "<QueueDescription/>")
+
+    assert site.get("metrics").status == 200
+    assert b"QueueDescription" in site.get("metrics").body
+
+
+def test_without_prometheus_client_the_answer_says_what_to_install(site, monkeypatch):
+    monkeypatch.delitem(sys.modules, "pairbus.broker.port.metrics", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    answer = site.ask("GET", "/metrics")
+
+    assert answer.status == 501
+    assert b"pip install pairbus[prometheus]" in answer.body

@@ -1,0 +1,184 @@
+"""The faults of a namespace, without a network."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from pairbus.broker.faults import (
+    CannotSend,
+    ClockJump,
+    DelayedVisibility,
+    DiskFull,
+    Hang,
+    Restart,
+    SlowDisk,
+    Unreachable,
+)
+from tests.broker.world import encoded
+
+pytestmark = pytest.mark.req("B-13")
+
+
+@pytest.fixture
+def controller(world):
+    return world.namespace.faults
+
+
+class Client:
+    """A connection, as the controller sees it."""
+
+    def __init__(self, world):
+        self.told = []
+        world.namespace.connections.add(self)
+
+    def __getattr__(self, name):
+        return lambda: self.told.append(name)
+
+
+class Port(Client):
+    def __init__(self, controller):
+        self.told = []
+        controller.port = self
+
+
+def test_without_faults_there_is_no_active_faults(world, controller):
+    assert world.namespace.active_faults is None
+    entry = controller.start(Hang())
+    assert world.namespace.active_faults is not None
+    controller.clear([entry])
+    assert world.namespace.active_faults is None
+
+
+def test_a_timed_fault_ends_by_the_clock(world, controller):
+    entry = controller.start(Hang(seconds=30))
+    world.pass_time(29.9)
+    assert entry.is_active
+    assert 30 in world.loop.delays
+    world.pass_time(0.1)
+    assert (entry.state, world.namespace.active_faults, controller.faults) == ("over", None, [])
+
+
+def test_a_script_goes_by_the_clock(world, controller):
+    first, second = controller.script([(0, Hang(seconds=2)), (5, DiskFull())], seed=1)
+    assert (first.state, second.state) == ("active", "planned")
+    world.pass_time(3)
+    assert (first.state, second.state, world.namespace.active_faults) == ("over", "planned", None)
+    world.pass_time(2)
+    assert second.state == "active"
+
+
+def test_a_jump_of_the_namespaces_clock_ends_no_fault(world, controller):
+    entry = controller.start(Hang(seconds=60))
+    controller.start(ClockJump(offset_seconds=3600))
+    world.tick()
+    assert entry.is_active
+    assert world.namespace.clock() == world.clock() + 3600
+
+
+def test_a_clock_jumps_back_when_the_fault_is_over(world, controller):
+    [entry] = controller.script([(0, ClockJump(offset_seconds=-60))])
+    assert world.namespace.clock() == world.clock() - 60
+    controller.clear([entry])
+    assert world.namespace.clock() == world.clock()
+
+
+def test_locks_lapse_at_a_jump_of_the_clock(world, controller):
+    world.send(encoded())
+    [lock] = world.receive()
+    controller.start(ClockJump(offset_seconds=61))
+    world.loop.run_until_complete(asyncio.sleep(0))
+    world.flush()
+    [again] = world.receive()
+    assert again.message.sequence == lock.message.sequence
+    assert again.message.delivery_count == 1
+
+
+def test_connections_are_notified_of_every_change(world, controller):
+    client = Client(world)
+    entry = controller.start(Hang())
+    controller.clear([entry])
+    assert client.told == ["faults_changed", "faults_changed"]
+
+
+@pytest.mark.parametrize(("fault", "farewell"), [(Restart(), "shutdown"), (Unreachable(), "cut")])
+def test_a_closed_port_refuses_connections_until_the_fault_ends(world, controller, fault, farewell):
+    port, client = Port(controller), Client(world)
+    entry = controller.start(fault)
+    assert port.told == ["refuse", "shut_down_all"]
+    assert client.told == ["faults_changed", farewell]
+    other = controller.start(Restart(seconds=60))
+    controller.clear([entry])
+    assert port.told == ["refuse", "shut_down_all", "shut_down_all"]
+    controller.clear([other])
+    assert port.told[3:] == ["admit"]
+
+
+def test_an_entitys_fault_leaves_the_port_open(world, controller):
+    port = Port(controller)
+    controller.start(Restart("q"))
+    controller.start(Unreachable("q"))
+    assert port.told == []
+
+
+def test_a_full_disk_refuses_a_send_and_loses_nothing(world, controller):
+    assert world.send(encoded(b"before")) == [1]
+    entry = controller.start(DiskFull())
+    error = world.send(encoded(b"meanwhile"))
+    assert error.condition == "amqp:internal-error"
+    assert "database or disk is full" in error.description
+    controller.clear([entry])
+    assert isinstance(world.send(encoded(b"after")), list)
+    assert len(world.sequences()) == 2
+    world.check_counters()
+    assert entry.hits >= 1
+
+
+def test_a_slow_disk_is_waited_for_and_let_go(world, controller):
+    entry = controller.start(SlowDisk(latency_seconds=3600))
+    _, told = world.submit(encoded())
+    world.loop.run_until_complete(asyncio.sleep(0))
+    assert told == []
+    controller.clear([entry])
+    world.flush()
+    assert told == [None]
+
+
+def test_delayed_messages_survive_a_crash(world, controller):
+    controller.start(DelayedVisibility("Q", delay_seconds=900))
+    world.send(encoded(b"late"))
+    world.crash()
+    assert world.receive() == []
+    world.pass_time(899)
+    assert world.receive() == []
+    world.pass_time(1)
+    [lock] = world.receive()
+    assert b"late" in lock.message.bare
+
+
+def test_a_delay_shortens_no_schedule(world, controller):
+    controller.start(DelayedVisibility(delay_seconds=60))
+    world.send(encoded(due_ms=world.now_ms + 120_000))
+    world.pass_time(61)
+    assert world.receive() == []
+    world.pass_time(60)
+    assert len(world.receive()) == 1
+
+
+def test_a_fault_for_an_unknown_entity_is_logged(world, controller, caplog):
+    controller.start(CannotSend("oders"))
+    assert "is for 'oders', which does not exist" in caplog.text
+
+
+def test_a_namespace_closes_in_the_middle_of_a_fault(world, controller):
+    controller.start(DiskFull())
+    controller.start(SlowDisk(latency_seconds=3600))
+    world.submit(encoded())
+    world.restart()
+    assert len(world.sequences()) == 1
+
+
+def test_the_error_of_a_full_disk_is_sqlites(world, controller):
+    controller.start(DiskFull())
+    with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
+        world.namespace.committer.before_commit()

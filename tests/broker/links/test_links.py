@@ -1,0 +1,90 @@
+"""When a receiver's poll counts as an empty receive."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.links.links import Poll
+from pairbus.cost.meter import Tally
+
+
+@pytest.fixture
+def counted():
+    tally = Tally()
+    return Poll(tally), lambda: tally.empty_receive
+
+
+@pytest.mark.req("M-01")
+def test_a_poll_that_is_taken_back_without_a_message_is_one_receive(counted):
+    poll, empties = counted
+    poll.granted(1, delivered=False, drain=False)
+    poll.granted(1, delivered=False, drain=True)
+    poll.end(delivered=False)
+    assert empties() == 1
+
+    poll.end(delivered=False)  # the link is detached as well
+    assert empties() == 1
+
+
+def test_a_poll_that_is_taken_back_by_granting_nothing_is_one_too(counted):
+    poll, empties = counted
+    poll.granted(10, delivered=False, drain=False)
+    poll.granted(0, delivered=False, drain=False)
+
+    assert empties() == 1
+
+
+def test_a_poll_that_was_answered_costs_nothing_but_its_messages(counted):
+    poll, empties = counted
+    poll.granted(10, delivered=False, drain=False)
+    poll.end(delivered=True)
+
+    assert empties() == 0
+
+
+def test_asking_again_without_an_answer_is_another_receive(counted):
+    poll, empties = counted
+    for _ in range(4):
+        poll.granted(1, delivered=False, drain=False)
+    poll.end(delivered=False)
+
+    assert empties() == 4
+
+
+def test_asking_for_the_same_again_counts_after_an_answer_too(counted):
+    poll, empties = counted
+    poll.granted(10, delivered=False, drain=False)
+    poll.granted(10, delivered=True, drain=False)
+    poll.granted(10, delivered=False, drain=False)
+
+    assert empties() == 1
+
+
+def test_more_credit_after_an_answer_is_the_same_poll(counted):
+    poll, empties = counted
+    poll.granted(100, delivered=False, drain=False)
+    for credit in (125, 150, 175):  # each granted when messages that were given earlier arrived
+        poll.granted(credit, delivered=credit == 125, drain=False)
+    poll.end(delivered=False)
+
+    assert empties() == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=20), st.booleans())
+def test_a_receiver_that_only_tops_up_can_tell_the_number_itself(grants, gave_at_end):
+    """What the broker and a receiver agree upon: was anything given between begin and end?"""
+    tally = Tally()
+    poll = Poll(tally)
+    limit, has_given, is_first = 0, False, True
+    for more, gave in grants:
+        gave = gave and not is_first
+        if not is_first and not (gave or has_given):
+            continue  # without a message there is nothing to top up
+        has_given |= gave
+        limit += more
+        poll.granted(limit, delivered=gave, drain=False)
+        is_first = False
+    gave_at_end = gave_at_end and bool(grants)
+    poll.end(delivered=gave_at_end)
+
+    assert tally.empty_receive == int(bool(grants) and not has_given and not gave_at_end)
