@@ -12,7 +12,7 @@ spark = SparkSession.builder.getOrCreate()
 register(spark)
 
 
-def taken_from(queue: str) -> DataFrame:
+def received_from(queue: str) -> DataFrame:
     return (
         spark.readStream.format("servicebus")
         .option("connectionString.env", "SERVICEBUS_CONNECTION_STRING")
@@ -23,8 +23,8 @@ def taken_from(queue: str) -> DataFrame:
 
 
 query = (
-    taken_from("orders")
-    .unionByName(taken_from("returns"))
+    received_from("orders")
+    .unionByName(received_from("returns"))
     .withColumn("subject", F.coalesce("subject", "entity"))
     .writeStream.format("servicebus")
     .option("connectionString.env", "SERVICEBUS_CONNECTION_STRING")

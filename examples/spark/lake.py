@@ -1,4 +1,4 @@
-"""Keep each message of the queue `orders` in Parquet files, once, and leave the queue as it is."""
+"""Copy each message of the queue `orders` to Parquet files, once, and leave the queue as it is."""
 
 import sys
 

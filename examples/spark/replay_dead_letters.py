@@ -1,7 +1,7 @@
-"""Send those dead letters of `orders` home that failed because the price service was down.
+"""Send the dead-lettered messages of `orders` again that failed because the price service was down.
 
-The dead letters stay where they are. The checkpoint knows which were looked at, so that a second
-run looks at new ones only.
+The dead-letter queue stays as it is. The checkpoint records which messages were read, so a second
+run reads only new ones.
 """
 
 import sys

@@ -31,7 +31,7 @@ def make_bus() -> Iterator[Callable[..., Bus]]:
 
     def make(*queues: str | QueueDescription, topics: tuple[str, ...] = (), **more: Any) -> Bus:
         brokers.append(Broker(queues, topics=topics, **more).start())
-        return Bus(brokers[-1].connection_string)
+        return Bus(brokers[-1])
 
     yield make
     for broker in brokers:
@@ -66,7 +66,7 @@ def spark_bus() -> Iterator[Bus]:
     with Broker(SPARK_QUEUES, topics=SPARK_TOPICS, policies=[policy]) as broker:
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = broker.connection_string
-        yield Bus(broker.connection_string)
+        yield Bus(broker)
         if before is None:
             del os.environ[VARIABLE]
         else:

@@ -87,36 +87,45 @@ def test_rows_may_say_where_they_go() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"queu": "q"}, "option queu is unknown here; did you mean queue?"),
-        ({"zzz": "q"}, "option zzz is unknown here; there are connectionString"),
-        ({"path": "q"}, "option path: a path given to load() or save() means nothing here"),
+        ({"queu": "q"}, "option queu is unknown; did you mean queue?"),
+        ({"zzz": "q"}, "option zzz is unknown; known are connectionString"),
+        ({"path": "q"}, "option path: load() and save() take no path here"),
         ({"queue": " "}, "option queue is empty"),
-        ({"topic": "t"}, "options queue and topic: one of them is expected, not both"),
+        ({"topic": "t"}, "options queue and topic: expected one of them, not both"),
         ({"queue": None}, "option queue is missing"),
         ({"queue": None, "topic": "t"}, "option subscription is missing"),
-        ({"subscription": "s"}, "option subscription: 's' is one of a topic"),
-        ({"subQueue": "dead"}, "option subQueue: deadLetter, transferDeadLetter is expected"),
-        ({"receiveMode": "lock"}, "option receiveMode: peek, peekLock, receiveAndDelete is exp"),
-        ({"maxMessages": "5"}, "option maxMessages is for a batch read"),
-        ({"maxMessagesPerTrigger": "0"}, "a whole number of at least 1 is expected, not '0'"),
-        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger: a whole number"),
-        ({"maxWaitSeconds": "-1"}, "option maxWaitSeconds: a number of seconds from 0 to 600"),
-        ({"partitions": "1.5"}, "option partitions: a whole number from 1 to 10000 is expected"),
-        ({"fromSequenceNumber": "first"}, "of at least 0, 'earliest' or 'latest', is expected"),
-        ({"toSequenceNumber": "5"}, "option toSequenceNumber is for a batch read"),
+        ({"subscription": "s"}, "option subscription: 's' belongs to a topic"),
+        ({"subQueue": "dead"}, "option subQueue: expected deadLetter, transferDeadLetter, not"),
+        ({"receiveMode": "lock"}, "option receiveMode: expected peek, peekLock, receiveAndDelete"),
+        ({"maxMessages": "5"}, "option maxMessages is for a batch"),
+        ({"maxMessagesPerTrigger": "0"}, "expected a whole number of at least 1, not '0'"),
+        (
+            {"maxMessagesPerTrigger": "many"},
+            "option maxMessagesPerTrigger: expected a whole number",
+        ),
+        (
+            {"maxWaitSeconds": "-1"},
+            "option maxWaitSeconds: expected a number of seconds from 0 to 600",
+        ),
+        ({"partitions": "1.5"}, "option partitions: expected a whole number from 1 to 10000"),
+        ({"fromSequenceNumber": "first"}, "of at least 0, 'earliest' or 'latest', not 'first'"),
+        ({"toSequenceNumber": "5"}, "option toSequenceNumber is for a batch"),
         (
             {"receiveMode": "peekLock", "fromSequenceNumber": "5"},
             "option fromSequenceNumber is for receiveMode 'peek'",
         ),
         ({"maxLockRenewalSeconds": "5"}, "option maxLockRenewalSeconds is for a stream with"),
-        ({"includeScheduled": "maybe"}, "option includeScheduled: true, false is expected"),
-        ({"port": "99999"}, "option port: a whole number from 1 to 65535"),
-        ({"connectionString": None}, "one of the options connectionString, connectionString.env"),
+        ({"includeScheduled": "maybe"}, "option includeScheduled: expected true, false"),
+        ({"port": "99999"}, "option port: expected a whole number from 1 to 65535"),
+        (
+            {"connectionString": None},
+            "expected one of the options connectionString, connectionString.env",
+        ),
         ({"connectionString.env": "X"}, "not connectionString and connectionString.env"),
         ({"credential": "a:b"}, "option credential is for the option namespace"),
         (
             {"connectionString": None, "namespace": "n.servicebus.windows.net"},
-            "option credential: the name of a function or class without arguments",
+            "option credential: namespace needs the name of a function or class",
         ),
         (
             {"connectionString": None, "namespace": "https://n/", "credential": "a:b"},
@@ -146,7 +155,7 @@ def test_a_batch_cannot_settle() -> None:
 def test_rows_must_go_somewhere() -> None:
     with pytest.raises(OptionsError, match="option queue or topic is missing"):
         write_options({"connectionString": TEXT}, has_destination=False)
-    with pytest.raises(OptionsError, match="option subscription is unknown here"):
+    with pytest.raises(OptionsError, match="option subscription is unknown"):
         write_options(QUEUE | {"subscription": "s"}, has_destination=False)
 
 

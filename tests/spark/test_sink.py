@@ -25,7 +25,14 @@ from pairbus.fast.errors import SendFailed
 from pairbus.spark import ServiceBusDataSource, sink
 from pairbus.spark.options import WriteOptions, write_options
 from pairbus.spark.schema import PROPERTIES, full
-from pairbus.spark.sink import BatchSink, StreamSink, WriteFailed, _Postbox, stream_seed, write
+from pairbus.spark.sink import (
+    BatchSink,
+    StreamSink,
+    WriteFailed,
+    _RetryingSender,
+    stream_seed,
+    write,
+)
 from tests.spark.world import Bus, names
 
 Buses = Callable[..., Bus]
@@ -138,7 +145,7 @@ def test_a_queue_that_is_not_there_is_named_and_not_tried_again(make_bus: Buses)
         WriteFailed, match=r"'nowhere' \(option queue or topic, or column dest"
     ) as e:
         write_rows(make_bus("q"), {"body": "a"}, queue="nowhere")
-    assert "took 0 of 1 rows" in str(e.value)
+    assert "accepted 0 of 1 rows" in str(e.value)
 
 
 def test_a_message_that_is_too_large_is_named(make_bus: Buses) -> None:
@@ -168,7 +175,7 @@ def failure(error: Any, *, accepted: range, refused: range, doubtful: range) -> 
 def send_through(sender: Failing, count: int, retries: int) -> list[float]:
     slept: list[float] = []
     options = WriteOptions(address=None, path="q", retries=retries, retry_seconds=1.0)  # type: ignore[arg-type]
-    _Postbox(sender, options, slept.append).send([b"%d" % number for number in range(count)])  # type: ignore[arg-type]
+    _RetryingSender(sender, options, slept.append).send([b"%d" % number for number in range(count)])  # type: ignore[arg-type]
     return slept
 
 
@@ -203,7 +210,7 @@ def test_trying_again_has_an_end() -> None:
             doubtful=range(1),
         )
 
-    with pytest.raises(WriteFailed, match="took 0 of 1 rows"):
+    with pytest.raises(WriteFailed, match="accepted 0 of 1 rows"):
         send_through(Failing(lost(), lost(), lost()), 1, retries=2)
 
 
@@ -223,15 +230,15 @@ def test_what_was_read_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("colour", StringType(), "column colour is nothing that a message has: there are destin"),
-        ("body", IntegerType(), "column body is a int; binary or string is expected"),
-        ("messageId", IntegerType(), "column messageId is a int; string is expected"),
-        ("timeToLive", DoubleType(), "column timeToLive is a double; bigint or int or"),
-        ("destination", IntegerType(), "column destination is a int; string is expected"),
+        ("colour", StringType(), "column colour is not part of a message; the columns are destin"),
+        ("body", IntegerType(), "column body is a int; expected binary or string"),
+        ("messageId", IntegerType(), "column messageId is a int; expected string"),
+        ("timeToLive", DoubleType(), "column timeToLive is a double; expected bigint or int or"),
+        ("destination", IntegerType(), "column destination is a int; expected string"),
         (
             "applicationProperties",
             MapType(StringType(), IntegerType()),
-            "column applicationProperties is a map<string,int>; map<string,struct<type:string,",
+            "column applicationProperties is a map<string,int>; expected map<string,struct<type:",
         ),
     ],
 )

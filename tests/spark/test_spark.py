@@ -205,9 +205,7 @@ def test_mistakes_are_told_in_our_words_and_no_secret_shows_anywhere(
         assert said in str(caught.value)
         shown.append(str(caught.value))
 
-    refused(
-        plain.option("queu", "secret").load(), "option queu is unknown here; did you mean queue"
-    )
+    refused(plain.option("queu", "secret").load(), "option queu is unknown; did you mean queue")
     plain = spark.read.format("servicebus").option("connectionString", spark_bus.connection_string)
     frame = plain.option("queue", "secret").load()
     spark_bus.send("secret", messages(1))
@@ -217,7 +215,7 @@ def test_mistakes_are_told_in_our_words_and_no_secret_shows_anywhere(
     writer = frame.withColumn("timeToLive", F.lit(-1)).write.format("servicebus")
     with pytest.raises(PySparkException) as caught:
         writer.options(**spark_bus.options).option("queue", "secret").mode("append").save()
-    assert "column timeToLive: -1 is no time to live" in str(caught.value)
+    assert "column timeToLive: -1 is not a time to live" in str(caught.value)
     shown.append(str(caught.value))
 
     streaming = spark.readStream.format("servicebus").options(**spark_bus.options)

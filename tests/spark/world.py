@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from pairbus.amqp.codec.types import (
     UShort,
 )
 from pairbus.amqp.codec.values import encode
+from pairbus.broker import Broker
 from pairbus.fast.columns import NAMES, reader_of
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import read
@@ -115,11 +116,15 @@ def names(rows: Iterable[Any]) -> list[str]:
 
 @dataclass
 class Bus:
-    connection_string: str
-    options: dict[str, str] = field(init=False)
+    broker: Broker
 
-    def __post_init__(self) -> None:
-        self.options = {"connectionString": self.connection_string}
+    @property
+    def connection_string(self) -> str:
+        return self.broker.connection_string
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"connectionString": self.connection_string}
 
     def send(self, path: str, messages: Sequence[bytes]) -> None:
         from pairbus.fast.address import Address

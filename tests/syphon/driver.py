@@ -11,7 +11,7 @@ import signal
 import sys
 
 from pairbus.fast.address import Address
-from pairbus.spark.cluster import session
+from pairbus.spark.session import syphon_session
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import RoundEnded
@@ -26,7 +26,7 @@ def main(master: str, chunk: str, *queues: str) -> None:
         secondary=Address.from_connection_string(os.environ[SECONDARY]),
         chunk=int(chunk),
     )
-    with session(master) as spark:
+    with syphon_session(master) as spark:
         spark.sparkContext.setLogLevel("OFF")
         job = Job(options, SparkRunner(spark), lambda: queues, progress=_tell)
         signal.signal(signal.SIGTERM, lambda *_: job.stop())

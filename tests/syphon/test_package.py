@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.cli.pair.package import package_for_spark
 from pairbus.errors import OutputError, UsageError
-from pairbus.spark.archive import write_archive
+from pairbus.spark.session import write_archive
 
 # Only the archive has `pairbus`; what is compiled for the broker, and Spark itself, is not there.
 WORKER = """

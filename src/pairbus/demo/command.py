@@ -23,7 +23,7 @@ from pairbus.cli.parse import parse_duration
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError
-from pairbus.spark.needs import require_spark
+from pairbus.spark.session import require_spark
 
 RESTART_SECONDS: Final = 10.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -93,7 +93,7 @@ def demo(
     seconds = parse_duration(phase, "--phase").total_seconds()
     if not least <= seconds <= most:
         raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
-    require_spark()
+    require_spark("the demo")
     # The SDK logs each lost connection, and without a handler that goes to stderr.
     logging.getLogger().addHandler(logging.NullHandler())
     view = make_view(as_json=as_json)

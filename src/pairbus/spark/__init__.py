@@ -1,18 +1,14 @@
-"""Service Bus in Spark: the `servicebus` data source, and what travels to Spark's tasks.
+"""Service Bus in Spark: the `servicebus` data source, and Spark sessions.
 
-    settings.py   where a namespace is and how to get in
-    options.py    pure: the data source's options, checked
-    typed.py      pure: AMQP values as a type and a text
-    columns.py    pure: what a row has
-    rows.py       pure: messages as rows
-    outgoing.py   pure: rows as messages
-    schema.py     the columns in Spark's types;  arrow.py  the rows in Arrow's
-    source.py     the data source, and the reading of a batch
-    peeking.py    looking through an entity by sequence number;  peeked.py  the stream that looks
-    held.py       the stream that takes;  renewal.py  its locks
-    sink.py       writing
+    source.py       the data source, and the batch reader
+    options.py      its options, checked
+    schema.py       its columns in Spark's types, and rows as Arrow's batches
+    peek_stream.py  the stream that leaves messages where they are
+    lock_stream.py  the stream that receives them;  renewal.py  renews their locks
+    sink.py         writing
+    session.py      sessions for the syphon
 
-Nothing of Spark or of Arrow is imported before it is asked for.
+Neither Spark nor Arrow is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ __all__ = ["ServiceBusDataSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("servicebus")` known to a session."""
+    """Register `format("servicebus")` with a session."""
     from pairbus.spark.source import ServiceBusDataSource
 
     spark.dataSource.register(ServiceBusDataSource)

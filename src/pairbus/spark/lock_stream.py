@@ -1,13 +1,13 @@
-"""A stream that takes: `receiveMode` peekLock and receiveAndDelete.
+"""A stream that receives messages: `receiveMode` peekLock and receiveAndDelete.
 
 The driver's process receives, keeps the messages of a batch in memory, and hands them to the tasks.
-So a task that is repeated reads the same messages, the locks are known in one place, where they are
-renewed, and they are settled there. When a batch is safe in the sink, Spark tells by what it asks
-next: it asks for the offset behind `start` only when the batch that ends at `start` is done. Its
-own `commit` comes later than that, and for the last batch of a run not at all.
+So a task that is repeated reads the same messages, and one process knows, renews and settles the
+locks. A batch is safe in the sink when Spark asks for the offset after it: Spark calls
+`latestOffset(start)` only when the batch that ends at `start` is done. Spark's own `commit` comes
+later, and for the last batch of a run not at all.
 
-A query that is started again has lost what it held. Its unfinished batch is repeated without rows,
-and the messages come again, in a later batch, when their locks have run out.
+A query that is started again has lost the messages that it held. Its unfinished batch is repeated
+without rows, and the messages come again, in a later batch, when their locks have expired.
 """
 
 from __future__ import annotations
@@ -36,37 +36,35 @@ from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.peek import PartitionedEntity, with_retries
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
-from pairbus.spark import arrow
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
-from pairbus.spark.renewal import Renewal
-from pairbus.spark.schema import checked_for_reading
+from pairbus.spark.renewal import LockRenewal
+from pairbus.spark.schema import checked_for_reading, to_batches
 
 log = logging.getLogger("pairbus.spark")
 
 Offset = dict[str, int]
-_COUNT: Final = "received"
+_RECEIVED: Final = "received"
 _CREDIT_MAX: Final = 2_000
 _GATHER_SECONDS: Final = 0.2
-"""A batch goes on while messages come at such intervals: what is on its way, not what may come."""
+"""A batch grows while messages come at such intervals: those on their way, not later ones."""
 _PARTITION_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Spark does not take tasks of any size."""
+"""Spark limits the size of a task."""
 
 
 @dataclass
-class Messages(InputPartition):
-    """For one task: encoded messages and their lock tokens."""
+class MessagePartition(InputPartition):
+    """The encoded messages for one task, with their lock tokens."""
 
     messages: list[tuple[bytes, UUID | None]]
 
 
-class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        checked_for_reading(schema)
         self._options = options
-        self._schema = schema
+        self._schema = checked_for_reading(schema)
         self._monotonic: Callable[[], float] = time.monotonic
-        self._hold: _Hold | None = None
-        # With availableNow: it ends, and where what was there at the start ends.
+        self._hold: _HeldBatches | None = None
+        # With availableNow: the stream ends, at the messages that were there when it started.
         self._ends = False
         self._target: int | None = None
         self._is_done = False
@@ -77,65 +75,65 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the driver's process ------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        return {_COUNT: 0}
+        return {_RECEIVED: 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.trigger_messages_max or 1)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._ends = True
-        # The numbers of a partitioned entity tell no end: there it is when nothing more comes.
+        # The numbers of a partitioned entity show no end: there it ends when nothing more comes.
         with self._options.peeker() as peeker, contextlib.suppress(PartitionedEntity):
             self._target = peeker.end(0)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         if isinstance(limit, ReadAllAvailable) and self._options.mode == PEEK_LOCK:
             raise OptionsError(
-                "trigger(once=True) ends before it can be known that the batch is safe, so that "
-                "nothing would ever be settled; use trigger(availableNow=True)"
+                "trigger(once=True) ends before the source learns that the batch is safe, so it "
+                "would never settle a message; use trigger(availableNow=True)"
             )
-        at = start[_COUNT]
+        at = start[_RECEIVED]
         hold = self._held()
         hold.settle_until(at)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = 0 if self._is_done else self._take(hold, at, most)
-        return {_COUNT: at + found}
+        return {_RECEIVED: at + found}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        held = self._held().batches.get(end[_COUNT], [])
+        held = self._held().batches.get(end[_RECEIVED], [])
         messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in held]
-        return [Messages(part) for part in _parts(messages, self._options.partitions)]
+        return [MessagePartition(part) for part in _parts(messages, self._options.partitions)]
 
     def commit(self, end: Offset) -> None:
-        self._held().settle_until(end[_COUNT])
+        self._held().settle_until(end[_RECEIVED])
 
     def stop(self) -> None:
-        """Nothing is settled here: whether the last batch was done, nobody has said."""
+        """Settles nothing: it is not known whether the last batch is done."""
         if self._hold is not None:
             self._hold.close()
             self._hold = None
 
-    def _held(self) -> _Hold:
+    def _held(self) -> _HeldBatches:
         if self._hold is None:
-            self._hold = _Hold(self._options)
+            self._hold = _HeldBatches(self._options)
         return self._hold
 
-    def _take(self, hold: _Hold, at: int, most: int | None) -> int:
+    def _take(self, hold: _HeldBatches, at: int, most: int | None) -> int:
         most = most or self._options.trigger_messages_max or 1
         if not self._ends:
             return hold.take(at, most, self._options.wait_seconds)
         until = self._monotonic() + self._options.locked_wait_seconds
-        while hold.has_rest or self._is_something_left():
+        while hold.has_messages or self._has_messages_left():
             found = hold.take(at, most, self._options.wait_seconds)
             if found:
                 return found
             if self._target is None:
                 break
-            # What is still there somebody has locked, perhaps this query before it was restarted.
+            # The rest is locked, perhaps by this query before it was restarted.
             if self._monotonic() >= until:
                 log.warning(
                     "%r still has messages that other receivers have locked for more than %g "
-                    "seconds; they are left",
+                    "seconds; they are not read",
                     self._options.path,
                     self._options.locked_wait_seconds,
                 )
@@ -143,8 +141,8 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_done = True
         return 0
 
-    def _is_something_left(self) -> bool:
-        """Of what was there at the start; if that cannot be known, perhaps."""
+    def _has_messages_left(self) -> bool:
+        """Whether messages of the start are left; True if that cannot be known."""
         if self._target is None:
             return True
         with self._options.peeker() as peeker:
@@ -153,39 +151,39 @@ class HeldStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task --------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Messages)
+        assert isinstance(partition, MessagePartition)
         path = self._options.path
-        return arrow.batches(
+        return to_batches(
             (read(data, entity=path, lock_token=token) for data, token in partition.messages),
             self._schema,
         )
 
 
-class _Hold:
-    """The connection, and the messages that were received and not settled yet."""
+class _HeldBatches:
+    """The connection, and the messages that are received but not settled yet."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._deletes = options.mode != PEEK_LOCK
         self.batches: dict[int, list[ReceivedMessage]] = {}
-        """By the offset at which they end."""
+        """By their end offset."""
         self._left: list[ReceivedMessage] = []
-        """Deleted in the queue, and in no batch yet."""
-        self._client = options.address.client(timeout_seconds=options.timeout_seconds)
+        """Deleted from the queue, but in no batch yet."""
+        self._client = options.client()
         credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
         self._receiver: Receiver = self._client.receiver(
             options.path,
             credit=credit,
             mode="receiveAndDelete" if self._deletes else "peekLock",
         )
-        self._renewal: Renewal | None = None
+        self._renewal: LockRenewal | None = None
 
     @property
-    def has_rest(self) -> bool:
+    def has_messages(self) -> bool:
         return bool(self._left)
 
     def take(self, at: int, most: int, wait_seconds: float) -> int:
-        """Receive a batch, which begins at the offset `at`; how many it has."""
+        """Receive a batch that begins at the offset `at`; returns its number of messages."""
         taken: list[ReceivedMessage] = self._left[:most]
         self._left = self._left[most:]
         size = sum(len(one.data) for one in taken)
@@ -198,11 +196,11 @@ class _Hold:
             size += sum(len(one.data) for one in found)
             wait = min(wait_seconds, _GATHER_SECONDS)
         if taken:
-            # What is buffered goes back, or it would lie here with its lock running.
+            # Released, because the locks of buffered messages would expire here.
             self._left += self._receiver.stop()
             self.batches[at + len(taken)] = taken
             if not self._deletes:
-                self._renewing().watch(taken)
+                self._lock_renewal().watch(taken)
         return len(taken)
 
     def _receive(self, most: int, wait: float, has_some: bool) -> list[ReceivedMessage]:
@@ -214,10 +212,10 @@ class _Hold:
         try:
             return receive()
         except AzureError:
-            return []  # a smaller batch; the next one will tell
+            return []  # the batch is smaller, and the next one raises the error
 
     def settle_until(self, offset: int) -> None:
-        """The batches that end there or before are safe."""
+        """The batches that end at or before the offset are safe."""
         for end in sorted(self.batches):
             if end > offset:
                 continue
@@ -227,12 +225,12 @@ class _Hold:
             del self.batches[end]
 
     def _complete(self, batch: list[ReceivedMessage]) -> None:
-        self._renewing().forget(batch)
+        self._lock_renewal().forget(batch)
         try:
             with_retries(lambda: self._receiver.complete(batch))
         except SettleFailed as failed:
             log.warning(
-                "%d of %d messages of %r were read and could not be completed, so they will be "
+                "%d of %d messages of %r were read but could not be completed, so they will be "
                 "read again: %s",
                 len(failed.failed),
                 len(batch),
@@ -240,9 +238,9 @@ class _Hold:
                 failed.error,
             )
 
-    def _renewing(self) -> Renewal:
+    def _lock_renewal(self) -> LockRenewal:
         if self._renewal is None:
-            self._renewal = Renewal(self._options)
+            self._renewal = LockRenewal(self._options)
         return self._renewal
 
     def close(self) -> None:
@@ -255,7 +253,7 @@ class _Hold:
 def _parts(
     messages: list[tuple[bytes, UUID | None]], count: int
 ) -> Iterator[list[tuple[bytes, UUID | None]]]:
-    """As many as asked for, or more if they would be too large; none of nothing."""
+    """`count` parts, or more if they would be too large. No messages are no parts."""
     share = max(1, -(-len(messages) // count))
     part: list[tuple[bytes, UUID | None]] = []
     size = 0

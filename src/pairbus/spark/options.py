@@ -1,8 +1,8 @@
-"""The data source's options: texts in, checked values out.
+"""The options of the data source: texts in, checked values out.
 
-Spark hands over strings and does not mind case. What is impossible is an OptionsError that names
-the option, what it is, and what would be right; a secret is never quoted. Pure, but for a factory
-of credentials, which is looked up when a connection is made, and not before.
+Spark passes strings, with names in any case. A wrong option is an OptionsError that names the
+option, its value and what is expected; it never quotes a secret. A credential factory is imported
+only when a connection is made.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ READ: Final = (
     "partitions",
 )
 WRITE: Final = (*_WHERE, "queue", "topic", "retries", "retrySeconds")
-# What Spark itself, or a user for Spark, puts among a query's options.
+# Options of a query that are Spark's own.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 _LONG_MAX: Final = 2**63 - 1
-_HELD_TRIGGER: Final = 10_000
+_TRIGGER_MESSAGES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     address: Address
     path: str
-    """Of the entity, with `/$DeadLetterQueue` and the like."""
+    """Of the entity, including `/$DeadLetterQueue`."""
     mode: str = PEEK
     from_sequence: int | None = None
-    """None: the earliest. -1: what comes from now on."""
+    """None: from the first. -1: only new messages."""
     to_sequence: int | None = None
-    """The last one to read, in a batch."""
+    """The last one to read; only in a batch."""
     include_scheduled: bool = False
     messages_max: int | None = None
     trigger_messages_max: int | None = None
@@ -91,30 +91,30 @@ class ReadOptions:
 class WriteOptions:
     address: Address
     path: str | None
-    """Where rows without a destination of their own go."""
+    """The queue or topic for rows without a destination of their own."""
     retries: int = 3
     retry_seconds: float = 1.0
     timeout_seconds: float = 60.0
 
 
 def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    given = _Given(texts, READ)
+    given = _OptionTexts(texts, READ)
     address = _address(given)
     mode = given.word("receiveMode", MODES, PEEK)
     from_sequence, to_sequence = _range(given, mode, streaming)
     per_trigger = given.whole("maxMessagesPerTrigger", least=1)
     in_all = given.whole("maxMessages", least=1)
     if streaming:
-        given.only_if("maxMessages", False, "for a batch read; a stream has maxMessagesPerTrigger")
+        given.only_if("maxMessages", False, "for a batch; use maxMessagesPerTrigger for a stream")
         if per_trigger is None and mode != PEEK:
-            per_trigger = _HELD_TRIGGER
+            per_trigger = _TRIGGER_MESSAGES
     else:
-        given.only_if("maxMessagesPerTrigger", False, "for a stream; a batch read has maxMessages")
+        given.only_if("maxMessagesPerTrigger", False, "for a stream; use maxMessages for a batch")
         if mode == PEEK_LOCK:
             raise OptionsError(
-                "option receiveMode: 'peekLock' needs a stream, because a batch read never learns "
-                "when its rows are safe. Use spark.readStream, with trigger(availableNow=True) to "
-                "read once what there is; or receiveMode 'peek'"
+                "option receiveMode: 'peekLock' needs a stream, because a batch never learns when "
+                "its rows are safe. Use spark.readStream, with trigger(availableNow=True) to read "
+                "the available messages once, or receiveMode 'peek'"
             )
     held = streaming and mode != PEEK
     for name in ("maxBytesPerTrigger", "maxLockedWaitSeconds", "maxLockRenewalSeconds"):
@@ -138,13 +138,13 @@ def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def write_options(texts: Mapping[str, str], *, has_destination: bool) -> WriteOptions:
-    given = _Given(texts, WRITE)
+    given = _OptionTexts(texts, WRITE)
     address = _address(given)
     path = _target_path(given, address)
     if path is None and not has_destination:
         raise OptionsError(
-            "option queue or topic is missing: say where the rows go, or give them a column "
-            "'destination' that does"
+            "option queue or topic is missing: set one of them, or give the rows a column "
+            "'destination'"
         )
     return WriteOptions(
         address=address,
@@ -158,23 +158,25 @@ def write_options(texts: Mapping[str, str], *, has_destination: bool) -> WriteOp
 # -- where ------------------------------------------------------------------------------------
 
 
-def _address(given: _Given) -> Address:
+def _address(given: _OptionTexts) -> Address:
     ways = [
         name
         for name in ("connectionString", "connectionString.env", "namespace")
         if given.has(name)
     ]
     if len(ways) != 1:
-        found = " and ".join(ways) if ways else "none of them"
+        found = " and ".join(ways) if ways else "none"
         raise OptionsError(
-            "one of the options connectionString, connectionString.env and namespace (with "
-            f"credential) is expected, not {found}"
+            "expected one of the options connectionString, connectionString.env and namespace "
+            f"(with credential), not {found}"
         )
     port = given.whole("port", least=1, most=65_535)
     ca_file = given.text("caFile")
     if ways == ["namespace"]:
-        return _keyless(given, port, ca_file)
-    given.only_if("credential", False, "for the option namespace; a connection string has its own")
+        return _with_credential(given, port, ca_file)
+    given.only_if(
+        "credential", False, "for the option namespace; a connection string contains its own"
+    )
     if ways == ["connectionString.env"]:
         name = given.text("connectionString.env") or ""
         return Address.from_env(name, ca_file=ca_file, port=port)
@@ -185,26 +187,26 @@ def _address(given: _Given) -> Address:
         raise OptionsError(f"option connectionString: {error}") from None
 
 
-def _keyless(given: _Given, port: int | None, ca_file: str | None) -> Address:
+def _with_credential(given: _OptionTexts, port: int | None, ca_file: str | None) -> Address:
     name = given.text("credential")
     module, _, attribute = (name or "").partition(":")
     if not module or not attribute:
         raise OptionsError(
-            "option credential: the name of a function or class without arguments is expected "
-            f"beside namespace, such as azure.identity:DefaultAzureCredential, not {name!r}"
+            "option credential: namespace needs the name of a function or class without "
+            f"arguments, such as azure.identity:DefaultAzureCredential, not {name!r}"
         )
     namespace = given.text("namespace") or ""
     try:
         return Address.from_credential(
-            namespace, Named(module, attribute), ca_file=ca_file, port=port
+            namespace, CredentialFactory(module, attribute), ca_file=ca_file, port=port
         )
     except OptionsError as error:
         raise OptionsError(f"option namespace: {error}, not {namespace!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A factory of credentials, by name: it travels as two words."""
+class CredentialFactory:
+    """Makes a credential. Pickled, it is only the name of a function or class."""
 
     module: str
     attribute: str
@@ -214,11 +216,11 @@ class Named:
             return getattr(importlib.import_module(self.module), self.attribute)()
         except (ImportError, AttributeError) as error:
             raise OptionsError(
-                f"option credential: {self.module}:{self.attribute} cannot be found: {error}"
+                f"option credential: {self.module}:{self.attribute} cannot be imported: {error}"
             ) from error
 
 
-def _source_path(given: _Given, address: Address) -> str:
+def _source_path(given: _OptionTexts, address: Address) -> str:
     queue, topic, subscription = (
         given.path("queue"),
         given.path("topic"),
@@ -229,21 +231,21 @@ def _source_path(given: _Given, address: Address) -> str:
         queue, topic = (only, None) if subscription is None else (None, only)
     if queue is not None and topic is not None:
         raise OptionsError(
-            f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
+            f"options queue and topic: expected one of them, not both {queue!r} and {topic!r}"
         )
     if queue is None and topic is None:
         raise OptionsError(
-            "option queue is missing: a queue, or a topic and a subscription, is expected"
+            "option queue is missing: expected a queue, or a topic and a subscription"
         )
     if topic is not None and subscription is None:
         raise OptionsError(
-            f"option subscription is missing: messages of the topic {topic!r} are read from one of "
-            "its subscriptions"
+            f"option subscription is missing: a topic such as {topic!r} is read from one of its "
+            "subscriptions"
         )
     if queue is not None and subscription is not None:
         raise OptionsError(
-            f"option subscription: {subscription!r} is one of a topic, but queue {queue!r} is "
-            "given; say topic instead"
+            f"option subscription: {subscription!r} belongs to a topic, but the option queue is "
+            f"{queue!r}; use the option topic"
         )
     path = queue if queue is not None else f"{topic}/Subscriptions/{subscription}"
     _check_entity_path(path, address)
@@ -251,11 +253,11 @@ def _source_path(given: _Given, address: Address) -> str:
     return f"{path}/{SUB_QUEUES[sub_queue]}" if sub_queue else path or ""
 
 
-def _target_path(given: _Given, address: Address) -> str | None:
+def _target_path(given: _OptionTexts, address: Address) -> str | None:
     queue, topic = given.path("queue"), given.path("topic")
     if queue is not None and topic is not None:
         raise OptionsError(
-            f"options queue and topic: one of them is expected, not both {queue!r} and {topic!r}"
+            f"options queue and topic: expected one of them, not both {queue!r} and {topic!r}"
         )
     path = queue or topic or address.entity_path
     if path is not None:
@@ -272,10 +274,10 @@ def _check_entity_path(path: str, address: Address) -> None:
         check_entity_path(path, address.source.entity_path)
 
 
-def _range(given: _Given, mode: str, streaming: bool) -> tuple[int | None, int | None]:
+def _range(given: _OptionTexts, mode: str, streaming: bool) -> tuple[int | None, int | None]:
     for name in ("fromSequenceNumber", "toSequenceNumber", "includeScheduled"):
         given.only_if(name, mode == PEEK, "for receiveMode 'peek'")
-    given.only_if("toSequenceNumber", not streaming, "for a batch read; a stream has no end")
+    given.only_if("toSequenceNumber", not streaming, "for a batch; a stream has no end")
     first: int | None = None
     word = given.text("fromSequenceNumber")
     if word is not None and word.lower() == "latest":
@@ -297,8 +299,8 @@ def _range(given: _Given, mode: str, streaming: bool) -> tuple[int | None, int |
 # -- texts ------------------------------------------------------------------------------------
 
 
-class _Given:
-    """The options as they were given, by any spelling of their names."""
+class _OptionTexts:
+    """The options as given, by names in any case."""
 
     def __init__(self, texts: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._texts = {str(name).lower(): text for name, text in texts.items()}
@@ -308,12 +310,12 @@ class _Given:
                 continue
             if name == "path":
                 raise OptionsError(
-                    "option path: a path given to load() or save() means nothing here; say queue "
-                    "or topic"
+                    "option path: load() and save() take no path here; use the option queue or "
+                    "topic"
                 )
             near = difflib.get_close_matches(name, by_name, 1)
-            hint = f"did you mean {by_name[near[0]]}?" if near else f"there are {', '.join(known)}"
-            raise OptionsError(f"option {name} is unknown here; {hint}")
+            hint = f"did you mean {by_name[near[0]]}?" if near else f"known are {', '.join(known)}"
+            raise OptionsError(f"option {name} is unknown; {hint}")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._texts
@@ -323,7 +325,7 @@ class _Given:
         if text is None:
             return None
         if not text.strip():
-            raise OptionsError(f"option {name} is empty; leave it out, or give it a value")
+            raise OptionsError(f"option {name} is empty; remove it, or give it a value")
         return text.strip()
 
     def path(self, name: str) -> str | None:
@@ -341,7 +343,7 @@ class _Given:
         for word in words:
             if word.lower() == text.lower():
                 return word
-        raise OptionsError(f"option {name}: {', '.join(words)} is expected, not {text!r}")
+        raise OptionsError(f"option {name}: expected {', '.join(words)}, not {text!r}")
 
     def flag(self, name: str) -> bool:
         return self.word(name, ("true", "false"), "false") == "true"
@@ -349,7 +351,7 @@ class _Given:
     def whole(
         self, name: str, *, least: int, most: int = 2**31 - 1, also: str | None = None
     ) -> Any:
-        """A whole number, or None if it is not given."""
+        """A whole number; None if the option is not set."""
         return self._number(name, int, least, most, "a whole number", also)
 
     def seconds(self, name: str, otherwise: float, *, most: float, least: float = 0.0) -> float:
@@ -378,6 +380,6 @@ class _Given:
                 if most < 2**31 - 1
                 else (f"{what} of at least {least:g}")
             )
-            other = f", {also}," if also else ""
-            raise OptionsError(f"option {name}: {span}{other} is expected, not {text!r}") from None
+            other = f", {also}" if also else ""
+            raise OptionsError(f"option {name}: expected {span}{other}, not {text!r}") from None
         return number

@@ -1,7 +1,7 @@
-"""A stream that looks and does not take: `receiveMode` peek.
+"""A stream that leaves the messages where they are: `receiveMode` peek.
 
-Its offset is the sequence number to go on with, so that a batch can be read again, by any process,
-at any time, and holds the same messages, as long as nobody has removed them.
+Its offset is the next sequence number to read. So any process can read a batch again at any time,
+and gets the same messages, except those that were removed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pairbus.fast.peek import Peeker, SequenceRange, split
-from pairbus.spark import arrow
 from pairbus.spark.options import ReadOptions
-from pairbus.spark.schema import checked_for_reading
+from pairbus.spark.schema import checked_for_reading, to_batches
 
 Offset = dict[str, int]
 _NEXT = "sequenceNumber"
 
 
 @dataclass
-class Numbers(InputPartition):
-    """A part of the sequence numbers, for one task."""
+class SequencePartition(InputPartition):
+    """The sequence numbers for one task."""
 
     range: SequenceRange
 
 
 def read_range(options: ReadOptions, schema: StructType, numbers: SequenceRange) -> Iterator[Any]:
-    """In a task: record batches of the messages in the range."""
+    """In a task: the messages in the range, as record batches."""
     with options.peeker() as peeker:
         messages = peeker.messages(numbers, scheduled=options.include_scheduled)
-        yield from arrow.batches(messages, schema)
+        yield from to_batches(messages, schema)
 
 
-class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        checked_for_reading(schema)
         self._options = options
-        self._schema = schema
+        self._schema = checked_for_reading(schema)
         self._sleep: Callable[[float], None] = time.sleep
-        # Only in the driver's process that plans the stream, and never pickled.
+        # Only in the driver's process, which plans the stream; never pickled.
         self._peeker: Peeker | None = None
         self._target: int | None = None
 
@@ -59,7 +57,7 @@ class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         first = self._options.from_sequence
         if first == -1:
-            return {_NEXT: self._looking().end(0)}
+            return {_NEXT: self._open_peeker().end(0)}
         return {_NEXT: first or 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -67,38 +65,38 @@ class PeekedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._looking().end(0)
+        self._target = self._open_peeker().end(0)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         at = start[_NEXT]
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is not None:
-            end = at if at >= self._target else self._looking().end(at, most)
+            end = at if at >= self._target else self._open_peeker().end(at, most)
             return {_NEXT: max(at, min(end, self._target))}
-        end = self._looking().end(at, most)
+        end = self._open_peeker().end(at, most)
         if end == at and self._options.wait_seconds:
-            # Spark asks again at once, a hundred times a second, and each question is billed.
+            # Spark would ask again at once, a hundred times a second, and each request is billed.
             self._sleep(self._options.wait_seconds)
-            end = self._looking().end(at, most)
+            end = self._open_peeker().end(at, most)
         return {_NEXT: end}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         whole = SequenceRange(start[_NEXT], end[_NEXT])
-        return [Numbers(part) for part in split(whole, self._options.partitions)]
+        return [SequencePartition(part) for part in split(whole, self._options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Numbers)
+        assert isinstance(partition, SequencePartition)
         return read_range(self._options, self._schema, partition.range)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: nothing was taken."""
+        """Nothing to do: the messages stay where they are."""
 
     def stop(self) -> None:
         if self._peeker is not None:
             self._peeker.close()
             self._peeker = None
 
-    def _looking(self) -> Peeker:
+    def _open_peeker(self) -> Peeker:
         if self._peeker is None:
             self._peeker = self._options.peeker()
         return self._peeker

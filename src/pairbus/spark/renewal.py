@@ -1,7 +1,7 @@
-"""Keeps locks alive while a batch is under way: a thread with a connection of its own.
+"""Renews the locks of a batch while it is processed: a thread with a connection of its own.
 
-A lock is renewed when half of its time is over, for as long as the options allow. One that is lost
-is not watched any more: its message will be delivered again, and whoever settles it is told.
+A lock is renewed when half of its time is over, for as long as the options allow. A lost lock is
+not renewed any more: its message is delivered again, and settling it raises an error.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from pairbus.spark.options import ReadOptions
 
 log = logging.getLogger("pairbus.spark")
 
-_CHUNK: Final = 200
-_PAUSE_SECONDS: Final = 2.0
-_SHORTEST_SECONDS: Final = 0.2
+_LOCKS_MAX: Final = 200
+_RETRY_SECONDS: Final = 2.0
+_SECONDS_MIN: Final = 0.2
 _GATHER_SECONDS: Final = 1.0
-"""Locks that are due so soon after each other are renewed together."""
+"""Locks that are due within this time of each other are renewed together."""
 
 
 @dataclass(slots=True)
 class _Lock:
-    tag: bytes
+    token: bytes
     due: float
     until: float
     give_up: float
 
 
-class Renewal:
+class LockRenewal:
     def __init__(self, options: ReadOptions, *, clock: Callable[[], float] = time.time) -> None:
         self._options = options
         self._clock = clock
         self._locks: dict[bytes, _Lock] = {}
         self._changed = threading.Condition()
-        self._is_over = False
+        self._is_stopped = False
         self._thread: threading.Thread | None = None
 
     def watch(self, received: Iterable[ReceivedMessage]) -> None:
@@ -73,7 +73,7 @@ class Renewal:
 
     def stop(self) -> None:
         with self._changed:
-            self._is_over = True
+            self._is_stopped = True
             self._locks.clear()
             self._changed.notify()
         if self._thread is not None:
@@ -86,56 +86,56 @@ class Renewal:
         client = options.address.client(timeout_seconds=min(options.timeout_seconds, 15.0))
         management = client.management(options.path)
         try:
-            while (tags := self._next()) is not None:
+            while (tokens := self._next()) is not None:
                 try:
-                    self._renewed(tags, management.renew_locks(tags))
+                    self._renewed(tokens, management.renew_locks(tokens))
                 except MessageLockLostError:
-                    for tag in tags:  # one of them is lost: which, the service does not say
-                        self._renew_one(tag, management.renew_locks)
+                    for token in tokens:  # the service does not say which of them is lost
+                        self._renew_one(token, management.renew_locks)
                 except (AzureError, OSError) as error:
                     log.warning("the locks of %r could not be renewed: %s", options.path, error)
-                    self._later(tags)
+                    self._retry_later(tokens)
         finally:
             with contextlib.suppress(ServiceBusError, OSError):
                 client.close()
 
-    def _renew_one(self, tag: bytes, renew: Callable[[list[bytes]], list[datetime]]) -> None:
+    def _renew_one(self, token: bytes, renew: Callable[[list[bytes]], list[datetime]]) -> None:
         try:
-            self._renewed([tag], renew([tag]))
+            self._renewed([token], renew([token]))
         except (AzureError, OSError):
             with self._changed:
-                self._locks.pop(tag, None)
+                self._locks.pop(token, None)
 
     def _next(self) -> list[bytes] | None:
-        """Wait for what is due; None when it is over."""
+        """Wait for the locks that are due; None when it is stopped."""
         with self._changed:
-            while not self._is_over:
+            while not self._is_stopped:
                 now = self._clock()
                 for lock in [one for one in self._locks.values() if now >= one.give_up]:
-                    del self._locks[lock.tag]
+                    del self._locks[lock.token]
                 first = min((lock.due for lock in self._locks.values()), default=None)
                 if first is not None and first <= now:
-                    # The first first: of short locks, those just renewed are due again soon.
+                    # The earliest first: short locks that were just renewed are due again soon.
                     soon = [one for one in self._locks.values() if one.due <= now + _GATHER_SECONDS]
                     soon.sort(key=lambda one: one.due)
-                    return [one.tag for one in soon[:_CHUNK]]
+                    return [one.token for one in soon[:_LOCKS_MAX]]
                 self._changed.wait(None if first is None else min(first - now, 60.0))
             return None
 
-    def _renewed(self, tags: list[bytes], moments: list[datetime]) -> None:
+    def _renewed(self, tokens: list[bytes], moments: list[datetime]) -> None:
         now = self._clock()
         with self._changed:
-            for tag, moment in zip(tags, moments, strict=False):
-                lock = self._locks.get(tag)
+            for token, moment in zip(tokens, moments, strict=False):
+                lock = self._locks.get(token)
                 if lock is not None:
                     lock.until = moment.astimezone(UTC).timestamp()
-                    lock.due = now + max(lock.until - now, _SHORTEST_SECONDS) / 2
+                    lock.due = now + max(lock.until - now, _SECONDS_MIN) / 2
 
-    def _later(self, tags: list[bytes]) -> None:
+    def _retry_later(self, tokens: list[bytes]) -> None:
         with self._changed:
-            for tag in tags:
-                lock = self._locks.get(tag)
+            for token in tokens:
+                lock = self._locks.get(token)
                 if lock is not None:
-                    lock.due = self._clock() + _PAUSE_SECONDS
+                    lock.due = self._clock() + _RETRY_SECONDS
                     if lock.due >= lock.until:
-                        del self._locks[tag]
+                        del self._locks[token]

@@ -1,27 +1,111 @@
-"""A Spark session for the syphon: the one that is there, or a small local one."""
+"""Spark sessions for the syphon: what they need, how they are made and ended, and their code.
+
+On a cluster the package is sent along as an archive, so that the workers need only
+azure-servicebus.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-LOCAL = "local[2,4]"
-"""Two tasks at once, and four attempts of each: plain `local[2]` gives a task only one."""
-# The driver only hands out tasks: what the JVM compiles and collects is not worth two cores.
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOG = Path(__file__).with_name("log4j2.properties")
-_EXIT_SECONDS = 2.0
+import pairbus
+from pairbus.errors import MissingExtra, OptionsError
+
+JAVA_MIN: Final = 17
+LOCAL: Final = "local[2,4]"
+"""Two tasks at a time, with four attempts each: plain `local[2]` gives a task only one."""
+PACKAGE: Final = Path(pairbus.__file__).resolve().parent
+
+# The driver only hands out tasks: optimising the JVM's code is not worth two cores.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
+_EXIT_SECONDS: Final = 2.0
 
 _started: Any = None
-"""py4j's gateway to the Java machine that was started here."""
+"""py4j's gateway to the Java process that was started here."""
+
+
+# -- what is needed ---------------------------------------------------------------------------
+
+
+def require_spark(who: str) -> None:
+    """Raise MissingExtra or OptionsError if PySpark or Java is missing. `who`: "the syphon"."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtra(who, package="pyspark", extra="spark")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # started by spark-submit, which has started Java
+    version = _java_version()
+    if version is None or version < JAVA_MIN:
+        found = "no Java was found" if version is None else f"this is Java {version}"
+        raise OptionsError(
+            f"{who} runs on Spark, which needs Java {JAVA_MIN} or newer, but {found}: install "
+            f"openjdk-{JAVA_MIN}-jre-headless (Debian), or set JAVA_HOME to a newer one"
+        )
+
+
+def _java_version() -> int | None:
+    """The version of the Java that Spark would use."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else None
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def syphon_session(master: str | None, name: str = "pairbus syphon") -> Iterator[Any]:
+    """A session of `master`, local or of a cluster; stopped at the end if it was made here.
+
+    Without `master` it is the one that spark-submit has set, or a local one.
+    """
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = LOCAL
+    with ExitStack() as stack:
+        if master is not None and master.startswith("local"):
+            spark, is_own = local_session(master, name)
+        else:
+            spark, is_own = _cluster_session(master, name), True
+        if is_own:
+            stack.callback(spark.stop)
+        if not spark.sparkContext.master.startswith("local"):
+            # The driver serves the file to new workers, so it must stay until the end.
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            archive = Path(folder) / "pairbus-syphon.zip"
+            write_archive(archive)
+            spark.sparkContext.addPyFile(str(archive))
+        yield spark
+
+
+def _cluster_session(master: str | None, name: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    return (builder if master is None else builder.master(master)).getOrCreate()
 
 
 def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[Any, bool]:
-    """The session, and whether it was made here and is to be ended here: see `end_session`."""
+    """The active session or a new local one, and whether it is new: then call `end_session`."""
     global _started
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -29,12 +113,12 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
-    # In another thread there may be no active session, and yet the application's context.
+    # In another thread there may be no active session although the application has a context.
     is_own = SparkContext._active_spark_context is None
     has_java = SparkContext._gateway is not None
-    # Else Spark complains that the machine's name is one of the loopback.
+    # Otherwise Spark warns that the machine's name resolves to a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The workers of a local session are to be this very Python: that of the PATH knows no pairbus.
+    # Local workers must run this Python: the one on the PATH may not have pairbus.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.master(master)
@@ -53,15 +137,17 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
 
 
 def _java_options() -> str:
-    # In an archive there is no such file, and with a space in its name it would be two words.
-    if not _LOG.is_file() or " " in str(_LOG):
+    # In an archive the file does not exist, and Java would split a path with a space in it.
+    if not _LOG_CONFIG.is_file() or " " in str(_LOG_CONFIG):
         return _JAVA_OPTIONS
-    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={_LOG.as_uri()}"
+    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
 
 
 def end_session(session: Any) -> None:
-    """Stop a session that was made here, and the Java machine if that was started for it: Spark
-    leaves it to the end of the process."""
+    """Stop a session that was made here, and the Java process if it was started here.
+
+    Spark itself keeps the Java process until this one ends.
+    """
     global _started
     from pyspark import SparkContext
 
@@ -75,9 +161,40 @@ def end_session(session: Any) -> None:
     if process is None:
         return
     with suppress(OSError):
-        process.stdin.close()  # which is how it is told
+        process.stdin.close()  # the Java process ends when its stdin does
     try:
         process.wait(_EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+# -- the code as an archive -------------------------------------------------------------------
+
+_LEFT_OUT: Final = ("broker", "testing.py", "__pycache__")
+# The same code gives the same archive, byte for byte, whenever it is made.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def write_archive(path: Path) -> int:
+    """Write the package without the local broker; returns the number of modules in it.
+
+    The command line is included: a driver that starts with the archive on its path needs it. An
+    existing file is replaced in one step.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    count = 0
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(PACKAGE.rglob("*.py")):
+                inside = file.relative_to(PACKAGE.parent)
+                if not set(inside.parts[1:]).isdisjoint(_LEFT_OUT):
+                    continue
+                entry = zipfile.ZipInfo(inside.as_posix(), _TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, file.read_bytes())
+                count += 1
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count

@@ -1,8 +1,8 @@
-"""Rows written to queues and topics: each at least once, under an id that it keeps.
+"""Rows written to queues and topics: each at least once, with an id that stays the same.
 
-A task sends its rows in batches and waits for the service to have them. What failed for a reason
-that may pass is sent again, and so is all of a task that Spark repeats: with the same ids, so that
-an entity with duplicate detection takes each row once.
+A task sends its rows in batches and waits until the service has accepted them. Rows that failed for
+a temporary reason are sent again, and so are all rows of a task that Spark repeats. The ids stay
+the same, so an entity with duplicate detection stores each row once.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
-from azure.core.exceptions import AzureError
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -24,28 +23,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
 from pairbus.fast.client import FastClient
-from pairbus.fast.columns import COLUMNS, DESTINATION
+from pairbus.fast.columns import DESTINATION
 from pairbus.fast.compose import RowError, message_of
 from pairbus.fast.errors import SendFailed
+from pairbus.fast.peek import with_retries
 from pairbus.fast.sender import Sender
-from pairbus.spark import arrow
 from pairbus.spark.options import WriteOptions
-
-_WRITABLE: Final = frozenset(column.name for column in COLUMNS if column.writable) | {DESTINATION}
-_BUSY_SECONDS: Final = 10.0
-_PAUSE_SECONDS_MAX: Final = 30.0
+from pairbus.spark.schema import rows_to_write
 
 
 class WriteFailed(PairbusError):
-    """A queue or topic did not take rows. The text names it, how many it took, and why."""
+    """A queue or topic did not accept rows. The text says which, how many it accepted, and why."""
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent."""
+    """The rows of one task."""
 
     count: int
     size: int
@@ -69,18 +64,18 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write(iterator, self._options, stream_seed(TaskContext.get()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what was sent is there."""
+        """Nothing to do: the service has the messages."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent cannot be taken back; it is sent again, under the same ids."""
+        """Sent messages cannot be recalled; they are sent again with the same ids."""
 
 
 def stream_seed(context: Any) -> str:
-    """What is the same whenever a task of this batch is repeated, by a restarted query too."""
+    """The same each time a task of this batch is repeated, even by a restarted query."""
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if not query or batch is None:
-        # Without them a later batch might get the ids of an earlier one, and be dropped.
+        # Otherwise a later batch could get the ids of an earlier one, and be dropped as duplicates.
         return uuid4().hex
     return f"{query}/{batch}/{_partition(context)}"
 
@@ -100,19 +95,19 @@ def write(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> Sent:
-    """All rows are with the service when this returns."""
+    """When this returns, the service has accepted all rows."""
     count = size = 0
     client: FastClient | None = None
-    senders: dict[str, _Postbox] = {}
+    senders: dict[str, _RetryingSender] = {}
     try:
         for batch in record_batches:
             if client is None:
                 client = options.address.client(timeout_seconds=options.timeout_seconds)
             for path, messages in _grouped(batch, options.path, seed, count, clock).items():
-                postbox = senders.get(path)
-                if postbox is None:
-                    postbox = senders[path] = _Postbox(client.sender(path), options, sleep)
-                postbox.send(messages)
+                sender = senders.get(path)
+                if sender is None:
+                    sender = senders[path] = _RetryingSender(client.sender(path), options, sleep)
+                sender.send(messages)
                 size += sum(map(len, messages))
             count += batch.num_rows
     finally:
@@ -124,21 +119,21 @@ def write(
 def _grouped(
     batch: Any, path: str | None, seed: str, first: int, clock: Callable[[], float]
 ) -> dict[str, list[bytes]]:
-    """Encoded, by destination, in their order."""
+    """The encoded rows by destination, in their order."""
     now_ms = int(clock() * 1000)
     groups: dict[str, list[bytes]] = {}
-    for index, row in enumerate(arrow.rows_of(batch, _WRITABLE.__contains__), first):
+    for index, row in enumerate(rows_to_write(batch), first):
 
-        def name(said: bytes, index: int = index) -> str:
-            return hashlib.sha256(f"{seed}/{index}/".encode() + said).hexdigest()[:32]
+        def name(content: bytes, index: int = index) -> str:
+            return hashlib.sha256(f"{seed}/{index}/".encode() + content).hexdigest()[:32]
 
         try:
             target = row.get(DESTINATION) or path
             if not target:
                 raise RowError(
                     DESTINATION,
-                    "it is null, and there is no option queue or topic; the name of a queue or "
-                    "topic is expected",
+                    "it is null, and there is no option queue or topic; expected the name of a "
+                    "queue or topic",
                 )
             message = message_of(row, now_ms=now_ms, name=name)
         except RowError as error:
@@ -147,8 +142,8 @@ def _grouped(
     return groups
 
 
-class _Postbox:
-    """One queue or topic, and what is done when it does not take something."""
+class _RetryingSender:
+    """A sender for one queue or topic that sends what was not accepted again."""
 
     def __init__(
         self, sender: Sender, options: WriteOptions, sleep: Callable[[float], None]
@@ -158,24 +153,27 @@ class _Postbox:
         self._sleep = sleep
 
     def send(self, messages: Sequence[bytes]) -> None:
-        left = list(messages)
-        pause = self._options.retry_seconds
-        for attempt in range(self._options.retries + 1):
+        left = messages
+
+        def send_rest() -> None:
+            nonlocal left
             try:
                 self._sender.send(left)
             except SendFailed as failed:
                 ranges = chain(failed.refused_ranges, failed.doubtful_ranges)
                 left = [left[index] for index in sorted(chain.from_iterable(ranges))]
-                kind = kind_of(failed.error)
-                if kind not in (Kind.OUTAGE, Kind.THROTTLED) or attempt == self._options.retries:
-                    raise self._failure(failed.error, len(messages), len(left)) from failed
-                self._sleep(max(pause, _BUSY_SECONDS) if kind is Kind.THROTTLED else pause)
-                pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-            else:
-                return
+                raise
 
-    def _failure(self, error: AzureError, total: int, left: int) -> WriteFailed:
-        return WriteFailed(
-            f"{self._sender.path!r} (option queue or topic, or column {DESTINATION}) took "
-            f"{total - left} of {total} rows: {error}"
-        )
+        try:
+            with_retries(
+                send_rest,
+                attempts=self._options.retries + 1,
+                pause_seconds=self._options.retry_seconds,
+                sleep=self._sleep,
+            )
+        except SendFailed as failed:
+            total = len(messages)
+            raise WriteFailed(
+                f"{self._sender.path!r} (option queue or topic, or column {DESTINATION}) accepted "
+                f"{total - len(left)} of {total} rows: {failed.error}"
+            ) from failed

@@ -1,7 +1,8 @@
-"""The data source `servicebus`: what Spark is given, and the reading of a batch.
+"""The data source `servicebus`: the class that Spark registers, and the batch reader.
 
-Everything here is pickled and sent about, so nothing here holds a connection: who reads or writes,
-opens one and closes it. Streams are in `peeked.py` and `held.py`, writing is in `sink.py`.
+Spark pickles everything here and sends it to the tasks, so nothing here holds a connection: each
+read or write opens and closes its own. Streams are in `peek_stream.py` and `lock_stream.py`,
+writing is in `sink.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from pyspark.sql.types import StructType
 from pairbus.errors import OptionsError
 from pairbus.fast.peek import SequenceRange, split
 from pairbus.fast.rows import read
-from pairbus.spark import arrow
-from pairbus.spark.lock_stream import HeldStreamReader
+from pairbus.spark.lock_stream import LockStreamReader
 from pairbus.spark.options import PEEK, ReadOptions, WriteOptions, read_options, write_options
-from pairbus.spark.peek_stream import Numbers, PeekedStreamReader, read_range
-from pairbus.spark.schema import checked_for_reading, checked_for_writing, full
+from pairbus.spark.peek_stream import PeekStreamReader, SequencePartition, read_range
+from pairbus.spark.schema import checked_for_reading, checked_for_writing, full, to_batches
 from pairbus.spark.sink import BatchSink, StreamSink
 
 
@@ -42,13 +42,13 @@ class ServiceBusDataSource(DataSource):
                   .option("connectionString.env", "SERVICEBUS_CONNECTION_STRING")
                   .option("queue", "orders").load())
 
-    Take from one and write to a topic, each message at least once::
+    Move messages from a queue to a topic, each at least once::
 
         (spark.readStream.format("servicebus").option("receiveMode", "peekLock")...load()
          .writeStream.format("servicebus").option("topic", "events")...
          .option("checkpointLocation", "/tmp/orders").start())
 
-    All options, the columns, and what each way of reading guarantees: docs/spark.md.
+    docs/spark.md lists all options and columns, and the guarantees of each receive mode.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -67,8 +67,8 @@ class ServiceBusDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options, streaming=True)
         if options.mode == PEEK:
-            return PeekedStreamReader(options, schema)
-        return HeldStreamReader(options, schema)
+            return PeekStreamReader(options, schema)
+        return LockStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchSink(*_writing(self.options, schema, overwrite))
@@ -78,7 +78,7 @@ class ServiceBusDataSource(DataSource):
 
 
 class _Options(UserDict[str, str]):
-    """As Spark gave them, but for showing them: a connection string is among them."""
+    """The options as Spark gives them; their values are not shown: one is a connection string."""
 
     def __repr__(self) -> str:
         return f"<options {', '.join(sorted(self))}>"
@@ -91,8 +91,8 @@ def _writing(
 ) -> tuple[WriteOptions, StructType]:
     if overwrite:
         raise OptionsError(
-            "a queue or topic cannot be overwritten: write with mode('append'), and streams with "
-            "outputMode('append')"
+            "a queue or topic cannot be overwritten; use mode('append'), or outputMode('append') "
+            "for a stream"
         )
     return write_options(options, has_destination=checked_for_writing(schema)), schema
 
@@ -101,41 +101,42 @@ def _writing(
 
 
 @dataclass
-class Share(InputPartition):
-    """What one task may receive; None: all there is."""
+class ReceiveShare(InputPartition):
+    """How many messages one task may receive; None: all that there are."""
 
     count: int | None
 
 
 class BatchReader(DataSourceReader):
-    """Looks at what is there, or takes it (receiveAndDelete)."""
+    """Peeks at the messages, or receives and deletes them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        checked_for_reading(schema)
         self._options = options
-        self._schema = schema
+        self._schema = checked_for_reading(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         if options.mode != PEEK:
             most, tasks = options.messages_max, options.partitions
             if most is None:
-                return [Share(None)] * tasks
+                return [ReceiveShare(None)] * tasks
             shares = split(SequenceRange(0, most), tasks)
-            return [Share(share.end - share.start) for share in shares]
+            return [ReceiveShare(share.end - share.start) for share in shares]
         start = options.from_sequence or 0
         with options.peeker() as peeker:
             end = peeker.end(start, options.messages_max)
         if options.to_sequence is not None:
             end = max(start, min(end, options.to_sequence + 1))
-        return [Numbers(part) for part in split(SequenceRange(start, end), options.partitions)]
+        return [
+            SequencePartition(part) for part in split(SequenceRange(start, end), options.partitions)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, Numbers):
+        if isinstance(partition, SequencePartition):
             return read_range(self._options, self._schema, partition.range)
-        assert isinstance(partition, Share)
+        assert isinstance(partition, ReceiveShare)
         messages = _received(self._options, partition.count)
-        return arrow.batches(
+        return to_batches(
             (read(data, entity=self._options.path) for data in messages), self._schema
         )
 
@@ -144,9 +145,9 @@ _CREDIT = 1000
 
 
 def _received(options: ReadOptions, count: int | None) -> Iterator[bytes]:
-    """Until none came for a while, or there are enough: no more than `count` are asked for, because
-    what is given out is deleted in the queue already."""
-    with options.address.client(timeout_seconds=options.timeout_seconds) as client:
+    """Until none comes for `wait_seconds`, or `count` have come. No more are requested, because the
+    service deletes a message when it delivers it."""
+    with options.client() as client:
         receiver = client.receiver(
             options.path, credit=_CREDIT, mode="receiveAndDelete", at_most=count
         )

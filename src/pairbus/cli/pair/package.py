@@ -8,7 +8,7 @@ from typing import Annotated
 from pairbus.cli.options import option
 from pairbus.cli.output import format_size
 from pairbus.errors import OutputError, UsageError
-from pairbus.spark.archive import PACKAGE, write_archive
+from pairbus.spark.session import PACKAGE, write_archive
 
 
 def package_for_spark(

@@ -24,8 +24,7 @@ from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
 from pairbus.fast.address import Address
-from pairbus.spark.cluster import session
-from pairbus.spark.needs import require_spark
+from pairbus.spark.session import require_spark, syphon_session
 from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
@@ -109,7 +108,7 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
     """
     targets = parse_pair(pair)
     secondary = _check(targets)
-    require_spark("the syphon runs")
+    require_spark("the syphon")
     if job_options.metrics_port is not None and find_spec("prometheus_client") is None:
         raise MissingExtra("--metrics-port", package="prometheus_client", extra="prometheus")
     options = SyphonOptions(
@@ -168,7 +167,7 @@ def _run(
             as_json=as_json, count=lambda: _count_backlog(secondary, primaries)
         )
         try:
-            with _one_line_errors(), session(job_options.master) as spark:
+            with _one_line_errors(), syphon_session(job_options.master) as spark:
                 spark.sparkContext.setLogLevel("ERROR")
                 observers: list[Callable[[RoundEnded], None]] = [progress.round_ended]
 

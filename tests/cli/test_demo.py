@@ -1,0 +1,36 @@
+"""The options of `pairbus demo`, and what it checks before it starts anything."""
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli.main import load_command
+
+
+def test_without_java_one_line_says_what_to_install(pairbus, monkeypatch, tmp_path):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    done = pairbus("demo")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert "the demo runs on Spark, which needs Java 17 or newer" in done.err
+
+
+@pytest.mark.parametrize("words", [("--rate", "1000"), ("--phase", "1s"), ("--seed", "x")])
+def test_a_wrong_option_is_refused_in_one_line(pairbus, words):
+    done = pairbus("demo", *words)
+
+    assert done.code == 2
+    assert words[0] in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_every_option_is_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text("utf-8")
+    command = load_command("demo")
+    shown = [parameter for parameter in command.params if not parameter.hidden]
+
+    assert len(shown) == 5
+    assert not [each.opts[0] for each in shown if f"| `{each.opts[0]}" not in page]
