@@ -505,5 +505,5 @@ def test_a_setting_changes_the_behaviour_it_names(bus: Bus, kind: str, setting: 
 def test_a_setting_that_a_kind_does_not_have_is_refused(kind: str, setting: str) -> None:
     name = subscription_path("t", "s") if kind == "subscription" else "t"
 
-    with pytest.raises(ConfigError, match=f"{kind} has no {setting}"):
+    with pytest.raises(ConfigError, match=f"{kind} has no setting {setting}"):
         KINDS[kind](name=name, **{setting: OTHER_VALUES[setting]})
