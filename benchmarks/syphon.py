@@ -3,11 +3,11 @@
     python benchmarks/syphon.py            drains of 100,000 messages (about five minutes)
     python benchmarks/syphon.py --counts 10000,100000,1000000 --memory
                                            also cost and memory up to a million (four minutes more)
-    python benchmarks/syphon.py --quick    a minute; figures without meaning
+    python benchmarks/syphon.py --quick    one minute; the figures mean nothing
 
 All brokers are processes of their own, durable, without TLS. After each drain the queues are
-looked at: every message must have come home, once. Everything that was started is stopped and
-deleted at the end, also after Ctrl-C.
+checked: every message must have come home exactly once. Everything is stopped and deleted at the
+end, even after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNT = 100_000
 MEMORY_COUNT = 1_000_000
 QUICK_COUNT = 1_000
 QUICK_COUNTS = [500]
-# The loop on the SDK is so slow that it gets fewer; a rate is a rate.
+# The loop on the SDK is slow, so it gets fewer messages. The rate is the same.
 SDK_SHARE = 20
 SDK_COUNT_MIN = 100
 WARM_COUNT = 2_000
@@ -54,12 +54,12 @@ def main() -> int:
         type=lambda text: [_count(part) for part in text.split(",")],
         default=[],
         metavar="COUNT,...",
-        help="also what a message costs in drains of so many, one each",
+        help="also measure the cost of a message in one drain of each of these sizes",
     )
     parser.add_argument(
         "--memory",
         action="store_true",
-        help=f"also the memory in those drains (without --counts: of {MEMORY_COUNT:,})",
+        help=f"also measure the memory in those drains (without --counts: one of {MEMORY_COUNT:,})",
     )
     parser.add_argument("--alone", action="store_true", help="without RabbitMQ")
     return command.main(parser, _run, tables)
@@ -69,7 +69,7 @@ def _count(text: str) -> int:
     count = int(text.replace("_", ""))
     if count < len(BACKLOGS) or count % len(BACKLOGS):
         raise argparse.ArgumentTypeError(
-            f"{count} messages cannot be shared by {len(BACKLOGS)} backlog queues alike"
+            f"{count} is not a multiple of {len(BACKLOGS)}, the number of backlog queues"
         )
     return count
 
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
             progress(f"a drain of {some:,} messages")
             result["counts"].append(stage.drain(movers["spark"], some))
         result["memory"] = options.memory or options.quick
-        progress("how long a message takes while nothing else is to be done")
+        progress("the latency of single messages while the syphon is idle")
         result["wakes"] = stage.wakes(movers["spark"], 1 if options.quick else WAKES)
     return result
 
@@ -132,7 +132,7 @@ def _rounds(
     result: dict[str, Any],
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
-    """All ways take turns, so that a busy moment of the machine hits each of them."""
+    """All ways take turns, so that a busy moment of the machine affects each of them."""
     samples: dict[str, list[dict[str, Any]]] = {}
     kinds = syphon_shovel.KINDS if shovels else {}
     for kind in kinds.values():
@@ -157,7 +157,7 @@ def _rounds(
 
 
 def _figure(title: str, samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The rounds of one way in one, and how the syphon compares in each of them."""
+    """The medians of one way, and how the syphon compares with it in each round."""
     ours_, theirs = samples[WAYS["spark"]], samples[title]
     ratios = [one["rate"] / other["rate"] for one, other in zip(ours_, theirs, strict=True)]
     return {

@@ -1,7 +1,7 @@
-"""Brings messages home in one of the ways that are compared. Run by syphon_movers.py as a process.
+"""Brings messages home in one of the ways to compare. syphon_movers.py runs it as a process.
 
-It gets ready (a Java machine, connections), says so, and does what it is told, a line of JSON for
-each order and each answer. What it does is what an application would do; nothing is tuned for the
+It gets ready (a Java machine, connections), says so, and then carries out orders: a line of JSON
+for each order and each answer. It does what an application would do. Nothing is tuned for the
 benchmark.
 """
 
@@ -21,7 +21,7 @@ from loop import LoadError
 RECEIVED_AT_ONCE = 100
 PATH = b"x-ms-path"
 ANSWER_SECONDS_MAX = 60.0
-# After a message has come home, until the syphon waits again: the round must end first.
+# Until the syphon waits again after a message has come home: the round must end first.
 REST_SECONDS = 2.0
 
 
@@ -34,12 +34,12 @@ def main() -> None:
     options = parser.parse_args()
     options.queues = options.queues.split(",")
     WAYS[options.way](options)
-    # Closing takes the SDK half a second a link and Spark longer; nobody measures that.
+    # Closing takes half a second for each link of the SDK, and longer for Spark. Not measured.
     os._exit(0)
 
 
 def _orders(**ready: Any) -> Iterator[dict[str, Any]]:
-    """Until there are no more: who drives this process ends it."""
+    """Until stdin is closed. The benchmark ends this process."""
     _tell(ready)
     for line in sys.stdin:
         yield json.loads(line)
@@ -88,8 +88,8 @@ def in_one_process(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace, runner: Any) -> None:
-    """A round without messages goes before all others, as in a syphon that has been running for a
-    while: in the first one Spark's workers start, and import what they need."""
+    """The first round has no messages: in it, Spark's workers start and import what they need. A
+    syphon that has been running for a while has done that, too."""
     began = time.time()
     _job(options, runner).run(once=True)
     for order in _orders(first_seconds=time.time() - began):
@@ -100,19 +100,19 @@ def _serve(options: argparse.Namespace, runner: Any) -> None:
 
 
 def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, Any]:
-    """Until the last round is over, which has waited a moment to see that nothing is left."""
+    """Until the last round ends, which waits a moment to see that nothing is left."""
     ends: list[float] = []
     job = _job(options, runner, progress=lambda ended: ends.append(time.time()))
     began = time.time()
     receipts = job.run(once=True)
-    moved = sum(each.count for each in receipts if each.outcome.value == "brought_home")
-    if moved != count:
-        raise LoadError(f"{moved} of {count} messages came home: {job.left} {receipts}")
+    home = sum(each.count for each in receipts if each.outcome.value == "brought_home")
+    if home != count:
+        raise LoadError(f"{home} of {count} messages came home: {job.left} {receipts}")
     return {"seconds": ends[-1] - began, "rounds": len(ends)}
 
 
 def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) -> dict[str, Any]:
-    """From a send to the backlog to the arrival at home, of a syphon that waits."""
+    """The time from a send to the backlog to the arrival, while the syphon waits."""
     from pairbus.fast.address import Address
     from syphon_stage import backlog_message
 
@@ -121,7 +121,7 @@ def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) ->
     thread = threading.Thread(target=job.run, daemon=True)
     thread.start()
     if not first.wait(ANSWER_SECONDS_MAX):
-        raise LoadError("the syphon's first round does not end")
+        raise LoadError("the first round of the syphon does not end")
     found: list[float] = []
     with (
         Address.from_connection_string(options.primary).client() as home,
@@ -134,7 +134,7 @@ def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) ->
             queue = options.queues[number % len(options.queues)]
             message = backlog_message(f"wake-{number}", target)
             began = time.perf_counter()
-            backlog.sender(queue).send_one(message)
+            backlog.sender(queue).send([message])
             if not receiver.receive(1, max_wait_seconds=ANSWER_SECONDS_MAX):
                 raise LoadError(f"message {number} did not come home")
             found.append(time.perf_counter() - began)
@@ -147,7 +147,7 @@ def _wakes(options: argparse.Namespace, runner: Any, count: int, target: str) ->
 
 
 def with_the_sdk(options: argparse.Namespace) -> None:
-    """Receive up to a hundred, send them, complete them; one of the processes, with its queues."""
+    """Receive up to a hundred messages, send them, complete them."""
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
     home = ServiceBusClient.from_connection_string(options.primary)
@@ -173,7 +173,7 @@ def with_the_sdk(options: argparse.Namespace) -> None:
 
 
 def _originals(received: list[Any], make: Callable[..., Any]) -> dict[str, list[Any]]:
-    """What is to be sent, by destination."""
+    """The messages to send, by destination."""
     groups: dict[str, list[Any]] = {}
     for message in received:
         properties = dict(message.application_properties)

@@ -1,7 +1,7 @@
 """A process that brings messages home (syphon_load.py), as the benchmark drives it.
 
-It says when it is ready and is then told what to do, a line of JSON each way. Leaving the context
-ends it, with the Java machine that it may have started.
+It says when it is ready, and then carries out orders, a line of JSON each way. Leaving the context
+ends it, together with its Java machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Mover:
             raise self._failure() from None
 
     def answer(self, seconds_max: float) -> dict[str, Any]:
-        """Waits for it; a process that hangs must not hang the benchmark."""
+        """Wait for an answer, but not forever: a process may hang."""
         assert self._process.stdout is not None
         watchdog = threading.Timer(seconds_max, self._process.kill)
         watchdog.start()
@@ -65,11 +65,11 @@ class Mover:
 def mover(
     way: str, *, primary: str, secondary: str, queues: Sequence[str], folder: Path
 ) -> Iterator[Mover]:
-    """Not necessarily ready: that is its first answer."""
+    """It is ready when it gives its first answer."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "stderr.log"
     with log.open("wb") as stderr:
-        # A session of its own: Ctrl-C is for the benchmark, which then ends it in order.
+        # In a session of its own: Ctrl-C is for the benchmark, which then ends this process.
         process = subprocess.Popen(
             [
                 *(sys.executable, str(rows.HERE / "syphon_load.py"), way),
@@ -89,6 +89,6 @@ def mover(
     finally:
         pids = made.pids()
         process.kill()
-        with contextlib.suppress(BrokenPipeError):  # it may have died with an order unread
+        with contextlib.suppress(BrokenPipeError):  # it may have died before it read an order
             process.communicate()
         processes.end(pids)

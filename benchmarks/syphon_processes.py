@@ -1,7 +1,7 @@
-"""What the processes of a drain cost: processor time and memory, by what they are.
+"""The processor time and memory of the processes of a drain.
 
-A driver in Python starts a Java machine, which starts Python workers; only the first is known by
-its number, the others are found by their parents. Nothing is started or ended here but `end`.
+A driver in Python starts a Java machine, which starts Python workers. Only the process id of the
+driver is known; the others are found as its descendants.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def family(pid: int) -> dict[str, list[int]]:
 
 
 def cpu_seconds(pids: Pids) -> dict[str, float]:
-    """User and system time. Workers are counted with those that have ended."""
+    """User and system time. Workers that have ended are included."""
     return {kind: sum(_cpu(pid, kind == WORKERS) for pid in each) for kind, each in pids.items()}
 
 
@@ -65,7 +65,7 @@ def resident_mb(pids: Pids) -> dict[str, float]:
 
 
 class Watch:
-    """The most memory that each kind of process had while this was open."""
+    """The peak memory of each kind of process while this is open."""
 
     def __init__(self, pids: Callable[[], Pids]) -> None:
         self._pids = pids
@@ -91,8 +91,8 @@ def watched(pids: Callable[[], Pids]) -> Iterator[Watch]:
 
 
 def end(pids: Pids) -> None:
-    """A Java machine ends by itself when its driver is gone, and deletes its files; but not for
-    ever."""
+    """A Java machine ends by itself after its driver, and deletes its files. Kill it if it does
+    not."""
     left = [pid for each in pids.values() for pid in each]
     until = time.monotonic() + END_SECONDS_MAX
     while left := [pid for pid in left if Path(f"/proc/{pid}").exists()]:

@@ -1,8 +1,8 @@
 """The same drain by RabbitMQ's Shovel: from queues of one virtual host to those of another.
 
 The queues are durable, the messages persistent, and a shovel acknowledges a message at its source
-when it is confirmed at its destination. The shovels are set when the source queues are full, all at
-once, and work inside the node: with connections of their own through TCP they were slower.
+when its destination has confirmed it. All shovels are created together when the source queues are
+full. They work inside the node: with TCP connections of their own they were slower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Of queues, with what was the fastest for them (see README.md)."""
+    """A kind of queue, with the fastest settings for it (see README.md)."""
 
     name: str
     prefetch: int
@@ -45,7 +45,7 @@ class Kind:
 
 
 KINDS = {
-    # The second version of classic queues, which is there to be chosen, was ahead of the first.
+    # Version 2 of classic queues, which is optional, was faster than version 1.
     "classic": Kind("classic", prefetch=5_000, version=2),
     "quorum": Kind("quorum", prefetch=200),
 }
@@ -57,7 +57,7 @@ class Shovels:
         self._names = [f"shovel-{number}" for number in range(shovels)]
 
     def drain(self, kind: Kind, count: int, size: int) -> dict[str, Any]:
-        """From setting the shovels to the arrival of the last message."""
+        """From creating the shovels to the arrival of the last message."""
         with contextlib.closing(self._channel(HOME)) as home:
             self._remake(home, TARGETS, kind)
             self._fill(kind, count // len(SOURCES), size)
@@ -90,7 +90,7 @@ class Shovels:
             return time.time() - int(begun.result()) / 1e6
 
     def _setting(self, kind: Kind) -> str:
-        """Sets all shovels and answers when it began, in microseconds."""
+        """Creates all shovels, and returns when that began, in microseconds."""
         shovels = []
         for number, name in enumerate(self._names):
             source = number % len(SOURCES)
@@ -152,7 +152,7 @@ def _erlang(value: str | int) -> str:
 
 @contextlib.contextmanager
 def shovels(folder: Path) -> Iterator[tuple[Shovels, str]]:
-    """With the node's version. Raises PeerMissing where RabbitMQ is not to be had."""
+    """With the version of the node. Raises PeerMissing if RabbitMQ is not available."""
     rabbitmq.install()
     with rabbitmq.node(folder, plugin="rabbitmq_shovel") as node:
         node.add_vhosts(AWAY, HOME)

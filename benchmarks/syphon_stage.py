@@ -1,7 +1,7 @@
-"""Two namespaces, messages in the backlog queues of one, and one drain of them in each way.
+"""Two namespaces, messages in the backlog queues of one, and a drain of them in each way.
 
-After each drain the primary's queues are emptied, and every message must have been there, once, or
-there is no figure. Nothing is printed here.
+After each drain the primary's queues are emptied. Each message must be there exactly once, or there
+is no figure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CORES = os.cpu_count() or 1
 ID_DIGITS = 9
 # Messages in memory while the backlog queues are filled.
 AT_ONCE = 10_000
-# What a drain may take before it counts as hanging: so many messages a second, and a start.
+# A drain hangs if it is slower than this many messages a second, after the start.
 RATE_MIN = 50
 START_SECONDS_MAX = 60.0
 LATE_SECONDS = 1.0
@@ -44,9 +44,9 @@ def backlog_message(message_id: str, path: str) -> bytes:
 
 
 def backlog_messages(first: int, count: int) -> Iterator[list[bytes]]:
-    """Numbered from `first` on, for all targets in turn; some thousands at a time.
+    """Messages numbered from `first` on, for all targets in turn, some thousands at a time.
 
-    They differ in their ids alone: a million messages are not encoded one by one.
+    They differ only in their ids, because encoding a million messages one by one takes long.
     """
     blank = "0" * ID_DIGITS
     ends = [backlog_message(blank, target).split(blank.encode(), 1) for target in TARGETS]
@@ -65,7 +65,7 @@ class Stage:
         self._folder = folder
         self._started = 0
 
-    # --- who brings them home ---------------------------------------------------------------------
+    # --- processes that bring them home -------------------------------------------------------------
 
     def mover(self, way: str, queues: tuple[str, ...] = BACKLOGS) -> Any:
         self._started += 1
@@ -73,7 +73,7 @@ class Stage:
         return mover(way, **self._texts, queues=queues, folder=folder)
 
     def drain(self, mover: Mover, count: int) -> dict[str, Any]:
-        """By one process that is ready, and is so again afterwards."""
+        """By one process, which is ready before and after."""
         self._fill(count)
         return self._measure([mover], [count])
 
@@ -131,14 +131,14 @@ class Stage:
                     sender.send(some)
 
     def _check(self, count: int) -> None:
-        """Empties the primary: every message that was sent is there, and none twice."""
+        """Empty the primary: every message that was sent must be there exactly once."""
         seen = bytearray(count)
         found = 0
         with Address.from_connection_string(self._texts["primary"]).client() as client:
             for target in TARGETS:
                 receiver = client.receiver(target, credit=5_000, mode="receiveAndDelete")
                 left = count // len(TARGETS)
-                # What is due is waited for; and then a moment for what is too many.
+                # Wait for what is missing, and then a moment for duplicates.
                 while received := receiver.receive(
                     5_000, max_wait_seconds=LATE_SECONDS if left > 0 else QUIET_SECONDS
                 ):

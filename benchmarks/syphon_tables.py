@@ -27,11 +27,11 @@ def tables(result: dict[str, Any]) -> Iterator[report.Table]:
 
 def _rates(result: dict[str, Any]) -> report.Table:
     table = report.Table(
-        f"Home from {len(BACKLOGS)} backlog queues to {len(TARGETS)} queues: {result['count']:,} "
+        f"From {len(BACKLOGS)} backlog queues to {len(TARGETS)} queues: {result['count']:,} "
         f"messages of {result['size']} bytes (the loop on the SDK: {result['sdk_count']:,}), the "
         f"median of {result['rounds']} rounds (in brackets the slowest and the fastest), and "
         f"processor time per message; aims: {SDK_AIM:g} x the loop, and ahead of the Shovel",
-        ["", "messages a second", "the syphon is", "moving", "primary", "secondary", "in all"],
+        ["", "messages a second", "the syphon is", "moving", "primary", "secondary", "total"],
     )
     for number, figure in enumerate(result["ways"]):
         cost = figure["cost_us"]
@@ -54,7 +54,7 @@ def _costs(result: dict[str, Any]) -> report.Table:
     kinds = MOVERS | BROKERS
     table = report.Table(
         "The syphon on Spark by the number of messages: processor time per message",
-        ["messages", "a second", *kinds.values(), "in all"],
+        ["messages", "a second", *kinds.values(), "total"],
     )
     for sample in result["counts"]:
         cost = sample["cost_us"]
@@ -72,7 +72,7 @@ def _costs(result: dict[str, Any]) -> report.Table:
 def _memory(result: dict[str, Any]) -> report.Table:
     kinds = MOVERS | BROKERS
     table = report.Table(
-        "Resident memory: the most during such a drain (in brackets just before it)",
+        "Resident memory: peak during such a drain (in brackets: just before it)",
         ["messages", *kinds.values()],
     )
     for sample in result["counts"]:
@@ -89,7 +89,7 @@ def _memory(result: dict[str, Any]) -> report.Table:
 def _wakes(result: dict[str, Any]) -> report.Table:
     found = result["wakes"]
     return report.Table(
-        "From the sending of a message to a backlog queue to its arrival, while the syphon waits "
+        "Time from sending a message to a backlog queue to its arrival, while the syphon waits "
         f"(aim {WAKE_AIM_SECONDS:g} s; a new session's first round: "
         f"{result['first_seconds']:.1f} s)",
         ["", "median", "shortest", "longest"],
