@@ -65,7 +65,7 @@ class Stage:
         self._folder = folder
         self._started = 0
 
-    # --- processes that bring them home -------------------------------------------------------------
+    # --- processes that bring them home -----------------------------------------------------------
 
     def mover(self, way: str, queues: tuple[str, ...] = BACKLOGS) -> Any:
         self._started += 1
