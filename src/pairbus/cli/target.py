@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.errors import OptionsError, UsageError
-from pairbus.fast.address import ConnectionString
+from pairbus.fast.connection_string import ConnectionString
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
 _BETWEEN: Final = re.compile(r"\s+(?=endpoint\s*=)", re.IGNORECASE)

@@ -3,6 +3,7 @@
 It speaks to Azure and to the broker by the rules of the official SDK, takes its credentials, and
 raises its exceptions. It has no sessions, no deferral, no WebSockets and no retries.
 
+    connection_string.py   the parser of connection strings
     address.py      a namespace: connection string, environment variable or credential
     client.py       FastClient, the start of everything else
     sender.py receiver.py management.py   what a client makes for an entity
@@ -10,5 +11,5 @@ raises its exceptions. It has no sessions, no deferral, no WebSockets and no ret
     columns.py rows.py compose.py typed.py   messages as rows of plain values, and back
     peek.py         reading an entity by sequence number
 
-This file imports nothing: `address` is used where loading the SDK would take too long.
+This file imports nothing: the first two are used where loading the SDK would take too long.
 """

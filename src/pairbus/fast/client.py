@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, Self
 
 from pairbus.cost.meter import Meter, Reading
 from pairbus.errors import OptionsError
-from pairbus.fast.address import check_entity_path, split_host
 from pairbus.fast.connection import NamespaceConnection, tls_context
+from pairbus.fast.connection_string import check_entity_path, split_host
 from pairbus.fast.management import Management
 from pairbus.fast.receiver import Receiver, stop_all
 from pairbus.fast.sender import Sender

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.errors import OptionsError
-from pairbus.fast.address import Address, ConnectionString, check_entity_path
+from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection_string import ConnectionString, check_entity_path
 from pairbus.fast.peek import Peeker
 
 PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"

@@ -1,0 +1,87 @@
+"""Connection strings: parsed, or refused without quoting a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.errors import OptionsError
+from pairbus.fast.connection_string import ConnectionString, check_entity_path, split_host
+
+KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
+
+
+def parse(text: str) -> ConnectionString:
+    return ConnectionString.parse(text)
+
+
+def test_a_connection_string_is_parsed_into_its_parts() -> None:
+    string = parse(f" Endpoint=sb://shop.servicebus.windows.net/;{KEY};EntityPath=orders; ")
+
+    assert (string.host, string.port) == ("shop.servicebus.windows.net", None)
+    assert (string.policy_name, string.key.reveal()) == ("p", "s3cret=")
+    assert (string.is_emulator, string.entity_path) == (False, "orders")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "port", "address"),
+    [
+        ("Endpoint=sb://ns.example:1234/", "ns.example", 1234, "ns.example:1234"),
+        ("Endpoint=ns.example", "ns.example", None, "ns.example"),
+        ("Endpoint=sb://[::1]:5672", "::1", 5672, "[::1]:5672"),
+        ("HostName=ns.example", "ns.example", None, "ns.example"),
+        ("endpoint = sb://ns.example ", "ns.example", None, "ns.example"),
+    ],
+)
+def test_an_endpoint_may_have_a_scheme_and_a_port(
+    endpoint: str, host: str, port: int | None, address: str
+) -> None:
+    string = parse(f"{endpoint};{KEY}")
+
+    assert (string.host, string.port, string.address) == (host, port, address)
+
+
+@pytest.mark.parametrize("word", ["true", "True", "TRUE"])
+def test_an_emulator_is_recognised_in_any_case(word: str) -> None:
+    assert parse(f"Endpoint=sb://h;{KEY};UseDevelopmentEmulator={word}").is_emulator
+
+
+def test_a_signature_replaces_the_key() -> None:
+    string = parse("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
+
+    assert string.signature.reveal() == "SharedAccessSignature sr=a&sig=b"
+    assert string.credential().signature == "SharedAccessSignature sr=a&sig=b"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "without '='"),
+        ("s3cret", "without '='"),
+        ("Endpoint=sb://ns.example;nonsense", "without '='"),
+        (KEY, "has no Endpoint"),
+        (f"Endpoint=sb://;{KEY}", "names no host"),
+        ("Endpoint=sb://h:SharedAccessKey=s3cret", "Endpoint of the connection string is not"),
+        (f"Endpoint=sb://h:x;{KEY}", "the Endpoint 'sb://h:x' is not a URL"),
+        (f"Endpoint=sb://h:99999;{KEY}", "is not a URL"),
+        ("Endpoint=sb://h;SharedAccessKeyName=p", "neither SharedAccessKeyName"),
+        ("Endpoint=sb://h;SharedAccessKey=s3cret", "neither SharedAccessKeyName"),
+        (f"Endpoint=sb://h;{KEY};SharedAccessSignature=x", "remove one of them"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_key(text: str, said: str) -> None:
+    with pytest.raises(OptionsError, match=said) as caught:
+        parse(text)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_connection_string_for_one_entity_covers_what_is_below_it() -> None:
+    check_entity_path("Events/Subscriptions/audit", "events")
+    check_entity_path("orders", None)
+    with pytest.raises(OptionsError, match="for EntityPath 'events' only, not for 'events2'"):
+        check_entity_path("events2", "events")
+
+
+def test_a_host_is_split_from_its_port() -> None:
+    assert split_host("sb://ns.example:1234/") == ("ns.example", 1234)
+    assert split_host("ns.example") == ("ns.example", None)
