@@ -104,7 +104,7 @@ def test_it_can_be_started_again_on_its_port(tmp_path: Path) -> None:
     broker.stop()
 
 
-def test_several_namespaces_are_told_apart_by_name() -> None:
+def test_several_namespaces_are_distinguished_by_name() -> None:
     names = ("east", "west")
     with Broker(namespaces=[NamespaceOptions(name=name) for name in names]) as broker:
         assert list(broker.namespaces) == ["east", "west"]
@@ -129,7 +129,7 @@ def test_policies_have_their_own_connection_strings() -> None:
         assert "SharedAccessKeyName=app;SharedAccessKey=k1;" in app
 
 
-def test_what_goes_wrong_at_the_start_is_raised_at_the_start() -> None:
+def test_errors_on_start_are_raised_by_start() -> None:
     threads = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = Broker(port=taken.getsockname()[1])

@@ -101,7 +101,7 @@ def test_an_update_keeps_the_messages_and_outlives_a_restart(make_world):
         (topic("x"), topic("x", enable_partitioning=True), "enable_partitioning"),
     ],
 )
-def test_what_is_fixed_cannot_be_changed(make_world, before, after, fixed):
+def test_fixed_settings_cannot_be_changed(make_world, before, after, fixed):
     world = make_world(topic(), before)
     entity = world.queue(before.name)
 
@@ -152,7 +152,7 @@ def test_a_refused_start_changes_nothing(make_world):
 # removing
 
 
-def test_a_topic_takes_its_subscriptions_along(make_world):
+def test_deleting_a_topic_deletes_its_subscriptions(make_world):
     world = make_world(topic(), sub("a"), sub("b"), topic("t2"), sub("a", of="t2"))
     world.send(encoded(), to="t")
 
@@ -199,7 +199,7 @@ def test_an_idle_subscription_is_deleted_and_its_topic_stays(make_world):
 
 
 @pytest.mark.req("B-05")
-def test_messages_that_nobody_receives_do_not_keep_a_subscription(make_world):
+def test_unreceived_messages_do_not_keep_a_subscription(make_world):
     world = make_world(topic(), sub("a", **FIVE))
 
     for _ in range(4):
@@ -365,7 +365,7 @@ def fails(world, *changes):
 
 
 @pytest.mark.req("B-12")
-def test_a_broken_disk_takes_a_new_entity_back(make_world):
+def test_a_new_entity_that_the_disk_refuses_is_undone(make_world):
     world = make_world(topic())
 
     fails(world, lambda ns: ns.create(sub("a")), lambda ns: ns.create(queue()))
@@ -374,7 +374,7 @@ def test_a_broken_disk_takes_a_new_entity_back(make_world):
 
 
 @pytest.mark.req("B-12")
-def test_a_broken_disk_takes_updates_back_to_where_they_began(make_world):
+def test_updates_that_the_disk_refuses_are_undone(make_world):
     world = make_world(topic(), sub("a"))
 
     fails(
@@ -385,7 +385,7 @@ def test_a_broken_disk_takes_updates_back_to_where_they_began(make_world):
 
 
 @pytest.mark.req("B-12")
-def test_a_broken_disk_gives_a_deleted_topic_back_with_its_messages(make_world):
+def test_a_deletion_that_the_disk_refuses_is_undone(make_world):
     world = make_world(topic(), sub("a"))
     world.send(encoded(b"1"), to="t")
 
@@ -397,7 +397,7 @@ def test_a_broken_disk_gives_a_deleted_topic_back_with_its_messages(make_world):
 
 
 @pytest.mark.req("B-12")
-def test_a_broken_disk_takes_back_what_came_and_went(make_world):
+def test_a_creation_and_deletion_that_the_disk_refuses_are_undone(make_world):
     world = make_world(topic(), sub("a"))
 
     fails(

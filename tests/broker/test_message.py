@@ -61,7 +61,7 @@ def test_a_message_comes_back_from_its_row(message, mailbox_id):
 
 
 @given(MESSAGES, st.binary(max_size=9))
-def test_bytes_that_are_shared_are_named_in_the_row_and_come_from_elsewhere(message, shared):
+def test_a_row_with_shared_bytes_has_the_id_of_the_body(message, shared):
     message.body_id, message.bare = 7, shared
 
     row = message.row(1)

@@ -107,7 +107,7 @@ def test_a_second_namespace_on_the_same_file_is_refused(world):
         World(world.folder)
 
 
-def test_closing_waits_for_what_is_on_its_way_and_arms_no_timer(world):
+def test_closing_waits_for_pending_changes_and_sets_no_timer(world):
     world.tick()
     _, told = world.submit(encoded(ttl_ms=1000), encoded(due_ms=world.now_ms + 1000))
     world.loop.delays.clear()
@@ -156,7 +156,7 @@ def test_a_queue_is_brought_in_line_and_keeps_its_messages_and_the_case_of_its_n
 @pytest.mark.parametrize(
     "fixed", ["requires_session", "requires_duplicate_detection", "enable_partitioning"]
 )
-def test_what_cannot_be_changed_refuses_the_start_and_changes_nothing(world, fixed):
+def test_a_fixed_setting_that_differs_refuses_the_start_and_changes_nothing(world, fixed):
     world.close()
     world.queues = (queue("new"), queue(**{fixed: True}))
 
@@ -180,7 +180,7 @@ def test_a_description_that_this_version_does_not_know_is_named(world):
     world.open()
 
 
-def test_a_dropped_queue_is_gone_for_everybody_and_its_name_is_free(world):
+def test_a_deleted_queue_is_gone_and_its_name_is_free(world):
     connection = Connection()
     world.namespace.connections.add(connection)
     world.send(encoded())
@@ -234,7 +234,7 @@ def test_the_clock_is_looked_at_when_the_first_thing_is_due(world):
     assert next_look(world) == pytest.approx(2)
 
 
-def test_a_lock_is_looked_at_when_it_expires(make_world):
+def test_a_lock_sets_the_timer_to_its_expiry(make_world):
     world = make_world(queue(lock_duration=timedelta(seconds=1)))
     world.send(encoded())
     world.tick()
@@ -245,7 +245,7 @@ def test_a_lock_is_looked_at_when_it_expires(make_world):
     assert next_look(world) == pytest.approx(1)
 
 
-def test_what_cannot_be_dealt_with_now_does_not_spin_the_loop(world):
+def test_work_that_cannot_be_done_now_does_not_spin_the_loop(world):
     world.send(encoded(ttl_ms=1000))
     world.receive()
     world.clock.advance(2)
@@ -253,7 +253,7 @@ def test_what_cannot_be_dealt_with_now_does_not_spin_the_loop(world):
     assert next_look(world) == pytest.approx(0.02)
 
 
-def test_a_look_at_the_clock_replaces_the_one_that_was_to_come(world):
+def test_a_tick_replaces_the_timer_of_the_next_one(world):
     world.tick()
     before = world.loop.timers[-1]
 
@@ -370,7 +370,7 @@ def test_a_receiver_that_waits_uses_its_queue(make_world):
     assert world.namespace.find("q") is None
 
 
-def test_the_time_when_the_broker_is_down_is_nobodys_idleness(make_world):
+def test_time_while_the_broker_is_down_does_not_count_as_idle(make_world):
     world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
     world.close()
     world.clock.advance(3600)
@@ -405,7 +405,7 @@ def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
 
 
 @pytest.mark.req("B-12")
-def test_a_queue_that_the_disk_refuses_takes_no_messages_that_would_be_lost(world):
+def test_a_queue_that_the_disk_refuses_loses_no_acknowledged_message(world):
     async def create(name):
         world.namespace.create(queue(name))
         await world.namespace.durable()
@@ -424,7 +424,7 @@ def test_a_queue_that_the_disk_refuses_takes_no_messages_that_would_be_lost(worl
     assert world.namespace.find("lucky") is not None
 
 
-def test_who_has_something_to_send_is_let_send_once_after_a_commit(world):
+def test_a_connection_with_output_is_flushed_once_after_a_commit(world):
     connection = Connection()
     world.submit(encoded())
     world.namespace.unsent(connection)
@@ -435,7 +435,7 @@ def test_who_has_something_to_send_is_let_send_once_after_a_commit(world):
     assert connection.flushes == 1
 
 
-def test_trouble_with_one_message_does_not_stop_time(world, monkeypatch, caplog):
+def test_a_failure_with_one_message_does_not_stop_the_clock(world, monkeypatch, caplog):
     world.send(encoded())
     lock = world.receive()[0]
 

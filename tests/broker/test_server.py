@@ -97,7 +97,7 @@ def test_every_namespace_has_its_port(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_one_that_cannot_start_takes_the_others_with_it(tmp_path: Path) -> None:
+def test_if_one_namespace_cannot_start_none_does(tmp_path: Path) -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -128,7 +128,7 @@ def test_two_brokers_do_not_share_a_data_file(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_was_made_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_entities_are_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         queue = QueueDescription(name="kept")
         for queues in ([queue], []):

@@ -83,7 +83,7 @@ def test_the_emulators_own_file_is_read(load):
     )
 
 
-def test_what_the_file_leaves_out_has_the_services_defaults(load):
+def test_settings_missing_in_the_file_have_the_services_defaults(load):
     [namespace] = load('{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q"}]}]}}')
 
     assert namespace.queues == (QueueDescription(name="q"),)

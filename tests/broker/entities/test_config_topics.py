@@ -168,7 +168,7 @@ def test_the_emulators_own_topic_is_read(load_topics):
 
 
 @pytest.mark.parametrize("subscription", [{"Name": "s"}, {"Name": "s", "Rules": []}])
-def test_a_subscription_without_rules_takes_everything(load_topics, subscription):
+def test_a_subscription_without_rules_in_the_file_gets_everything(load_topics, subscription):
     _, described = load_topics({"Name": "t", "Subscriptions": [subscription]})
 
     assert described.rules == (RuleDescription(name="$Default", filter=TrueFilter()),)
@@ -429,7 +429,7 @@ OF = "rule 'r' of subscription 't/Subscriptions/s'"
         ),
     ],
 )
-def test_what_cannot_be_is_reported_with_its_line(load, lines, line, why):
+def test_an_invalid_setting_is_reported_with_its_line(load, lines, line, why):
     with pytest.raises(ConfigError) as caught:
         load(in_lines(*lines))
 

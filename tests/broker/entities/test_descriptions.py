@@ -10,7 +10,7 @@ from pairbus.errors import BrokerError, ConfigError
 
 
 @pytest.mark.parametrize("name", ["q", "Orders", "a/b", "a.b-c_d", "x" * 260, "9", "a/b/c.d"])
-def test_a_good_name_is_let_pass(name):
+def test_a_valid_name_is_accepted(name):
     check_name(name)
 
 

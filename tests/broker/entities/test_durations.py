@@ -39,19 +39,19 @@ NOT_DURATIONS = (
 
 
 @pytest.mark.parametrize("text", NOT_DURATIONS)
-def test_what_is_no_duration_is_a_value_error(text):
+def test_an_invalid_duration_is_a_value_error(text):
     with pytest.raises(ValueError, match="PT1M"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["PT99999999999999999999S", "PT999999999999999H"])
-def test_a_duration_beyond_all_reckoning_is_a_value_error(text):
+def test_a_duration_that_is_too_long_is_a_value_error(text):
     with pytest.raises(ValueError, match=text):
         parse_duration(text)
 
 
 @given(st.timedeltas(min_value=timedelta(), max_value=timedelta(days=10_675_198)))
-def test_what_was_written_reads_the_same(value):
+def test_a_written_duration_reads_the_same(value):
     assert parse_duration(format_duration(value)) == value
 
 

@@ -45,7 +45,7 @@ def test_a_repeated_key_is_kept():
     assert [member.key for member in parse('{"a": 1, "a": 2}').members] == ["a", "a"]
 
 
-def test_what_is_not_json_is_refused_with_its_line():
+def test_invalid_json_is_refused_with_its_line():
     with pytest.raises(ConfigMistake) as caught:
         parse('{\n"a": 1,\n}')
 

@@ -38,13 +38,13 @@ DESCRIPTIONS = st.builds(
 
 
 @given(DESCRIPTIONS)
-def test_what_was_stored_is_read_the_same(description):
+def test_a_stored_description_reads_the_same(description):
     stored = json.loads(json.dumps(to_stored(description)))
 
     assert from_stored("queue", "q", stored) == description
 
 
-def test_only_what_is_not_default_is_stored_and_durations_are_readable():
+def test_only_settings_that_are_not_defaults_are_stored():
     plain = QueueDescription(name="q")
     special = QueueDescription(
         name="q", lock_duration=timedelta(seconds=30), status=Status.DISABLED, forward_to="r"
@@ -64,7 +64,7 @@ def test_a_setting_that_is_not_known_is_an_error_that_names_it():
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_what_cannot_be_changed_is_named(name):
+def test_the_error_names_the_setting_that_cannot_be_changed(name):
     old = QueueDescription(name="q")
 
     assert changed_fixed_setting(old, QueueDescription(name="q", **{name: True})) == name

@@ -32,7 +32,7 @@ def test_a_subscription_knows_its_topic_and_its_own_name():
     assert str(described) == "subscription 'a/b/Subscriptions/S.1'"
 
 
-def test_a_subscription_takes_everything_unless_told_otherwise():
+def test_a_subscription_gets_every_message_by_default():
     [rule] = subscription().rules
 
     assert rule == RuleDescription(name=DEFAULT_RULE, filter=TrueFilter())

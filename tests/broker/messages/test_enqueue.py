@@ -79,7 +79,7 @@ def test_a_batch_is_in_one_transaction(world):
 
 
 @pytest.mark.req("B-12")
-def test_what_was_acknowledged_outlives_a_crash(world):
+def test_acknowledged_messages_survive_a_crash(world):
     numbers = world.send(encoded(b"a"), encoded(b"b"))
 
     world.crash()
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_outlives_a_crash(world):
 
 
 @pytest.mark.parametrize("status", [Status.DISABLED, Status.SEND_DISABLED])
-def test_a_queue_that_takes_nothing_takes_nothing(make_world, status):
+def test_a_queue_that_is_disabled_for_sending_accepts_nothing(make_world, status):
     world = make_world(queue(status=status))
 
     assert world.send(encoded()).condition == "com.microsoft:entity-disabled"
@@ -205,7 +205,7 @@ def test_messages_without_an_id_are_no_duplicates_of_each_other(make_world):
     assert len(world.sequences()) == 2
 
 
-def test_without_the_setting_an_id_may_come_twice(world):
+def test_without_duplicate_detection_an_id_may_be_used_twice(world):
     world.send(encoded(message_id="x"), encoded(message_id="x"))
 
     assert world.sequences() == [1, 2]
@@ -247,7 +247,7 @@ def test_a_ping_among_messages_is_the_only_one_to_vanish(world):
 
 
 @pytest.mark.req("B-11")
-def test_a_ping_proves_that_a_session_queue_takes_sends(make_world):
+def test_a_ping_proves_that_a_session_queue_accepts_sends(make_world):
     world = make_world(queue(requires_session=True))
 
     assert isinstance(world.send(ping(session="random")), list)
@@ -256,7 +256,7 @@ def test_a_ping_proves_that_a_session_queue_takes_sends(make_world):
 
 
 @pytest.mark.req("B-11")
-def test_a_ping_to_a_queue_that_takes_nothing_is_refused(make_world):
+def test_a_ping_to_a_disabled_queue_is_refused(make_world):
     world = make_world(queue(status=Status.SEND_DISABLED))
 
     assert world.send(ping()).condition == "com.microsoft:entity-disabled"
@@ -271,7 +271,7 @@ LIKE_PINGS = {
 
 @pytest.mark.req("B-11")
 @pytest.mark.parametrize("message", LIKE_PINGS.values(), ids=LIKE_PINGS)
-def test_what_only_looks_like_a_ping_is_a_message(world, message):
+def test_a_message_that_only_looks_like_a_ping_is_stored(world, message):
     world.send(message)
 
     assert world.sequences() == [1]
@@ -334,7 +334,7 @@ DEAD_ENDS = {
 
 
 @pytest.mark.parametrize(("said", "case"), DEAD_ENDS.items(), ids=DEAD_ENDS)
-def test_what_cannot_be_forwarded_is_kept_with_the_reason(make_world, said, case):
+def test_a_message_that_cannot_be_forwarded_is_kept_with_the_reason(make_world, said, case):
     target, message = case
     world = make_world(queue("a", forward_to="t"), *([target] if target else []))
     if said == "is full":
@@ -365,7 +365,7 @@ def test_failed_forwarding_goes_on_after_a_restart(make_world, ending):
 
 @pytest.mark.req("B-10")
 @pytest.mark.parametrize("bad", [encoded(session=5), encoded(message_id=5)], ids=["session", "id"])
-def test_an_unreadable_id_harms_nobody_on_its_way(make_world, bad):
+def test_an_unreadable_id_does_no_harm_when_forwarded(make_world, bad):
     world = make_world(queue("a", forward_to="b"), queue("b"))
 
     answer = world.send(encoded(), bad, to="a")
@@ -378,7 +378,7 @@ def test_an_unreadable_id_harms_nobody_on_its_way(make_world, bad):
 
 
 @pytest.mark.req("B-07")
-def test_the_targets_duplicate_detection_holds_for_what_is_forwarded(make_world):
+def test_the_targets_duplicate_detection_applies_to_forwarded_messages(make_world):
     world = make_world(queue("a", forward_to="q"), without_duplicates())
 
     world.send(encoded(message_id="x"), encoded(message_id="x"), to="a")

@@ -124,7 +124,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize(("status", "allowed"), STATUSES.items(), ids=STATUSES)
-def test_a_queues_status_says_who_may(status, allowed):
+def test_a_queues_status_decides_who_may_send_and_receive(status, allowed):
     description = queue(status=status)
 
     refusals = (
@@ -140,7 +140,7 @@ def test_a_queues_status_says_who_may(status, allowed):
             assert status.value in refusal.description
 
 
-def test_a_forwarding_queue_gives_out_only_its_dead_letters():
+def test_a_forwarding_queue_delivers_only_its_dead_letters():
     description = queue(forward_to="there")
 
     refusal = lifecycle.refusal_to_receive(description, MAIN)
@@ -294,7 +294,7 @@ def test_a_message_expires_at_its_time_and_not_before():
 
 
 @pytest.mark.req("B-04")
-def test_the_queue_says_what_becomes_of_the_expired():
+def test_the_queue_decides_what_happens_to_expired_messages():
     kept = lifecycle.expired(queue(dead_lettering_on_message_expiration=True))
 
     assert lifecycle.expired(queue()) == Remove()

@@ -99,7 +99,7 @@ def test_receivers_with_credit_take_turns(store):
     assert mailbox.next_delivery() is None
 
 
-def test_who_has_no_credit_is_passed_over_until_it_says_so_again(store):
+def test_a_receiver_without_credit_is_skipped_until_it_has_new_credit(store):
     mailbox = make(store, sequences=[1, 2])
     poor, rich = Taker(credit=0), Taker()
     mailbox.has_credit(poor)
@@ -115,11 +115,11 @@ def test_who_has_no_credit_is_passed_over_until_it_says_so_again(store):
     assert mailbox.next_delivery()[0] is poor
 
 
-def test_nobody_with_credit_means_nothing_to_do(store):
+def test_without_a_receiver_with_credit_nothing_is_delivered(store):
     assert make(store, sequences=[1]).next_delivery() is None
 
 
-def test_who_waits_is_served_when_a_message_arrives(store):
+def test_a_waiting_receiver_is_served_when_a_message_arrives(store):
     mailbox = make(store)
     taker = Taker()
     mailbox.attach()
@@ -131,7 +131,7 @@ def test_who_waits_is_served_when_a_message_arrives(store):
     assert mailbox.next_delivery()[0] is taker
 
 
-def test_who_has_left_gets_nothing(store):
+def test_a_detached_receiver_gets_nothing(store):
     mailbox = make(store, sequences=[1])
     taker = Taker()
     mailbox.attach()
@@ -143,7 +143,7 @@ def test_who_has_left_gets_nothing(store):
     assert mailbox.next_delivery() is None
 
 
-def test_what_arrives_while_nobody_is_there_costs_no_memory(store):
+def test_messages_that_arrive_without_a_receiver_use_no_memory(store):
     mailbox = make(store, sequences=[1])
 
     mailbox.arrive(message(1))
@@ -226,7 +226,7 @@ def test_unlocked_and_given_back_it_is_first_again(store):
     assert mailbox.next_delivery()[1] is lock.message
 
 
-def test_what_is_forgotten_leaves_no_trace(store):
+def test_a_forgotten_message_leaves_no_trace(store):
     mailbox = make(store, sequences=[1])
     mailbox.has_credit(taker := Taker())
     lock = lock_next(mailbox, taker)
@@ -274,7 +274,7 @@ def test_one_session_without_messages_does_not_stop_the_next(store):
     assert mailbox.next_delivery()[0] is idle
 
 
-def test_messages_of_a_session_that_nobody_holds_stay_on_the_disk(store):
+def test_messages_of_a_free_session_stay_on_the_disk(store):
     mailbox = make(store, has_sessions=True)
 
     mailbox.arrive(message(1, "a"))
@@ -284,7 +284,7 @@ def test_messages_of_a_session_that_nobody_holds_stay_on_the_disk(store):
     assert mailbox.sessions.next_available() == "a"
 
 
-def test_a_message_given_back_goes_to_the_sessions_holder(store):
+def test_a_returned_message_goes_to_the_sessions_holder(store):
     mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
     taker = Taker()
     taker.session = mailbox.sessions.hold("a", taker, until_ms=100)

@@ -28,7 +28,7 @@ def sequences(locks):
 
 
 @pytest.mark.req("B-03")
-def test_a_completed_message_is_gone(world):
+def test_a_completed_message_is_deleted(world):
     world.send(encoded(), encoded())
     lock = world.receive()[0]
 
@@ -141,7 +141,7 @@ def test_dead_letters_can_be_settled_like_any_message_but_not_dead_lettered_agai
     world.check_counters()
 
 
-def test_dead_letters_are_given_out_by_number_whenever_they_were_dead_lettered(world):
+def test_dead_letters_are_delivered_in_the_order_of_their_numbers(world):
     world.send(*[encoded()] * 4)
     locks = world.receive(4)
     receiver = Receiver(world.queue(), DEAD)
@@ -196,7 +196,7 @@ def test_properties_may_be_changed_on_the_way(world, settlement):
 
 @pytest.mark.req("B-12")
 @pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
-def test_what_was_settled_stays_settled_after_a_crash(world, settlement):
+def test_settled_messages_stay_settled_after_a_crash(world, settlement):
     world.send(encoded())
     world.settle(world.receive()[0], settlement)
     before = world.rows(), world.rows(kind=DEAD)
@@ -234,7 +234,7 @@ def test_receive_and_delete_deletes_before_it_gives(world):
     assert world.sequences() == []
 
 
-def test_what_could_not_be_given_comes_back_in_its_place(world):
+def test_an_undelivered_message_returns_to_its_place(world):
     world.send(encoded(), encoded())
     mailbox, told = world.queue().main, []
     message = mailbox.take(None)
@@ -440,7 +440,7 @@ def test_a_settlement_that_the_disk_refuses_changes_nothing(world, settlement):
 
 
 @pytest.mark.req("B-12")
-def test_an_expired_lock_that_the_disk_refuses_gives_the_message_back_uncounted(make_world):
+def test_an_expired_lock_that_the_disk_refuses_counts_no_delivery(make_world):
     world = make_world(queue(max_delivery_count=1))
     world.send(encoded(), encoded())
     world.receive()
@@ -495,7 +495,7 @@ def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
     world.check_counters()
 
 
-def test_what_can_neither_be_given_nor_put_back_is_not_counted(world):
+def test_a_message_that_can_neither_be_delivered_nor_put_back_is_not_counted(world):
     """Its deletion is durable already; that is the risk of receive-and-delete."""
     world.send(encoded(), encoded())
     queue = world.queue()

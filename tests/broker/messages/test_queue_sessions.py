@@ -47,7 +47,7 @@ def test_a_session_is_delivered_in_order_and_to_its_holder_only(world):
 
 
 @pytest.mark.req("B-06")
-def test_messages_that_come_later_go_to_the_holder(world):
+def test_later_messages_go_to_the_holder(world):
     receiver = world.accept("a", credit=9)
 
     send(world, "a", "b", "a")
@@ -56,7 +56,7 @@ def test_messages_that_come_later_go_to_the_holder(world):
 
 
 @pytest.mark.req("B-06")
-def test_a_closed_session_gives_its_messages_back_uncounted_and_in_order(world):
+def test_closing_a_session_returns_its_messages_in_order_and_counts_no_delivery(world):
     send(world, "a", "a", "a")
     receiver = world.accept("a", credit=2)
     world.settle(receiver.locks[0], COMPLETE)
@@ -152,7 +152,7 @@ def test_order_survives_an_expired_lock_after_an_abandoned_message(world):
     assert seeker.sequences == [1, 2, 3]
 
 
-def test_who_has_lost_a_session_gets_nothing_more_of_it(world):
+def test_a_receiver_that_lost_its_session_gets_no_more_messages(world):
     """Not even credit that arrives while the loss is on its way to the disk."""
     send(world, "a", "a")
     loser = world.accept("a", credit=1)
@@ -243,7 +243,7 @@ def test_the_next_available_session_is_the_one_that_waits_longest(world):
 
 
 @pytest.mark.req("B-06")
-def test_who_waits_gets_the_first_session_that_comes(world):
+def test_a_waiting_receiver_gets_the_first_available_session(world):
     first, second = wait_for_session(world), wait_for_session(world)
 
     send(world, "a")
@@ -309,7 +309,7 @@ def test_an_empty_session_may_be_held_and_leaves_no_trace(world):
     assert len(world.queue().main.sessions) == 0
 
 
-def test_what_could_not_be_given_comes_back_to_its_session(world):
+def test_an_undelivered_message_returns_to_its_session(world):
     """Receive-and-delete from a session whose link closes in between."""
     send(world, "a", "a")
     receiver = world.accept("a")

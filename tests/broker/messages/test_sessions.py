@@ -60,7 +60,7 @@ def test_a_session_without_messages_can_be_held_and_is_forgotten_when_released()
     assert found.next_available() is None
 
 
-def test_a_session_becomes_available_with_its_first_message_and_ceases_with_its_last():
+def test_a_session_is_available_from_its_first_message_to_its_last():
     found = sessions()
 
     found.count("s", +1)
@@ -74,7 +74,7 @@ def test_a_session_becomes_available_with_its_first_message_and_ceases_with_its_
     assert len(found) == 0
 
 
-def test_messages_that_come_while_it_is_held_are_counted_for_later():
+def test_messages_that_arrive_while_a_session_is_held_are_counted():
     found = sessions()
     held = found.hold("s", A, until_ms=100)
 
@@ -122,7 +122,7 @@ def test_a_session_that_is_ending_expires_only_once():
     assert found.is_held("a")
 
 
-def test_nobody_holds_anything_at_first():
+def test_no_session_is_held_at_first():
     found = sessions()
 
     assert found.next_lock_expiry_ms is None

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from pairbus.broker.storage import reads as reading
+from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from tests.broker.messages.topic_world import (
     at,
@@ -81,7 +81,7 @@ def test_fifty_subscriptions_cost_one_body(make_world):
         pytest.param(BIG, 1, id="the only copy is its own"),
     ],
 )
-def test_what_is_not_worth_sharing_is_not_shared(make_world, body, subscriptions):
+def test_small_bodies_are_not_shared(make_world, body, subscriptions):
     world = make_world(topic(), *(sub(f"s{n}") for n in range(subscriptions)))
 
     world.send(encoded(body), to="t")
@@ -90,7 +90,7 @@ def test_what_is_not_worth_sharing_is_not_shared(make_world, body, subscriptions
     assert bodies(world, at("s0")) == [body]
 
 
-def test_only_what_is_alike_is_shared(make_world):
+def test_only_equal_bodies_are_shared(make_world):
     minute = timedelta(minutes=1)
     world = make_world(
         topic(),
@@ -200,7 +200,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("go", WAYS, ids=lambda way: way.__name__.replace("_", " "))
-def test_the_body_goes_with_the_last_copy(make_world, go):
+def test_the_body_is_deleted_with_the_last_copy(make_world, go):
     world = make_world(topic(), sub("a"), sub("b"), sub("c"))
     world.send(encoded(BIG), to="t")
 
@@ -212,7 +212,7 @@ def test_the_body_goes_with_the_last_copy(make_world, go):
             assert bodies(world, at("c")) == [BIG]
 
 
-def test_the_body_goes_when_all_copies_expire(make_world):
+def test_the_body_is_deleted_when_all_copies_expire(make_world):
     world = make_world(topic(), sub("a"), sub("b", dead_lettering_on_message_expiration=True))
     world.send(encoded(BIG, ttl_ms=1000), to="t")
     assert list(shared_bodies(world).values()) == [2]
@@ -224,7 +224,7 @@ def test_the_body_goes_when_all_copies_expire(make_world):
     check_file(world)
 
 
-def test_a_dead_letter_that_is_forwarded_takes_its_bytes_along(make_world):
+def test_a_forwarded_dead_letter_has_its_own_bytes(make_world):
     world = make_world(
         topic(), QueueDescription(name="q"), sub("b"),
         sub("a", forward_dead_lettered_messages_to="q"),
@@ -273,7 +273,7 @@ def test_portions_of_a_deleted_subscription_leave_the_others_their_bodies(make_w
     assert list(shared_bodies(world).values()) == [1] * 7
 
 
-def test_a_bite_is_taken_once_however_slow_the_disk_is(make_world):
+def test_a_portion_is_released_once_however_slow_the_disk_is(make_world):
     world = make_world(topic(), sub("a"), sub("b"))
     world.send(encoded(BIG), to="t")
     delete(world, at("a"))
@@ -346,7 +346,7 @@ def test_a_broken_disk_puts_the_reference_back(make_world, settlement, propertie
 
 
 @pytest.mark.req("B-12")
-def test_a_broken_disk_keeps_the_bodies_of_a_bite(make_world):
+def test_a_broken_disk_keeps_the_bodies_of_a_portion(make_world):
     world = make_world(topic(), sub("a"), sub("b"))
     world.send(encoded(BIG), to="t")
     delete(world, at("a"))
@@ -360,14 +360,14 @@ def test_a_broken_disk_keeps_the_bodies_of_a_bite(make_world):
     assert list(shared_bodies(world).values()) == [1]
 
 
-def test_a_body_that_goes_while_its_message_is_read_harms_nobody(make_world, monkeypatch):
+def test_a_body_that_is_deleted_while_its_message_is_read_does_no_harm(make_world, monkeypatch):
     """The commit runs on another thread, between any two statements of a reader."""
     world = make_world(topic(), sub("a"), sub("b"))
     world.send(encoded(BIG), to="t")
     complete(world, at("b"))
     [lock] = world.receive(of=at("a"))
     world.start_settling(lock, Settlement.COMPLETE, of=at("a"))
-    store, read = world.namespace.store, reading.from_row
+    store, read = world.namespace.store, reads.from_row
     store.apply()
 
     thread = threading.Thread(target=store.commit)
@@ -378,7 +378,7 @@ def test_a_body_that_goes_while_its_message_is_read_harms_nobody(make_world, mon
             thread.join()
         return read(row)
 
-    monkeypatch.setattr(reading, "from_row", commit_meanwhile)
+    monkeypatch.setattr(reads, "from_row", commit_meanwhile)
     body = {"from-sequence-number": 0, "message-count": 10}
     [answer] = world.ask("peek-message", body, of=at("a"), wait=False)
 

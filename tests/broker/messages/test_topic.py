@@ -53,7 +53,7 @@ def test_the_topic_itself_keeps_nothing_but_its_count(make_world):
     assert world.send(encoded(), to="t") == [2]
 
 
-def test_a_topic_without_subscriptions_takes_messages_and_forgets_them(make_world):
+def test_a_topic_without_subscriptions_accepts_messages_and_keeps_none(make_world):
     world = make_world(topic())
 
     assert world.send(encoded(), to="t") == [1]
@@ -82,7 +82,7 @@ def test_a_topic_without_subscriptions_takes_messages_and_forgets_them(make_worl
         ),
     ],
 )
-def test_a_rule_decides_what_a_subscription_takes(make_world, filter, expected):
+def test_a_rule_decides_which_messages_a_subscription_gets(make_world, filter, expected):
     world = make_world(topic(), sub("a", rule(filter)))
 
     world.send(
@@ -125,7 +125,7 @@ def test_each_rule_with_an_action_makes_a_copy_of_its_own(make_world):
     assert {m.enqueued_sequence for m in stored(world, at("a"))} == {1}
 
 
-def test_a_subscription_without_rules_takes_nothing(make_world):
+def test_a_subscription_without_rules_gets_nothing(make_world):
     world = make_world(topic(), sub("a", rules=()))
 
     world.send(encoded(), to="t")
@@ -166,7 +166,7 @@ def test_a_ping_reaches_no_subscription(make_world):
 # evaluation errors
 
 
-def test_what_a_filter_fails_on_goes_to_the_dead_letters_of_that_subscription(make_world):
+def test_a_message_whose_filter_fails_is_dead_lettered_in_that_subscription(make_world):
     world = make_world(topic(), sub("fails", DIVIDES), sub("all"))
 
     world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (0, 2)), to="t")
@@ -181,7 +181,7 @@ def test_what_a_filter_fails_on_goes_to_the_dead_letters_of_that_subscription(ma
     check_file(world)
 
 
-def test_what_an_action_fails_on_is_a_dead_letter_too(make_world):
+def test_a_message_whose_action_fails_is_dead_lettered_too(make_world):
     world = make_world(topic(), sub("a", rule("n = 0", "SET x = 10 / n")))
 
     world.send(encoded(b"0", properties={"n": 0}), to="t")
@@ -390,7 +390,7 @@ def test_an_action_may_choose_the_session(make_world):
         (Status.DISABLED, False),
     ],
 )
-def test_a_disabled_topic_takes_nothing(make_world, status, takes):
+def test_a_disabled_topic_accepts_nothing(make_world, status, takes):
     world = make_world(topic(status=status), sub("a"))
 
     answer = world.send(encoded(b"x"), to="t")
@@ -404,7 +404,7 @@ def test_a_disabled_topic_takes_nothing(make_world, status, takes):
     ("status", "takes"),
     [(Status.RECEIVE_DISABLED, True), (Status.SEND_DISABLED, False), (Status.DISABLED, False)],
 )
-def test_a_disabled_subscription_takes_no_copies_and_the_others_do(make_world, status, takes):
+def test_a_disabled_subscription_gets_no_copies_and_the_others_do(make_world, status, takes):
     world = make_world(topic(), sub("a", status=status), sub("b"))
 
     assert world.send(encoded(b"x"), to="t") == [1]
@@ -414,7 +414,7 @@ def test_a_disabled_subscription_takes_no_copies_and_the_others_do(make_world, s
 
 
 @pytest.mark.req("B-05")
-def test_what_waits_in_the_subscriptions_fills_the_topic(make_world):
+def test_messages_in_the_subscriptions_fill_the_topic(make_world):
     world = make_world(topic(max_size_in_megabytes=1), sub("a"), sub("b"))
     half = encoded(bytes(250_000))
 

@@ -27,7 +27,7 @@ def queue(name="q", **settings):
     return QueueDescription(name=name, **settings)
 
 
-def test_a_subscription_forwards_what_its_rules_take_to_a_queue(make_world):
+def test_a_subscription_forwards_matching_messages_to_a_queue(make_world):
     big = sub("big", rule("n > 1", "SET big = true"), forward_to="q")
     world = make_world(topic(), big, sub("all"), queue())
 
@@ -122,7 +122,9 @@ def test_the_queue_behind_two_subscriptions_drops_the_second_copy_as_a_duplicate
         pytest.param(queue(max_message_size_in_kilobytes=1), id="the message is too large for it"),
     ],
 )
-def test_what_cannot_be_forwarded_is_a_dead_letter_of_the_transfer(make_world, target):
+def test_a_message_that_cannot_be_forwarded_goes_to_the_transfer_dead_letter_queue(
+    make_world, target
+):
     world = make_world(topic(), sub("a", forward_to="q"), sub("b"), *([target] if target else []))
 
     assert world.send(encoded(bytes(2000)), to="t") == [1]
@@ -157,7 +159,7 @@ def test_a_circle_of_topics_ends_after_the_hops_allowed(make_world, topics):
     check_file(world)
 
 
-def test_a_subscription_is_no_target(make_world):
+def test_a_subscription_is_not_a_forwarding_target(make_world):
     world = make_world(topic(), sub("a", rule(FalseFilter())), queue(forward_to=at("a")))
 
     world.send(encoded(b"x"))
@@ -226,7 +228,7 @@ def test_every_kind_of_dead_letter_is_forwarded(make_world, cause):
     check_file(world)
 
 
-def test_messages_for_a_deleted_topic_are_dead_letters_of_who_forwards_there(make_world):
+def test_messages_for_a_deleted_topic_are_dead_lettered_where_they_were_forwarded(make_world):
     world = make_world(topic(), sub("a"), queue(forward_to="t"))
 
     delete(world, "t")

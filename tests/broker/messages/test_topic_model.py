@@ -412,7 +412,7 @@ class TopicMachine(RuleBasedStateMachine):
                 assert not any(message.busy for message in mailbox.held.values())
 
     def check_that_nothing_is_left(self):
-        """When the topic goes, its messages and their bodies follow in bites."""
+        """When the topic goes, its messages and their bodies follow in portions."""
         self.world.namespace.delete(self.world.queue("t"))
         for _ in range(500):
             self.world.pass_time(6)

@@ -44,7 +44,7 @@ def small(monkeypatch):
     monkeypatch.setattr(window_module, "READ_COUNT", 2)
 
 
-def test_what_the_disk_has_is_read_in_order_and_in_bites(small):
+def test_messages_on_the_disk_are_read_in_order_and_in_portions(small):
     disk = Disk(1, 3, 4, 8, 9)
     window = Window({}, disk.read, last_committed=9)
 
@@ -72,7 +72,7 @@ def test_a_wanted_arrival_needs_no_disk():
     assert disk.reads == []
 
 
-def test_what_nobody_wants_stays_on_the_disk():
+def test_messages_without_a_receiver_stay_on_the_disk():
     held = {}
     window = Window(held, Disk(1).read, last_committed=0)
 
@@ -129,7 +129,7 @@ def test_a_latecomer_to_a_full_window_pushes_the_rest_back_to_the_disk(small):
     assert drain(window) == [2, 5, 6, 7]
 
 
-def test_what_comes_back_is_first_again():
+def test_a_returned_message_is_first_again():
     window = Window({}, Disk().read, last_committed=0)
     for sequence in (1, 2):
         window.arrive(message(sequence), wanted=True)
@@ -140,7 +140,7 @@ def test_what_comes_back_is_first_again():
     assert drain(window) == [1, 2]
 
 
-def test_what_comes_back_behind_messages_of_the_disk_waits_for_them(small):
+def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
     """1 to 3 are pushed out while 9 is lent; when 9 returns, it must not overtake them."""
     disk = Disk(9)
     window = Window({}, disk.read, last_committed=0)
@@ -168,7 +168,7 @@ def test_locked_and_busy_messages_are_passed_over():
     assert drain(window) == [3]
 
 
-def test_what_was_removed_in_place_is_passed_over():
+def test_a_removed_message_is_skipped():
     held = {}
     window = Window(held, Disk().read, last_committed=0)
     for sequence in (1, 2):

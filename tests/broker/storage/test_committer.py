@@ -90,7 +90,7 @@ def bench(tmp_path):
 
 
 @pytest.mark.req("B-12")
-def test_nobody_is_told_before_the_disk_has_it(bench):
+def test_no_callback_runs_before_the_commit(bench):
     bench.write("a")
 
     bench.begin_commit()
@@ -103,7 +103,7 @@ def test_nobody_is_told_before_the_disk_has_it(bench):
     assert bench.names() == ["a"]
 
 
-def test_those_who_wait_are_told_in_their_order_and_then_all_may_leave_at_once(bench):
+def test_callbacks_run_in_order_and_output_is_sent_once_after_them(bench):
     for name in "abc":
         bench.write(name)
 
@@ -114,7 +114,7 @@ def test_those_who_wait_are_told_in_their_order_and_then_all_may_leave_at_once(b
     assert len(bench.commits) == 1
 
 
-def test_what_gathers_while_the_disk_is_busy_shares_the_next_commit(bench):
+def test_changes_made_while_the_disk_is_busy_share_the_next_commit(bench):
     bench.write("first")
     bench.begin_commit()
 
@@ -127,14 +127,14 @@ def test_what_gathers_while_the_disk_is_busy_shares_the_next_commit(bench):
     assert len(bench.after_commit) == 2
 
 
-def test_the_disk_is_waited_for_on_a_thread_of_its_own(bench):
+def test_commits_run_on_a_thread_of_their_own(bench):
     bench.write("a")
     bench.flush()
 
     assert bench.commits == ["commit:local"]
 
 
-def test_without_a_change_nobody_troubles_the_disk(bench):
+def test_without_a_change_nothing_is_committed(bench):
     bench.committer.when_durable(bench.told.append)
 
     bench.flush()
@@ -144,7 +144,7 @@ def test_without_a_change_nobody_troubles_the_disk(bench):
 
 
 @pytest.mark.req("B-12")
-def test_who_changed_nothing_still_waits_for_what_came_before(bench):
+def test_a_callback_without_a_change_waits_for_earlier_changes(bench):
     bench.write("a")
     bench.begin_commit()
     bench.committer.when_durable(lambda error: bench.told.append(("b", error)))
@@ -164,7 +164,7 @@ FAILURES = {
 
 @pytest.mark.req("B-12")
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_a_failed_commit_is_told_to_all_who_wait_for_it_or_behind_it(bench, failure, caplog):
+def test_a_failed_commit_fails_its_changes_and_all_later_ones(bench, failure, caplog):
     bench.failures = [failure]
     bench.write("a")
     bench.write("b")
@@ -183,7 +183,7 @@ def test_a_failed_commit_is_told_to_all_who_wait_for_it_or_behind_it(bench, fail
 
 @pytest.mark.req("B-12")
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_statements_that_fail_are_told_to_all_and_the_next_ones_work(bench, failure, monkeypatch):
+def test_failed_statements_fail_their_group_and_later_ones_work(bench, failure, monkeypatch):
     real = bench.store.apply
 
     def apply(group):
@@ -215,7 +215,7 @@ def test_a_value_that_the_file_cannot_hold_fails_its_group_and_no_other(bench):
     assert bench.told[1:] == [("a", None)]
 
 
-def test_one_who_stumbles_over_the_news_does_not_keep_it_from_the_others(bench, caplog):
+def test_a_failing_callback_does_not_stop_the_others(bench, caplog):
     def stumble(error):
         raise RuntimeError("over my own feet")
 
@@ -230,7 +230,7 @@ def test_one_who_stumbles_over_the_news_does_not_keep_it_from_the_others(bench, 
     assert "over my own feet" in caplog.text
 
 
-def test_changes_made_when_the_news_arrives_go_with_the_next_commit(bench):
+def test_changes_made_in_a_callback_go_with_the_next_commit(bench):
     bench.change("a")
     bench.committer.when_durable(lambda error: bench.write("b"))
 
@@ -254,7 +254,7 @@ def test_a_failure_after_the_commit_does_not_stop_the_committer(tmp_path, caplog
     bench.end()
 
 
-def test_changes_that_nobody_waits_for_are_stored_when_asked(bench):
+def test_changes_without_a_callback_are_stored_on_request(bench):
     bench.change("a")
     bench.committer.request()
     bench.committer.request()
@@ -280,7 +280,7 @@ def test_stopping_flushes_and_ends_the_thread(tmp_path):
     bench.loop.close()
 
 
-def test_a_loop_that_is_gone_ends_the_thread(tmp_path):
+def test_a_closed_loop_ends_the_thread(tmp_path):
     bench = Bench(tmp_path / "local.db")
     bench.write("a")
     bench.begin_commit()

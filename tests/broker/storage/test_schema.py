@@ -129,7 +129,7 @@ def test_a_refused_file_is_not_kept_locked(path):
     Store(path).close()
 
 
-def test_a_second_broker_is_kept_away_and_told_by_whom(path):
+def test_a_second_broker_is_refused_and_the_error_names_the_first(path):
     first = Store(path)
 
     with pytest.raises(DataFileError) as caught:

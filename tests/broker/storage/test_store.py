@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from pairbus.broker.message import Message, State
-from pairbus.broker.storage import reads as reading
+from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Counters, Store
 
@@ -74,7 +74,7 @@ def test_nothing_is_seen_before_the_commit(store, box):
     assert store.read_one(box.mailbox_id, 1).bare == b"bytes 1"
 
 
-def test_what_is_rolled_back_was_never_there(store, box):
+def test_rolled_back_changes_are_not_stored(store, box):
     store.insert(box, message(1))
     store.apply()
 
@@ -113,7 +113,7 @@ def test_a_commit_that_fails_in_save_is_rolled_back(store, box, monkeypatch):
     assert sequences(store.read_from(box.mailbox_id, first=0, count=9)) == [2]
 
 
-def test_what_was_discarded_was_never_asked_for(store, box):
+def test_discarded_changes_are_not_stored(store, box):
     store.insert(box, message(1))
 
     store.discard()
@@ -121,7 +121,7 @@ def test_what_was_discarded_was_never_asked_for(store, box):
     assert not store.has_changes
 
 
-def test_one_message_may_come_change_and_go_in_one_transaction(store, box):
+def test_a_message_can_be_inserted_changed_and_deleted_in_one_transaction(store, box):
     first, second = message(1), message(2)
     store.insert(box, first)
     store.insert(box, second)
@@ -181,7 +181,7 @@ def test_a_number_given_to_nothing_is_not_given_again(path):
     store.close()
 
 
-def test_closing_saves_what_has_gathered(path):
+def test_closing_saves_pending_changes(path):
     store = Store(path)
     counters = boxes(store)[0]
     store.insert(counters, message(1))
@@ -259,8 +259,8 @@ def test_sessions_are_counted_in_the_order_of_their_oldest_message(store, box):
     assert sequences(found) == [4]
 
 
-def test_a_reading_stops_at_some_megabytes(store, box, monkeypatch):
-    monkeypatch.setattr(reading, "_READ_BYTES_MAX", 1000)
+def test_a_read_stops_after_some_megabytes(store, box, monkeypatch):
+    monkeypatch.setattr(reads, "READ_BYTES_MAX", 1000)
     put(store, box, *(message(n, size=100) for n in range(1, 201)))
 
     found = store.read_active(box.mailbox_id, after=0, upto=999, count=999)
@@ -294,7 +294,7 @@ def test_an_empty_store_expects_nothing(store):
     assert store.next_due_ms() is None
 
 
-def test_what_was_enqueued_before_a_time_is_found_for_deletion(store, box):
+def test_messages_enqueued_before_a_time_are_found_for_deletion(store, box):
     put(
         store,
         box,

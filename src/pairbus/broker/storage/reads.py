@@ -18,7 +18,7 @@ _SELECT: Final = (
     f"SELECT {', '.join(f'm.{column}' for column in COLUMNS)}, b.bare FROM message AS m "
     "LEFT JOIN body AS b ON typeof(m.bare) = 'integer' AND b.id = m.bare"
 )
-_READ_BYTES_MAX: Final = 4 * 1024 * 1024
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Reads:
@@ -184,7 +184,7 @@ class Reads:
             message = from_row(row)
             size += message.size
             messages.append(message)
-            if size >= _READ_BYTES_MAX:
+            if size >= READ_BYTES_MAX:
                 break
         cursor.close()
         return messages
