@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.engine.engine import Attached, Engine
+from pairbus.amqp.engine import Attached, Engine
 
 GROUP = 500
 SCHEMA = """

@@ -1,4 +1,4 @@
-"""Load in AMQP 1.0 for any broker, on `pairbus.amqp.engine.engine` in the client role.
+"""Load in AMQP 1.0 for any broker, on `pairbus.amqp.engine` in the client role.
 
 One process drives one sending and one receiving connection on a single loop. The SDK would be
 slower than the broker; this costs a fraction of it. Each send waits for its `accepted`; a receiver
@@ -14,7 +14,7 @@ import struct
 import loop
 from pairbus.amqp.codec.types import Int
 from pairbus.amqp.codec.values import encode
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     ACCEPTED,
     BATCH_FORMAT,
     Attached,

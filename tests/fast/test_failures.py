@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     AmqpError,
     Attached,
     Engine,

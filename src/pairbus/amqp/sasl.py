@@ -1,9 +1,9 @@
-"""The SASL exchange that opens an AMQP connection, in both roles.
+"""What comes before the first AMQP frame: protocol headers and SASL, in both roles.
 
-Our own few lines and not Proton's, because Proton knows no MSSBCBS, the mechanism by which .NET
-announces that its token will come over $cbs. Only mechanisms of one step are spoken: no challenges.
-Who is let in, the caller decides. `SaslServer` and `SaslClient` are settings and may be shared by
-many connections; what one connection has got to is in an exchange.
+`SaslServer` and `SaslClient` are settings, and many connections may share them. `Handshake` is the
+state of one connection: it takes bytes until the AMQP stream begins, then returns what follows the
+peer's AMQP header. Only mechanisms of one step are spoken, without challenges. MSSBCBS is one of
+them: with it .NET says that its token will come over $cbs. The caller decides who may come in.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from pairbus.amqp.frames import (
     decode_performative,
     encode_frame,
 )
+from pairbus.amqp.outcomes import AmqpError
 
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = range(0x40, 0x45)
+_NAMES: Final = {0: "AMQP", 2: "AMQP over TLS", 3: "AMQP with SASL"}
 OK: Final = 0
 BAD_CREDENTIALS: Final = 1
 _FRAME_SIZE_MAX: Final = 4096
@@ -43,12 +45,10 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class SaslServer:
     authenticate: Authenticate | None = None
-    """Asked for every mechanism. None lets everybody in but offers no PLAIN: an unchecked password
-    would be a lie to who sent it."""
+    """Called for every mechanism. None lets everybody in and offers no PLAIN: whoever sends a
+    password expects that it is checked."""
 
     mechanisms: Sequence[str] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
-    required: bool = False
-    """Whether a client that skips SASL is sent away."""
 
     @property
     def offered(self) -> list[str]:
@@ -70,14 +70,13 @@ class SaslClient:
 
 
 class _Exchange:
-    """Header and frames in, frames out; `done` once the AMQP stream may begin."""
+    """SASL frames in, SASL frames out; `done` when the AMQP stream may begin."""
 
-    __slots__ = ("_buffer", "_header_seen", "done", "failure", "identity", "output")
+    __slots__ = ("_buffer", "done", "failure", "identity", "output")
 
-    def __init__(self) -> None:
+    def __init__(self, greeting: bytes) -> None:
         self._buffer = b""
-        self._header_seen = False
-        self.output = b""
+        self.output = greeting
         self.done = False
         self.failure: str | None = None
         self.identity: Identity | None = None
@@ -85,14 +84,6 @@ class _Exchange:
     def receive(self, data: bytes) -> bytes:
         """Consume what belongs to SASL, return the rest. Raises FrameError on garbage."""
         self._buffer += data
-        if not self._header_seen:
-            if len(self._buffer) < 8:
-                return b""
-            if self._buffer[:8] != SASL_HEADER:
-                raise FrameError("amqp:connection:framing-error", "no SASL header")
-            self._buffer = self._buffer[8:]
-            self._header_seen = True
-            self._greeted()
         while not self.done and self.failure is None and (body := self._next_frame()) is not None:
             try:
                 code, fields = decode_performative(body)
@@ -124,9 +115,6 @@ class _Exchange:
     def _send(self, code: int, fields: list[Any]) -> None:
         self.output += encode_frame(code, fields, kind=1)
 
-    def _greeted(self) -> None:
-        raise NotImplementedError
-
     def _frame(self, code: int, fields: list[Any]) -> None:
         raise NotImplementedError
 
@@ -135,12 +123,9 @@ class ServerExchange(_Exchange):
     __slots__ = ("_settings",)
 
     def __init__(self, settings: SaslServer) -> None:
-        super().__init__()
+        super().__init__(SASL_HEADER)
         self._settings = settings
-
-    def _greeted(self) -> None:
-        self.output += SASL_HEADER
-        self._send(MECHANISMS, [Array([Symbol(name) for name in self._settings.offered])])
+        self._send(MECHANISMS, [Array([Symbol(name) for name in settings.offered])])
 
     def _frame(self, code: int, fields: list[Any]) -> None:
         if code != INIT or not fields or not isinstance(fields[0], str):
@@ -164,12 +149,8 @@ class ClientExchange(_Exchange):
     __slots__ = ("_settings",)
 
     def __init__(self, settings: SaslClient) -> None:
-        super().__init__()
+        super().__init__(SASL_HEADER)
         self._settings = settings
-        self.output = SASL_HEADER
-
-    def _greeted(self) -> None:
-        pass
 
     def _frame(self, code: int, fields: list[Any]) -> None:
         settings = self._settings
@@ -202,11 +183,98 @@ def _credentials(mechanism: str, response: bytes) -> tuple[str | None, str]:
     return user, password
 
 
-__all__ = [
-    "AMQP_HEADER",
-    "ClientExchange",
-    "Identity",
-    "SaslClient",
-    "SaslServer",
-    "ServerExchange",
-]
+class Handshake:
+    """`done` when both may speak AMQP; `failure` when they never will."""
+
+    __slots__ = (
+        "_awaits_header",
+        "_exchange",
+        "_header",
+        "_sasl",
+        "done",
+        "failure",
+        "identity",
+        "output",
+    )
+
+    def __init__(self, sasl: SaslServer | SaslClient | None) -> None:
+        self._sasl = sasl
+        self._awaits_header = True
+        self._header = b""
+        self._exchange: ServerExchange | ClientExchange | None = None
+        self.output = b""
+        self.done = False
+        self.failure: AmqpError | None = None
+        self.identity: Identity | None = None
+        if isinstance(sasl, SaslClient):
+            self._exchange = ClientExchange(sasl)
+            self._take_output()
+
+    def take_output(self) -> bytes:
+        output, self.output = self.output, b""
+        return output
+
+    @property
+    def speaking_sasl(self) -> bool:
+        """While SASL goes on, a client must not send AMQP."""
+        return self._exchange is not None
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes that follow the AMQP header, once there are some. Never raises."""
+        try:
+            while data and not self.done and self.failure is None:
+                data = self._read_header(data) if self._awaits_header else self._negotiate(data)
+        except FrameError as error:
+            self.failure = error.error
+        return data if self.done else b""
+
+    def _read_header(self, data: bytes) -> bytes:
+        self._header += data
+        # Judged byte by byte, so that a peer of another protocol need not send eight to be told.
+        is_amqp = self._header[:4] == b"AMQP"[: len(self._header)]
+        if is_amqp and len(self._header) < 8:
+            return b""
+        header, rest = self._header[:8], self._header[8:]
+        self._header = b""
+        if header == AMQP_HEADER and self._exchange is None:
+            self.done = True
+        elif header == SASL_HEADER and self._may_speak_sasl():
+            self._awaits_header = False
+            self._take_output()
+        else:
+            raise self._wrong_header(header, is_amqp=is_amqp)
+        return rest
+
+    def _may_speak_sasl(self) -> bool:
+        if isinstance(self._sasl, SaslServer) and self.identity is None:
+            self._exchange = ServerExchange(self._sasl)
+        return self._exchange is not None
+
+    def _wrong_header(self, header: bytes, *, is_amqp: bool) -> FrameError:
+        """A server answers with the header that it speaks, as part 2.2 of the standard says."""
+        wanted = AMQP_HEADER if self._sasl is None else SASL_HEADER
+        if not isinstance(self._sasl, SaslClient):
+            self.output += wanted
+        asked = _NAMES.get(header[4], header.hex(" ")) if is_amqp else repr(header)
+        return FrameError(
+            "amqp:connection:framing-error",
+            f"the peer asked for {asked}; this is {_NAMES[wanted[4]]}",
+        )
+
+    def _negotiate(self, data: bytes) -> bytes:
+        exchange = self._exchange
+        assert exchange is not None
+        rest = exchange.receive(data)
+        self._take_output()
+        if exchange.failure is not None:
+            self.failure = AmqpError("amqp:unauthorized-access", exchange.failure)
+        elif exchange.done:
+            self.identity = exchange.identity
+            self._exchange = None
+            self._awaits_header = True
+        return rest
+
+    def _take_output(self) -> None:
+        assert self._exchange is not None
+        self.output += self._exchange.output
+        self._exchange.output = b""

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pairbus.amqp.client.links import ReceiverLink, SenderLink
 from pairbus.amqp.client.protocol import ClientProtocol
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     Attached,
     Delivery,
     Engine,

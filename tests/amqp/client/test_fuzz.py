@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
-from pairbus.amqp.engine.engine import ACCEPTED, SaslClient
+from pairbus.amqp.engine import ACCEPTED, SaslClient
 from pairbus.amqp.frames import AMQP_HEADER, encode_frame
 from tests.amqp.client.clientpair import ClientPair, as_tuple
 

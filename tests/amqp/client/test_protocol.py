@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     ACCEPTED,
     AmqpError,
     Attached,

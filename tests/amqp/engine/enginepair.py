@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     Attached,
     Delivery,
     Engine,

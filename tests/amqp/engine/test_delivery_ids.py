@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong, UShort
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     AmqpError,
     Attached,
     Closed,

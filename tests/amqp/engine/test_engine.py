@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.codec.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong, UShort
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     ACCEPTED,
     BATCH_FORMAT,
     RELEASED,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     ACCEPTED,
     AmqpError,
     Attached,

@@ -8,7 +8,7 @@ import pytest
 
 proton = pytest.importorskip("proton")
 
-from pairbus.amqp.engine.engine import (  # noqa: E402
+from pairbus.amqp.engine import (  # noqa: E402
     ACCEPTED,
     AmqpError,
     Attached,

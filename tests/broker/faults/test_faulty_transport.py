@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     Attached,
     Detached,
     RemoteAttach,

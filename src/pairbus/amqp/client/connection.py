@@ -18,7 +18,7 @@ from pairbus.amqp.client.errors import ClientError, ConnectionLost, LinkLost, Pe
 from pairbus.amqp.client.links import ClientLink, MessageFactory, ReceiverLink, SenderLink
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.client.transport import Transport
-from pairbus.amqp.engine.engine import Delivery, Settlement
+from pairbus.amqp.engine import Delivery, Settlement
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
 from pairbus.amqp.sasl import SaslClient

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pairbus.amqp.client.errors import LinkLost
-from pairbus.amqp.engine.engine import Delivery, Link, Settlement
+from pairbus.amqp.engine import Delivery, Link, Settlement
 from pairbus.amqp.frames import SERIAL
 from pairbus.amqp.outcomes import AmqpError, Outcome
 

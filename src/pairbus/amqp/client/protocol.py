@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pairbus.amqp.client.links import ClientLink, MessageFactory, ReceiverLink, SenderLink
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     Attached,
     Closed,
     Detached,

@@ -1,0 +1,63 @@
+"""AMQP 1.0 without I/O: one state machine for both roles. See `engine` and docs/amqp.md."""
+
+from pairbus.amqp.codec.batches import BATCH_FORMAT
+from pairbus.amqp.engine.attach import RemoteAttach
+from pairbus.amqp.engine.engine import Engine
+from pairbus.amqp.engine.events import (
+    Attached,
+    Closed,
+    Detached,
+    Disposed,
+    Event,
+    Flowed,
+    Opened,
+    SessionBegun,
+    SessionEnded,
+    Transferred,
+)
+from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session, Settlement
+from pairbus.amqp.engine.wire import EngineLimits
+from pairbus.amqp.outcomes import (
+    ACCEPTED,
+    NO_OUTCOME,
+    RELEASED,
+    AmqpError,
+    Outcome,
+    OutcomeKind,
+    modified,
+    rejected,
+)
+from pairbus.amqp.sasl import Identity, SaslClient, SaslServer
+
+__all__ = [
+    "ACCEPTED",
+    "BATCH_FORMAT",
+    "NO_OUTCOME",
+    "RELEASED",
+    "AmqpError",
+    "Attached",
+    "Closed",
+    "Delivery",
+    "Detached",
+    "Disposed",
+    "Engine",
+    "EngineLimits",
+    "Event",
+    "Flowed",
+    "Identity",
+    "Link",
+    "LinkClosed",
+    "Opened",
+    "Outcome",
+    "OutcomeKind",
+    "RemoteAttach",
+    "SaslClient",
+    "SaslServer",
+    "Session",
+    "SessionBegun",
+    "SessionEnded",
+    "Settlement",
+    "Transferred",
+    "modified",
+    "rejected",
+]

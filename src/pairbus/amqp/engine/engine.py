@@ -11,23 +11,18 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pairbus.amqp.codec.batches import BATCH_FORMAT
 from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
 from pairbus.amqp.engine import peer
-from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, field, terminus
+from pairbus.amqp.engine.attach import SOURCE, TARGET, field, terminus
 from pairbus.amqp.engine.events import (
-    Attached,
     Closed,
     Detached,
-    Disposed,
     Event,
-    Flowed,
     Opened,
     SessionBegun,
     SessionEnded,
-    Transferred,
 )
-from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session, Settlement
+from pairbus.amqp.engine.handles import Link, LinkClosed, Session
 from pairbus.amqp.engine.wire import EngineLimits, Wire
 from pairbus.amqp.frames import (
     AMQP_HEADER,
@@ -49,51 +44,8 @@ from pairbus.amqp.frames import (
     string_map,
     symbol_map,
 )
-from pairbus.amqp.handshake import Handshake
-from pairbus.amqp.outcomes import (
-    ACCEPTED,
-    NO_OUTCOME,
-    RELEASED,
-    AmqpError,
-    Outcome,
-    OutcomeKind,
-    modified,
-    rejected,
-)
-from pairbus.amqp.sasl import Identity, SaslClient, SaslServer
-
-__all__ = [
-    "ACCEPTED",
-    "BATCH_FORMAT",
-    "NO_OUTCOME",
-    "RELEASED",
-    "AmqpError",
-    "Attached",
-    "Closed",
-    "Delivery",
-    "Detached",
-    "Disposed",
-    "Engine",
-    "EngineLimits",
-    "Event",
-    "Flowed",
-    "Identity",
-    "Link",
-    "LinkClosed",
-    "Opened",
-    "Outcome",
-    "OutcomeKind",
-    "RemoteAttach",
-    "SaslClient",
-    "SaslServer",
-    "Session",
-    "SessionBegun",
-    "SessionEnded",
-    "Settlement",
-    "Transferred",
-    "modified",
-    "rejected",
-]
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
 
 _EMPTY_DISPOSITIONS_MAX: Final = 10_000
 _TICK_SECONDS_MIN: Final = 0.1

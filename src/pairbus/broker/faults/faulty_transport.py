@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     Attached,
     Detached,
     Disposed,

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     AmqpError,
     Attached,
     Closed,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pairbus.amqp.engine.engine import AmqpError, Link, Session
+from pairbus.amqp.engine import AmqpError, Link, Session
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.tokens import Credentials
 from pairbus.broker.namespace import Namespace

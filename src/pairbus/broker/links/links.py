@@ -12,7 +12,7 @@ from typing import Any, Final
 from pairbus.amqp.codec.batches import split_batch
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.amqp.engine.engine import (
+from pairbus.amqp.engine import (
     BATCH_FORMAT,
     AmqpError,
     Delivery,
