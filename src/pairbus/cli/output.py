@@ -9,9 +9,9 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,16 +23,6 @@ _KIB: Final = 1024
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under the keys that our JSON has. Not recursive: keys may be user data."""
-    return {_camel_case(name): value for name, value in values.items()}
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
 
 
 def print_json_line(value: object) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any, Final
+
+from pairbus.json_style import camel_case_keys, utc_text
 
 UNIT_BYTES: Final = 64 * 1024
 
@@ -93,10 +94,9 @@ class Reading:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="milliseconds")
         return {
             "namespace": self.namespace,
-            "since": since.replace("+00:00", "Z"),
+            "since": utc_text(self.since),
             "unitBytes": UNIT_BYTES,
             "entities": {name: _with_total(tally) for name, tally in self.entities.items()},
             "total": _with_total(self.total),
@@ -104,13 +104,7 @@ class Reading:
 
 
 def _with_total(tally: Tally) -> dict[str, int]:
-    counts = {_camel_case(kind): count for kind, count in tally.as_dict().items()}
-    return {**counts, "total": tally.total}
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    return {**camel_case_keys(tally.as_dict()), "total": tally.total}
 
 
 class Meter:

@@ -14,9 +14,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from pairbus.cli.output import camel_case, make_table, print_table
+from pairbus.cli.output import make_table, print_table
 from pairbus.demo.delivery_check import Verdict, total
 from pairbus.demo.script import Step
+from pairbus.json_style import camel_case_keys
 
 PLAIN_SECONDS: Final = 5.0
 WIDTH: Final = 96
@@ -131,7 +132,7 @@ class JsonView:
             self._updated_at = snapshot.at
             values = asdict(snapshot)
             del values["history"]
-            values["entities"] = [camel_case(row) for row in values.pop("rows")]
+            values["entities"] = [camel_case_keys(row) for row in values.pop("rows")]
             self._print("snapshot", elapsed_seconds=values.pop("at"), **values)
 
     def note(self, text: str) -> None:
@@ -157,7 +158,7 @@ class JsonView:
     @staticmethod
     def _print(event: str, **values: Any) -> None:
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
-        line = {"event": event, **camel_case(rounded)}
+        line = {"event": event, **camel_case_keys(rounded)}
         print(json.dumps(line, ensure_ascii=False), flush=True)
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pairbus.json_style import camel_case, utc_text
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.receipts import Outcome, Receipt, add_waits, percentile_ms
 
@@ -231,14 +232,9 @@ def _time(time_ms: int) -> datetime:
 
 def _json(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return utc_text(value)
     if isinstance(value, dict):
-        return {_camel_case(name): _json(each) for name, each in value.items()}
+        return {camel_case(name): _json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_json(each) for each in value]
     return value
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))

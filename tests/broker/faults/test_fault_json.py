@@ -81,7 +81,7 @@ def test_a_listed_fault_says_all_that_is_needed_to_do_it_again():
         "on": ["send", "management", "manage"],
         "seed": entry.seed,
         "state": "planned",
-        "startsAt": "1970-01-01T00:01:00.000+00:00",
-        "endsAt": "1970-01-01T00:01:30.000+00:00",
+        "startsAt": "1970-01-01T00:01:00.000Z",
+        "endsAt": "1970-01-01T00:01:30.000Z",
         "hits": 0,
     }

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pairbus.broker.faults.kinds import KINDS, Fault
 from pairbus.broker.faults.schedule import RunningFault
 from pairbus.errors import ConfigError
+from pairbus.json_style import camel_case, utc_text
 
 _AT: Final = "at"
 
 
 def to_json(fault: Fault) -> dict[str, Any]:
-    settings = {_json_name(each.name): getattr(fault, each.name) for each in fields(fault)}
+    settings = {camel_case(each.name): getattr(fault, each.name) for each in fields(fault)}
     given = {name: _plain(value) for name, value in settings.items() if value is not None}
     return {"kind": fault.kind, **given}
 
@@ -33,7 +33,7 @@ def from_json(value: object) -> Fault:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"kind is {_shown(name)}, but must be one of {', '.join(KINDS)}")
-    known = {_json_name(each.name): each.name for each in fields(kind)}
+    known = {camel_case(each.name): each.name for each in fields(kind)}
     settings = {}
     for key, given in value.items():
         if key in known:
@@ -69,21 +69,15 @@ def running_to_json(running: RunningFault) -> dict[str, Any]:
         **to_json(running.fault),
         "seed": running.seed,
         "state": running.state,
-        "startsAt": _utc(running.starts_at),
-        "endsAt": None if running.ends_at is None else _utc(running.ends_at),
+        "startsAt": utc_text(running.starts_at),
+        "endsAt": None if running.ends_at is None else utc_text(running.ends_at),
         "hits": running.hits,
     }
 
 
-def _json_name(name: str) -> str:
-    """`latency_seconds` is `latencySeconds` in JSON."""
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
 def _in_json_names(text: str, names: Iterable[str]) -> str:
     for name in names:
-        text = re.sub(rf"\b{name}\b", _json_name(name), text)
+        text = re.sub(rf"\b{name}\b", camel_case(name), text)
     return text
 
 
@@ -92,10 +86,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, str) else value
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from pairbus.broker.entities.durations import INFINITE, format_duration
 from pairbus.cli.administration import EntityKind
-from pairbus.cli.output import camel_case, make_table, print_table
+from pairbus.cli.output import make_table, print_table
+from pairbus.json_style import camel_case_keys
 
 View = dict[str, Any]
 
@@ -72,11 +73,13 @@ def row_view(kind: EntityKind, path: Sequence[str], properties: Any, counts: Any
 
 
 def _counts(counts: Any) -> View:
-    return camel_case({name: getattr(counts, name) for name in _COUNTS if hasattr(counts, name)})
+    return camel_case_keys(
+        {name: getattr(counts, name) for name in _COUNTS if hasattr(counts, name)}
+    )
 
 
 def _times(counts: Any) -> View:
-    return camel_case(
+    return camel_case_keys(
         {
             name.removesuffix("_utc"): _time(getattr(counts, name))
             for name in _TIMES

@@ -24,11 +24,12 @@ from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_ba
 from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.message_json import Row, from_json, parse_line, parse_property
 from pairbus.cli.options import AS_JSON, ConnectionOptions, flatten_options, option
-from pairbus.cli.output import camel_case, format_count, print_json, progress
+from pairbus.cli.output import format_count, print_json, progress
 from pairbus.cli.parse import parse_duration, parse_time
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.compose import RowError, message_of
+from pairbus.json_style import camel_case_keys
 
 _BATCH_COUNT_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 1024 * 1024
@@ -226,7 +227,7 @@ def _defaults(
 ) -> Row:
     """What the options say about every message."""
     given = {name: value for name, value in asdict(message).items() if value is not None}
-    row = from_json(camel_case(given), "the options")
+    row = from_json(camel_case_keys(given), "the options")
     del row["body"]
     if properties:
         row["applicationProperties"] = dict(map(parse_property, properties))

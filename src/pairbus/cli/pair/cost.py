@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pairbus.cli.options import AS_JSON, option
-from pairbus.cli.output import camel_case, make_table, print_json, print_table
+from pairbus.cli.output import make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
@@ -24,6 +24,7 @@ from pairbus.cost.estimate import (
 from pairbus.cost.prices import load
 from pairbus.cost.usage import Usage
 from pairbus.errors import UsageError, requires_extra
+from pairbus.json_style import camel_case_keys
 
 
 def cost(
@@ -251,7 +252,7 @@ def to_json(
         "days": estimate.days,
     }
     if usage is not None:
-        result["usage"] = camel_case(asdict(usage))
+        result["usage"] = camel_case_keys(asdict(usage))
         result["idleReceives"] = {
             "perHour": round(usage.polls_per_hour),
             "perDay": round(usage.polls_per_hour * 24),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cli.messages.table import escape_control
 from pairbus.cli.output import format_duration, make_table
 from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState, ProcessMetrics
+from pairbus.json_style import utc_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -57,10 +57,9 @@ class Status:
 
 
 def to_json(status: Status) -> dict[str, Any]:
-    at = datetime.fromtimestamp(status.at, UTC).isoformat(timespec="milliseconds")
     metrics = status.metrics
     return {
-        "at": at.replace("+00:00", "Z"),
+        "at": utc_text(status.at),
         "namespaces": {
             one.role: {
                 "address": one.address,

@@ -15,7 +15,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pairbus.cli.output import camel_case, format_duration, make_table, print_json_line
+from pairbus.cli.output import format_duration, make_table, print_json_line
+from pairbus.json_style import camel_case_keys
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
@@ -95,7 +96,7 @@ class JsonProgress:
                 "event": "round",
                 "round": ended.round,
                 "durationSeconds": round(ended.seconds, 3),
-                **camel_case(count_outcomes(ended.receipts)),
+                **camel_case_keys(count_outcomes(ended.receipts)),
                 "receipts": [
                     {
                         "queue": each.queue,
@@ -120,7 +121,7 @@ class JsonProgress:
             {
                 "event": "ended",
                 "durationSeconds": round(time.monotonic() - self._started_at, 3),
-                **camel_case(count_outcomes(receipts)),
+                **camel_case_keys(count_outcomes(receipts)),
             }
         )
 
