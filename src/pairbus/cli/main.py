@@ -122,7 +122,9 @@ def load_command(name: str) -> Any:
 app = typer.Typer(
     cls=LazyCommands,
     name="pairbus",
-    help="Paired namespaces for Azure Service Bus, a local Service Bus, and what goes with them.",
+    help="Paired namespaces for Azure Service Bus, and a local Service Bus for tests.\n\n"
+    "Every command has --help with examples. Exit codes: 0 success, 1 failure, 2 usage error, 130 "
+    "interrupted.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

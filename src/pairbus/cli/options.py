@@ -110,7 +110,7 @@ ENTITY = Annotated[
 SUBSCRIPTION = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SUBSCRIPTION]",
+        metavar="SUBSCRIPTION",
         help="Subscription of the topic ENTITY.",
         show_default=False,
         autocompletion=complete_subscription,

@@ -93,7 +93,7 @@ def exported(broker: Broker, pairbus: Run, file: Path) -> NamespaceOptions:
 
 
 @pytest.mark.req("B-02")
-def test_what_is_exported_is_what_a_broker_is_made_of(pairbus: Run, tmp_path: Path) -> None:
+def test_an_exported_file_makes_the_same_broker(pairbus: Run, tmp_path: Path) -> None:
     file = tmp_path / "Config.json"
     with Broker(namespaces=[NamespaceOptions(name="shop", queues=QUEUES, topics=TOPICS)]) as one:
         read = exported(one, pairbus, file)
@@ -107,7 +107,7 @@ def test_what_is_exported_is_what_a_broker_is_made_of(pairbus: Run, tmp_path: Pa
     assert file.read_text("utf-8") == text
 
 
-def test_a_file_for_microsofts_emulator_has_what_its_schema_demands(
+def test_an_exported_file_satisfies_the_schema_of_microsofts_emulator(
     pairbus: Run, broker: Broker
 ) -> None:
     done = pairbus("entities", "export", "--name", "sbemulatorns")
@@ -132,7 +132,7 @@ def test_a_file_for_microsofts_emulator_has_what_its_schema_demands(
     assert namespace["Topics"][0]["Subscriptions"][0]["Rules"] == []
 
 
-def test_a_subscription_without_any_rule_stays_one_that_takes_nothing(
+def test_a_subscription_without_rules_is_exported_as_one_that_receives_nothing(
     pairbus: Run, broker: Broker, tmp_path: Path
 ) -> None:
     pairbus("entities", "delete", "rule", "events", "audit", "$Default")
@@ -142,7 +142,7 @@ def test_a_subscription_without_any_rule_stays_one_that_takes_nothing(
     assert [rule.filter for rule in namespace.topics[1].rules] == [FalseFilter()]
 
 
-def test_the_namespace_has_its_own_name_unless_told_otherwise(
+def test_the_exported_namespace_keeps_its_name(
     pairbus: Run, use: Callable[[Broker], Broker]
 ) -> None:
     with Broker(name="east") as running:
@@ -223,13 +223,15 @@ def test_every_setting_of_a_subscription_comes_back(
 @pytest.mark.parametrize(
     "target", ["orders", "sb://localhost:5672/orders", "https://x.servicebus.windows.net/orders"]
 )
-def test_where_messages_are_forwarded_to_is_a_name_however_the_service_says_it(target: str) -> None:
+def test_the_target_of_forwarding_is_a_name_even_if_the_service_answers_with_a_url(
+    target: str,
+) -> None:
     properties = SimpleNamespace(name="q", forward_to=target)
 
     assert entity_json(EntityKind.QUEUE, properties)["Properties"] == {"ForwardTo": "orders"}
 
 
-def test_the_rule_that_takes_everything_is_left_out_only_if_it_is_the_default() -> None:
+def test_only_the_default_rule_is_left_out() -> None:
     everything = SimpleNamespace(name="$Default", filter=TrueRuleFilter(), action=None)
     renamed = SimpleNamespace(name="all", filter=TrueRuleFilter(), action=None)
     nothing = SimpleNamespace(name="$Default", filter=FalseRuleFilter(), action=None)

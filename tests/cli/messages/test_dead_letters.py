@@ -23,22 +23,24 @@ def forms(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def bury(pairbus: Run, stdin: Feed, place: tuple[str, ...], reason: str, numbers: range) -> None:
+def dead_letter(
+    pairbus: Run, stdin: Feed, path: tuple[str, ...], reason: str, numbers: range
+) -> None:
     lines = [
         {"body": f"body {n}", "messageId": f"m{n}", "subject": "odd" if n % 2 else "even",
          "applicationProperties": {"n": n}, "timeToLive": 3_600_000} for n in numbers
     ]  # fmt: skip
     stdin("\n".join(map(json.dumps, lines)).encode())
-    assert pairbus("send", place[0], "--json-lines").code == 0
+    assert pairbus("send", path[0], "--json-lines").code == 0
     words = ("--dead-letter", "--reason", reason, "--count", str(len(numbers)), "--json")
-    assert len(forms(pairbus("receive", *place, *words).out)) == len(numbers)
+    assert len(forms(pairbus("receive", *path, *words).out)) == len(numbers)
 
 
 @pytest.fixture
-def buried(pairbus: Run, queue: str, stdin: Feed) -> str:
-    """Dead letters 1 to 4 for one reason, and 5 and 6 for another; n is one less."""
-    bury(pairbus, stdin, (queue,), "bad", range(4))
-    bury(pairbus, stdin, (queue,), "worse", range(4, 6))
+def dead_lettered(pairbus: Run, queue: str, stdin: Feed) -> str:
+    """Dead letters 1 to 4 with one reason, 5 and 6 with another; property n is one less."""
+    dead_letter(pairbus, stdin, (queue,), "bad", range(4))
+    dead_letter(pairbus, stdin, (queue,), "worse", range(4, 6))
     return queue
 
 
@@ -74,7 +76,7 @@ def bodies(pairbus: Run, queue: str) -> list[str]:
         (["--subject", "odd", "--reason", "bad", "--where", "n > 1"], [4]),
     ],
 )
-def test_a_filter_finds_what_all_of_it_is_true_of(
+def test_all_conditions_of_a_filter_must_be_true(
     pairbus: Run, standing: str, words: list[str], numbers: list[int]
 ) -> None:
     done = pairbus("dead-letters", "list", standing, *words, "--json")
@@ -93,14 +95,14 @@ def standing(
     pairbus: Run, standing_name: list[str], request: pytest.FixtureRequest, namespace: Broker,
     use: Callable[[Broker], Broker],
 ) -> str:  # fmt: skip
-    """As `buried`, made once for all that only look."""
+    """As `dead_lettered`, but made once for all tests that only read."""
     use(namespace)
     if not standing_name:
-        standing_name.append(request.getfixturevalue("buried"))
+        standing_name.append(request.getfixturevalue("dead_lettered"))
     return standing_name[0]
 
 
-def test_a_list_is_a_table_and_tells_when_there_is_more(pairbus: Run, standing: str) -> None:
+def test_a_list_is_a_table_and_says_if_there_is_more(pairbus: Run, standing: str) -> None:
     done = pairbus("dead-letters", "list", standing, "--count", "2")
 
     head, first, *_ = [line.split() for line in done.out.splitlines()]
@@ -109,7 +111,7 @@ def test_a_list_is_a_table_and_tells_when_there_is_more(pairbus: Run, standing: 
     assert done.err == "there are more than 2 messages; use --count\n"
 
 
-def test_all_of_one_is_shown(pairbus: Run, standing: str) -> None:
+def test_a_dead_letter_is_shown_in_full(pairbus: Run, standing: str) -> None:
     text = pairbus("dead-letters", "show", standing, "--sequence", "5").out
 
     assert "deadLetterReason: worse\n" in text
@@ -135,16 +137,18 @@ def test_a_dry_run_changes_nothing(pairbus: Run, standing: str) -> None:
     assert bodies(pairbus, standing) == []
 
 
-def test_those_that_are_meant_are_sent_again_and_the_others_stay(pairbus: Run, buried: str) -> None:
-    done = pairbus("dead-letters", "resubmit", buried, "--where", "n IN (1, 5)")
+def test_matching_dead_letters_are_resubmitted_and_the_others_stay(
+    pairbus: Run, dead_lettered: str
+) -> None:
+    done = pairbus("dead-letters", "resubmit", dead_lettered, "--where", "n IN (1, 5)")
 
-    assert done == (0, f"resubmitted 2 messages to {buried!r}\n", "")
-    assert bodies(pairbus, buried) == ["body 1", "body 5"]
-    assert dead(pairbus, buried) == [1, 3, 4, 5]
+    assert done == (0, f"resubmitted 2 messages to {dead_lettered!r}\n", "")
+    assert bodies(pairbus, dead_lettered) == ["body 1", "body 5"]
+    assert dead(pairbus, dead_lettered) == [1, 3, 4, 5]
     # They are not locked either.
-    again = pairbus("dead-letters", "resubmit", buried, "--json")
-    assert json.loads(again.out) == {"resubmitted": 4, "left": 0, "to": buried}
-    assert dead(pairbus, buried) == []
+    again = pairbus("dead-letters", "resubmit", dead_lettered, "--json")
+    assert json.loads(again.out) == {"resubmitted": 4, "left": 0, "to": dead_lettered}
+    assert dead(pairbus, dead_lettered) == []
 
 
 def test_the_copy_is_what_was_sent(pairbus: Run, queue: str, stdin: Feed) -> None:
@@ -171,15 +175,15 @@ def test_the_copy_is_what_was_sent(pairbus: Run, queue: str, stdin: Feed) -> Non
     assert pairbus("dead-letters", "resubmit", queue).code == 0
 
     [form] = forms(pairbus("peek", queue, "--json").out)
-    told = {"enqueuedTime", "sequenceNumber", "enqueuedSequenceNumber", "state", "deliveryCount"}
-    assert {name: value for name, value in form.items() if name not in told} == first
+    added = {"enqueuedTime", "sequenceNumber", "enqueuedSequenceNumber", "state", "deliveryCount"}
+    assert {name: value for name, value in form.items() if name not in added} == first
     assert form["deliveryCount"] == 0
 
 
-def test_a_subscription_sends_to_its_topic_or_where_it_is_told(
+def test_a_subscription_resubmits_to_its_topic_or_to_another_entity(
     pairbus: Run, queue: str, stdin: Feed
 ) -> None:
-    bury(pairbus, stdin, ("events", "audit"), "bad", range(2))
+    dead_letter(pairbus, stdin, ("events", "audit"), "bad", range(2))
 
     done = pairbus("dead-letters", "resubmit", "events", "audit", "--count", "1")
     assert done.out == "resubmitted 1 message to 'events'\n"
@@ -191,30 +195,30 @@ def test_a_subscription_sends_to_its_topic_or_where_it_is_told(
     assert bodies(pairbus, queue) == ["body 1"]
 
 
-def test_nothing_is_removed_that_was_not_taken(pairbus: Run, buried: str) -> None:
-    done = pairbus("dead-letters", "resubmit", buried, "--to", "absent", "--keep-ids")
+def test_a_dead_letter_stays_if_its_copy_is_refused(pairbus: Run, dead_lettered: str) -> None:
+    done = pairbus("dead-letters", "resubmit", dead_lettered, "--to", "absent", "--keep-ids")
 
     assert done.code == 1
     assert "resubmitted 0 messages, then: 'absent' does not exist in " in done.err
-    assert pairbus("dead-letters", "purge", buried, "--yes").out == "purged 6 messages\n"
+    assert pairbus("dead-letters", "purge", dead_lettered, "--yes").out == "purged 6 messages\n"
 
 
-def test_who_dies_before_it_is_removed_has_it_twice_and_not_never(
-    pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_between_sending_and_removing_leaves_the_message_in_both_places(
+    pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(Receiver, "complete", die)
-        assert pairbus("dead-letters", "resubmit", buried, "--sequence", "2").code == 130
+        assert pairbus("dead-letters", "resubmit", dead_lettered, "--sequence", "2").code == 130
 
-    assert bodies(pairbus, buried) == ["body 1"]
-    assert dead(pairbus, buried) == [1, 2, 3, 4, 5, 6]
+    assert bodies(pairbus, dead_lettered) == ["body 1"]
+    assert dead(pairbus, dead_lettered) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_lock_that_was_lost_is_told(
-    pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch
+def test_a_lost_lock_is_reported(
+    pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from azure.servicebus.exceptions import MessageLockLostError
 
@@ -223,7 +227,7 @@ def test_a_lock_that_was_lost_is_told(
 
     with monkeypatch.context() as patched:
         patched.setattr(Receiver, "complete", lose)
-        done = pairbus("dead-letters", "resubmit", buried, "--sequence", "3")
+        done = pairbus("dead-letters", "resubmit", dead_lettered, "--sequence", "3")
 
     assert done.code == 1
     assert (
@@ -232,25 +236,29 @@ def test_a_lock_that_was_lost_is_told(
     )
 
 
-def test_what_somebody_else_has_locked_is_told_and_left(
-    pairbus: Run, namespace: Broker, buried: str, monkeypatch: pytest.MonkeyPatch
+def test_a_message_locked_by_another_receiver_is_reported_and_stays(
+    pairbus: Run, namespace: Broker, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letter_moves, "STALLED_SECONDS_MAX", 0.3)
     with (
         ServiceBusClient.from_connection_string(namespace.connection_string) as client,
-        client.get_queue_receiver(buried, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
+        client.get_queue_receiver(
+            dead_lettered, sub_queue=ServiceBusSubQueue.DEAD_LETTER
+        ) as receiver,
     ):
         [held] = receiver.receive_messages(max_message_count=1)
-        done = pairbus("dead-letters", "purge", buried, "--yes")
+        done = pairbus("dead-letters", "purge", dead_lettered, "--yes")
         receiver.abandon_message(held)
 
     assert (done.code, done.out) == (1, "purged 5 messages\n")
     assert "1 message was not purged: another receiver has locked them" in done.err
-    assert dead(pairbus, buried) == [1]
+    assert dead(pairbus, dead_lettered) == [1]
 
 
-def test_more_than_a_chunk_is_walked_through(pairbus: Run, queue: str, stdin: Feed) -> None:
-    bury(pairbus, stdin, (queue,), "bad", range(350))
+def test_more_than_one_batch_is_resubmitted_and_purged(
+    pairbus: Run, queue: str, stdin: Feed
+) -> None:
+    dead_letter(pairbus, stdin, (queue,), "bad", range(350))
 
     assert pairbus("dead-letters", "resubmit", queue, "--where", "n >= 340").code == 0
 
@@ -273,11 +281,11 @@ def remembering() -> Iterator[Broker]:
         yield broker
 
 
-def test_an_id_that_would_be_dropped_as_a_duplicate_is_not_sent_again(
+def test_a_message_id_that_would_be_dropped_as_a_duplicate_is_not_resubmitted(
     pairbus: Run, stdin: Feed, use: Callable[[Broker], Broker], remembering: Broker
 ) -> None:
     use(remembering)
-    bury(pairbus, stdin, ("once",), "bad", range(2))
+    dead_letter(pairbus, stdin, ("once",), "bad", range(2))
 
     done = pairbus("dead-letters", "resubmit", "once")
 
@@ -290,14 +298,14 @@ def test_an_id_that_would_be_dropped_as_a_duplicate_is_not_sent_again(
     assert bodies(pairbus, "once") == ["body 0", "body 1"]
 
 
-def test_who_may_not_see_whether_ids_are_dropped_has_to_say(
+def test_a_policy_without_manage_must_choose_what_happens_to_message_ids(
     pairbus: Run, stdin: Feed, monkeypatch: pytest.MonkeyPatch, remembering: Broker
 ) -> None:
     text = remembering.connection_string.replace(
         "SharedAccessKeyName=all", "SharedAccessKeyName=few"
     )
     monkeypatch.setenv("PAIRBUS_PRIMARY", text)
-    bury(pairbus, stdin, ("plain",), "bad", range(1))
+    dead_letter(pairbus, stdin, ("plain",), "bad", range(1))
 
     done = pairbus("dead-letters", "resubmit", "plain")
 
@@ -310,20 +318,23 @@ def test_who_may_not_see_whether_ids_are_dropped_has_to_say(
 # -- purge and mistakes -------------------------------------------------------------------------
 
 
-def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purging_asks_first(
+    pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     monkeypatch.setattr(dead_letters, "confirm", asked.append)
 
     assert (
-        pairbus("dead-letters", "purge", buried, "--reason", "worse").out == "purged 2 messages\n"
+        pairbus("dead-letters", "purge", dead_lettered, "--reason", "worse").out
+        == "purged 2 messages\n"
     )
 
-    assert asked == [f"Delete 2 messages of the dead-letter queue of {buried!r}?"]
-    assert dead(pairbus, buried) == [1, 2, 3, 4]
+    assert asked == [f"Delete 2 messages of the dead-letter queue of {dead_lettered!r}?"]
+    assert dead(pairbus, dead_lettered) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (["purge", "q"], "cannot ask for confirmation because stdin is not a terminal"),
         (
@@ -336,16 +347,16 @@ def test_purging_asks_first(pairbus: Run, buried: str, monkeypatch: pytest.Monke
         (["resubmit", "q", "--to", "a/$DeadLetterQueue"], "does not accept messages: name a queue"),
         (["resubmit", "q", "--new-ids", "--keep-ids"], "--new-ids and --keep-ids exclude"),
         (["list"], "Missing argument 'ENTITY'"),
-        (["bury", "q"], "No such command 'bury'"),
+        (["lst", "q"], "No such command 'lst'. Did you mean 'list'?"),
     ],
 )
-def test_a_mistake_is_one_clear_line(
-    pairbus: Run, standing: str, stdin: Feed, words: list[str], complaint: str
+def test_a_usage_error_is_one_line(
+    pairbus: Run, standing: str, stdin: Feed, words: list[str], error: str
 ) -> None:
     stdin(b"")
 
     done = pairbus("dead-letters", *(standing if word == "q" else word for word in words))
 
     assert (done.code, done.out) == (2, "")
-    assert complaint in done.err
+    assert error in done.err
     assert done.err.count("\n") == 1

@@ -23,13 +23,13 @@ from pairbus.errors import UsageError
         (("orders", None, SubQueue.TRANSFER_DEAD_LETTER), "orders/$Transfer/$DeadLetterQueue"),
     ],
 )
-def test_a_place_has_the_path_of_the_service(
+def test_an_entity_has_the_path_of_the_service(
     words: tuple[str, str | None, SubQueue | None], path: str
 ) -> None:
     assert parse_entity_path(*words).path == path
 
 
-def test_a_place_is_spoken_of() -> None:
+def test_an_entity_is_described() -> None:
     place = EntityPath(entity="events", subscription="audit")
     assert place.description == "subscription 'audit' of topic 'events'"
     dead = EntityPath(entity="events", subscription="audit", sub_queue=SubQueue.DEAD_LETTER)
@@ -39,7 +39,7 @@ def test_a_place_is_spoken_of() -> None:
 
 
 @pytest.mark.parametrize("words", [("",), ("/",), ("events", " ")])
-def test_a_place_without_a_name_is_none(words: tuple[str, ...]) -> None:
+def test_an_entity_needs_a_name(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="which entity"):
         parse_entity_path(*words)  # type: ignore[arg-type]
 
@@ -47,6 +47,6 @@ def test_a_place_without_a_name_is_none(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "words", [("a b",), ("a?",), ("a//b",), ("a\udcff",), ("a", "b#"), ("a;EntityPath=b",)]
 )
-def test_what_can_be_no_name_is_told(words: tuple[str, ...]) -> None:
+def test_an_impossible_name_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="is not a valid name of an entity: use letters, digits"):
         parse_entity_path(*words)  # type: ignore[arg-type]

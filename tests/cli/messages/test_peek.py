@@ -37,13 +37,13 @@ def test_messages_are_shown_in_a_table_and_stay(pairbus: Run, filled: str) -> No
     assert pairbus("peek", filled).out == done.out
 
 
-def test_it_begins_and_ends_where_it_is_told(pairbus: Run, filled: str) -> None:
+def test_from_and_count_limit_the_messages(pairbus: Run, filled: str) -> None:
     assert numbers(pairbus("peek", filled, "--from", "299", "--json").out) == [299, 300]
     all_of_them = numbers(pairbus("peek", filled, "--count", "9999", "--json").out)
     assert all_of_them == list(range(1, 301))
 
 
-def test_a_condition_chooses_among_all(pairbus: Run, filled: str) -> None:
+def test_a_condition_is_applied_to_all_messages(pairbus: Run, filled: str) -> None:
     where = "n >= 10 AND sys.Subject = 'odd'"
     assert numbers(pairbus("peek", filled, "--where", where, "--count", "2", "--json").out) == [
         12,
@@ -54,7 +54,7 @@ def test_a_condition_chooses_among_all(pairbus: Run, filled: str) -> None:
     assert pairbus("peek", filled, "--where", "absent = 1", "--json") == (0, "", "")
 
 
-def test_a_message_may_be_shown_whole(pairbus: Run, filled: str) -> None:
+def test_a_message_can_be_shown_in_full(pairbus: Run, filled: str) -> None:
     text = pairbus("peek", filled, "--count", "1", "--whole").out
 
     assert "subject: even\n" in text
@@ -62,7 +62,7 @@ def test_a_message_may_be_shown_whole(pairbus: Run, filled: str) -> None:
     assert text.endswith("\n\nbody 0\n\n")
 
 
-def test_what_is_locked_is_seen(pairbus: Run, namespace: Broker, filled: str) -> None:
+def test_locked_messages_are_shown(pairbus: Run, namespace: Broker, filled: str) -> None:
     with (
         ServiceBusClient.from_connection_string(namespace.connection_string) as client,
         client.get_queue_receiver(filled) as receiver,
@@ -78,7 +78,7 @@ def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: 
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (["--where", "a >"], "at line 1, column 4: the expression ends, expected a value"),
         (["--where", " "], "--where is empty"),
@@ -86,16 +86,14 @@ def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: 
         (["--sub-queue", "dead"], "'dead' is not one of"),
     ],
 )
-def test_a_mistake_is_one_clear_line(
-    pairbus: Run, queue: str, words: list[str], complaint: str
-) -> None:
+def test_a_usage_error_is_one_line(pairbus: Run, queue: str, words: list[str], error: str) -> None:
     done = pairbus("peek", queue, *words)
 
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert complaint in done.err
+    assert error in done.err
 
 
-def test_an_absent_subscription_is_told(pairbus: Run, queue: str) -> None:
+def test_a_subscription_that_does_not_exist_is_reported(pairbus: Run, queue: str) -> None:
     done = pairbus("peek", "events", "absent")
 
     assert done.code == 1

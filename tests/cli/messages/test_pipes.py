@@ -82,8 +82,8 @@ def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
         "pairbus receive b --count 250 --json > all.jsonl",
     )
 
-    told = ["sent 250 messages to 'a'", "sent 250 messages to 'b'", "1"]
-    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, told, "")
+    printed = ["sent 250 messages to 'a'", "sent 250 messages to 'b'", "1"]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, printed, "")
     lines = (broker.folder / "all.jsonl").read_text().splitlines()
     assert [json.loads(line)["body"] for line in lines] == [str(n) for n in range(1, 251)]
     assert bodies(pairbus, "b") == []

@@ -59,7 +59,9 @@ def test_json_has_a_line_for_each_message(pairbus: Run, queue: str) -> None:
     assert left(pairbus, queue) == []
 
 
-def test_no_more_are_taken_than_asked_for_and_none_stays_locked(pairbus: Run, queue: str) -> None:
+def test_no_more_messages_are_received_than_asked_for_and_none_stays_locked(
+    pairbus: Run, queue: str
+) -> None:
     sent(pairbus, queue, 5)
 
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
@@ -104,7 +106,7 @@ def test_what_is_received_can_be_sent_again_as_it_was(
     assert {name: again[name] for name in first} == first
 
 
-def test_messages_may_be_given_back(pairbus: Run, queue: str) -> None:
+def test_messages_can_be_abandoned(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 3)
 
     done = pairbus("receive", queue, "--all", "--abandon", "--json", "--wait", "0.1s")
@@ -114,7 +116,7 @@ def test_messages_may_be_given_back(pairbus: Run, queue: str) -> None:
     assert counts == [1, 1, 1]
 
 
-def test_messages_may_be_put_aside(pairbus: Run, queue: str) -> None:
+def test_messages_can_be_dead_lettered(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 1)
 
     pairbus("receive", queue, "--dead-letter", "--reason", "bad", "--description", "very")
@@ -127,7 +129,7 @@ def test_messages_may_be_put_aside(pairbus: Run, queue: str) -> None:
     assert left(pairbus, f"{queue}/$DeadLetterQueue") == []
 
 
-def test_messages_may_be_deleted_as_they_come(pairbus: Run, queue: str) -> None:
+def test_messages_can_be_received_and_deleted(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 2, "-p", "n:int=5")
 
     [form] = forms(pairbus("receive", queue, "--delete", "--json").out)
@@ -158,7 +160,7 @@ def test_a_session_is_received_from(pairbus: Run, queue: str) -> None:
     assert "requires sessions; use --session-id or --next-session" in unsaid.err
 
 
-def test_each_message_may_go_to_a_file_and_none_is_overwritten(
+def test_each_message_can_be_written_to_a_file_and_none_is_overwritten(
     pairbus: Run, queue: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a" / "b"
@@ -212,7 +214,7 @@ def started(of: Broker | str, *words: str, **more: Any) -> Iterator[subprocess.P
             process.kill()
 
 
-def test_a_reader_that_goes_away_loses_nothing(pairbus: Run, namespace: Broker, queue: str) -> None:
+def test_a_broken_pipe_loses_nothing(pairbus: Run, namespace: Broker, queue: str) -> None:
     sent(pairbus, queue, 2)
     reading, writing = os.pipe()
     os.close(reading)
@@ -223,6 +225,19 @@ def test_a_reader_that_goes_away_loses_nothing(pairbus: Run, namespace: Broker, 
 
     assert (process.returncode, err) == (1, b"")
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
+
+
+def test_a_full_disk_behind_stdout_loses_nothing(
+    pairbus: Run, namespace: Broker, queue: str
+) -> None:
+    sent(pairbus, queue, 1)
+
+    with open("/dev/full", "w") as full, started(namespace, queue, stdout=full) as process:
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == 1
+    assert err == b"pairbus: cannot write to stdout: No space left on device\n"
+    assert len(left(pairbus, queue)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -244,7 +259,7 @@ def test_a_signal_ends_it_with_nothing_locked(
     assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5s").out)) == 1
 
 
-def test_a_namespace_that_does_not_answer_can_be_left_at_once() -> None:
+def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
     with socket.create_server(("localhost", 0)) as silent:
         text = f"Endpoint=sb://localhost:{silent.getsockname()[1]};SharedAccessKeyName=p"
         text += ";SharedAccessKey=k;UseDevelopmentEmulator=true"
@@ -260,10 +275,10 @@ def test_a_namespace_that_does_not_answer_can_be_left_at_once() -> None:
     assert time.monotonic() - before < 5
 
 
-def test_who_is_killed_between_writing_and_completing_loses_nothing(
+def test_a_kill_between_writing_and_completing_loses_nothing(
     pairbus: Run, namespace: Broker, queue: str
 ) -> None:
-    """The output is a pipe that nobody reads on: it blocks with half of a message written."""
+    """The output is a pipe that is not read: it blocks with half of a message written."""
     sent(pairbus, queue, 3, "-p", f"large={'x' * 200_000}")
 
     words = (queue, "--all", "--json")
@@ -275,7 +290,7 @@ def test_who_is_killed_between_writing_and_completing_loses_nothing(
     assert len(left(pairbus, queue)) == 3
 
 
-def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broker) -> None:
+def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> None:
     with Broker(queues=[QueueDescription(name="s", requires_session=True)]) as broker:
         words = ("-c", broker.connection_string)
         pairbus("send", "s", "x", "--session-id", "a", *words)
@@ -294,7 +309,7 @@ def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broke
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (["--abandon", "--delete"], "--abandon, --dead-letter and --delete exclude each other"),
         (["--reason", "r"], "--reason and --description need --dead-letter"),
@@ -312,17 +327,15 @@ def test_a_session_is_left_when_it_is_interrupted(pairbus: Run, namespace: Broke
         ),
     ],
 )
-def test_a_mistake_is_one_clear_line(
-    pairbus: Run, queue: str, words: list[str], complaint: str
-) -> None:
+def test_a_usage_error_is_one_line(pairbus: Run, queue: str, words: list[str], error: str) -> None:
     done = pairbus("receive", queue, *words)
 
     assert (done.code, done.out) == (2, "")
-    assert complaint in done.err
+    assert error in done.err
     assert done.err.count("\n") == 1
 
 
-def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) -> None:
+def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> None:
     assert pairbus("receive", "absent").err.startswith("pairbus: 'absent' does not exist in ")
     topic = pairbus("receive", "events")
     assert (topic.code, topic.err.count("\n")) == (1, 1)
@@ -331,7 +344,7 @@ def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) 
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
 
 
-def test_bodies_that_are_no_data_are_told(pairbus: Run, namespace: Broker, queue: str) -> None:
+def test_bodies_that_are_not_plain_data_say_so(pairbus: Run, namespace: Broker, queue: str) -> None:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     with (

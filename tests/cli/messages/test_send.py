@@ -55,7 +55,9 @@ def test_a_text_is_sent(pairbus: Run, namespace: Broker, queue: str) -> None:
     assert UUID(message.message_id)
 
 
-def test_all_that_a_message_can_say_is_said(pairbus: Run, namespace: Broker, queue: str) -> None:
+def test_every_property_of_a_message_can_be_set(
+    pairbus: Run, namespace: Broker, queue: str
+) -> None:
     words = {
         "--message-id": "m-1",
         "--session-id": "s-1",
@@ -76,7 +78,7 @@ def test_all_that_a_message_can_say_is_said(pairbus: Run, namespace: Broker, que
     assert (message.to, message.time_to_live) == ("somewhere", timedelta(hours=2))
 
 
-def test_properties_have_the_types_that_are_asked_for(
+def test_application_properties_have_their_types(
     pairbus: Run, namespace: Broker, queue: str
 ) -> None:
     uuid = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -99,7 +101,7 @@ def test_properties_have_the_types_that_are_asked_for(
 
 
 @pytest.mark.parametrize("is_moment", [False, True], ids=["in", "at"])
-def test_a_message_may_be_for_later(pairbus: Run, queue: str, is_moment: bool) -> None:
+def test_a_message_can_be_scheduled(pairbus: Run, queue: str, is_moment: bool) -> None:
     moment = datetime.now(UTC) + timedelta(minutes=10)
     when = moment.isoformat() if is_moment else "10m"
     assert pairbus("send", queue, "later", "--scheduled", when).code == 0
@@ -110,14 +112,14 @@ def test_a_message_may_be_for_later(pairbus: Run, queue: str, is_moment: bool) -
     assert timedelta(minutes=9) < due < timedelta(minutes=11)
 
 
-def test_a_message_is_sent_many_times_each_with_its_own_id(pairbus: Run, queue: str) -> None:
+def test_each_copy_has_a_message_id_of_its_own(pairbus: Run, queue: str) -> None:
     done = pairbus("send", queue, "again", "--copies", "20", "--json")
 
     assert json.loads(done.out) == {"entity": queue, "sent": 20}
     assert len({form["messageId"] for form in peeked(pairbus, queue, 20)}) == 20
 
 
-def test_files_are_bodies_as_they_are(pairbus: Run, queue: str, tmp_path: Path) -> None:
+def test_a_file_is_sent_unchanged(pairbus: Run, queue: str, tmp_path: Path) -> None:
     contents = [b"\x00\xff\n", b""]
     files = [tmp_path / f"{number}" for number in range(2)]
     for file, content in zip(files, contents, strict=True):
@@ -147,7 +149,7 @@ def test_lines_are_messages(pairbus: Run, queue: str, stdin: Feed) -> None:
     assert bodies(pairbus, queue, 4) == [b"one", b"", b"\xff", b"last"]
 
 
-def test_json_lines_say_more_and_the_options_the_rest(
+def test_the_options_apply_to_what_a_json_line_does_not_say(
     pairbus: Run, queue: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "some.jsonl"
@@ -182,9 +184,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
     assert bodies(pairbus, queue, 1) == [b"good"]
 
 
-def test_a_line_is_sent_when_it_comes_and_not_when_more_have_come(
-    pairbus: Run, namespace: Broker, queue: str
-) -> None:
+def test_a_line_is_sent_as_soon_as_it_arrives(pairbus: Run, namespace: Broker, queue: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pairbus", "send", queue, "--lines", "-c",
          namespace.connection_string],
@@ -205,14 +205,14 @@ def test_a_line_is_sent_when_it_comes_and_not_when_more_have_come(
     assert (process.returncode, out) == (0, f"sent 2 messages to {queue!r}\n")
 
 
-def test_a_topic_takes_messages_too(pairbus: Run, queue: str) -> None:
-    assert pairbus("send", "events", "told").code == 0
+def test_a_topic_accepts_messages(pairbus: Run, queue: str) -> None:
+    assert pairbus("send", "events", "news").code == 0
 
-    assert "told" in pairbus("peek", "events", "audit").out
+    assert "news" in pairbus("peek", "events", "audit").out
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (["q"], "nothing to send: stdin is empty"),
         (["", "x"], "which entity? Name a queue"),
@@ -236,8 +236,8 @@ def test_a_topic_takes_messages_too(pairbus: Run, queue: str) -> None:
         (["q", "--lines", "--file", "/nonexistent"], "cannot read /nonexistent: No such file"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
-    pairbus: Run, queue: str, stdin: Feed, words: list[str], complaint: str
+def test_a_usage_error_is_one_line_and_nothing_is_sent(
+    pairbus: Run, queue: str, stdin: Feed, words: list[str], error: str
 ) -> None:
     stdin(b"")
 
@@ -245,12 +245,12 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
                              for word in words))  # fmt: skip
 
     assert (done.code, done.out) == (2, "")
-    assert complaint.replace("'q'", repr(queue)) in done.err
+    assert error.replace("'q'", repr(queue)) in done.err
     assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "error"),
     [
         (b"{", "not JSON"),
         (b"[1]", 'must be an object such as {"body": "text"}'),
@@ -278,8 +278,8 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_sent(
         (b'{"body": "\\ud800"}', "cannot be encoded as UTF-8"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said(
-    pairbus: Run, queue: str, stdin: Feed, line: bytes, complaint: str
+def test_an_error_in_a_line_is_explained(
+    pairbus: Run, queue: str, stdin: Feed, line: bytes, error: str
 ) -> None:
     stdin(line)
 
@@ -287,10 +287,10 @@ def test_what_is_wrong_with_a_line_is_said(
 
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("pairbus: stdin, line 1: ")
-    assert complaint in done.err
+    assert error in done.err
 
 
-def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) -> None:
+def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> None:
     assert pairbus("send", "absent", "x").err.startswith("pairbus: 'absent' does not exist in ")
     assert "write two words: events audit" in pairbus("send", "events/audit", "x").err
 
@@ -305,7 +305,7 @@ def test_what_the_namespace_refuses_is_told_in_a_line(pairbus: Run, queue: str) 
     assert done == (1, "", "pairbus: cannot reach localhost:1: Connection refused\n")
 
 
-def test_a_policy_without_send_is_told_what_it_needs(pairbus: Run) -> None:
+def test_a_policy_without_the_send_right_is_explained(pairbus: Run) -> None:
     policy = Policy(name="reader", key="k", rights=frozenset({Right.LISTEN}))
     with Broker(queues=["orders"], policies=[policy]) as broker:
         done = pairbus("send", "orders", "x", "-c", broker.connection_string)
@@ -326,7 +326,7 @@ def test_what_was_sent_before_a_failure_is_counted(pairbus: Run, queue: str, std
     assert done.err.startswith("pairbus: sent 600 messages, then: ")
 
 
-def test_a_broker_of_another_machine_is_reached_by_tls(pairbus: Run, tmp_path: Path) -> None:
+def test_tls_needs_a_trusted_certificate(pairbus: Run, tmp_path: Path) -> None:
     with Broker(queues=["orders"], tls_only=True) as broker:
         text = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
         words = ("-c", text, "--ca-file", str(broker.ca_file))

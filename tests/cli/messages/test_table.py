@@ -32,11 +32,11 @@ def test_control_characters_are_shown_and_not_sent_to_a_terminal() -> None:
     assert len(out.getvalue().splitlines()) == 2
 
 
-def test_a_body_that_goes_to_a_program_is_as_it_was() -> None:
+def test_a_body_is_unchanged_if_stdout_is_not_a_terminal() -> None:
     assert full_text(FORM, on_terminal=False).endswith(f"\n\n{FORM['body']}\n")
 
 
-def test_properties_are_told_with_their_types() -> None:
+def test_properties_are_shown_with_their_types() -> None:
     page = full_text(FORM, on_terminal=False)
 
     assert "applicationProperties.n: 5\n" in page
@@ -48,7 +48,7 @@ def test_json_is_in_one_line() -> None:
     assert json_line(FORM).count("\n") == 0
 
 
-def test_a_table_tells_of_bodies_that_are_no_text() -> None:
+def test_a_table_describes_bodies_that_are_not_text() -> None:
     out = io.StringIO()
     forms = [
         {"sequenceNumber": 1, "body": "/w==", "bodyEncoding": "base64"},

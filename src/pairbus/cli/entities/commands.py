@@ -50,7 +50,7 @@ KIND_OR_ALL = Annotated[
     EntityKind | None,
     typer.Argument(
         parser=parse_kind,
-        metavar="[KIND]",
+        metavar="KIND",
         help=f"{_KINDS} (default: all except rules).",
         show_default=False,
     ),
@@ -64,7 +64,7 @@ def list_(
     parents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAMES]", help="TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."
+            metavar="NAMES", help="TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."
         ),
     ] = None,
     *,
@@ -137,7 +137,7 @@ def delete(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAMES]", help="NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME..."
+            metavar="NAMES", help="NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME..."
         ),
     ] = None,
     *,

@@ -52,10 +52,12 @@ class FilterOptions:
         ),
     ] = None
     older_than: Annotated[
-        str | None, option(metavar="DURATION", help="Only messages enqueued longer ago, as in 2h.")
+        str | None,
+        option(metavar="DURATION", help="Only messages enqueued longer ago than this, as in 2h."),
     ] = None
     newer_than: Annotated[
-        str | None, option(metavar="DURATION", help="Only messages enqueued since then, as in 2h.")
+        str | None,
+        option(metavar="DURATION", help="Only messages enqueued within this time, as in 2h."),
     ] = None
     sequence: Annotated[
         list[str] | None,

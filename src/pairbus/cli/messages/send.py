@@ -43,7 +43,7 @@ class InputOptions:
     body: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BODY]", help="Body of the message; - or nothing: stdin.", show_default=False
+            metavar="BODY", help="Body of the message; - or nothing: stdin.", show_default=False
         ),
     ] = None
     file: Annotated[
@@ -292,7 +292,7 @@ def _batches(messages: Iterable[bytes], stdin: _Stdin) -> Iterator[list[bytes]]:
                 yield batch
                 batch, size = [], 0
     except UsageError:
-        # A bad line ends it. The good lines before it are sent, so its number tells what was sent.
+        # A bad line ends it. The lines before it are sent, so its number says what was sent.
         if batch:
             yield batch
         raise

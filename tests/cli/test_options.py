@@ -1,0 +1,62 @@
+"""Option groups: a dataclass becomes options of a command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from pairbus.cli.options import flatten_options, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColorOptions:
+    color: Annotated[str, option(metavar="NAME", help="Color to use.", envvar="TEST_COLOR")] = "red"
+    shade: Annotated[list[int] | None, option("--shade", "-s", help="Shades.")] = None
+
+
+seen: list[tuple[str, int, ColorOptions]] = []
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+@flatten_options
+def paint(
+    what: Annotated[str, typer.Argument(metavar="WHAT")],
+    *,
+    colors: ColorOptions,
+    count: Annotated[int, option(min=1, help="How often.")] = 1,
+) -> None:
+    """Paint something."""
+    seen.append((what, count, colors))
+
+
+def run(*words: str, **environment: str) -> tuple[int, str]:
+    seen.clear()
+    result = CliRunner().invoke(app, words, env=environment)
+    return result.exit_code, result.output
+
+
+def test_a_command_gets_its_groups_as_objects() -> None:
+    assert run("wall", "--color", "blue", "-s", "1", "--shade", "2", "--count", "3")[0] == 0
+    assert seen == [("wall", 3, ColorOptions(color="blue", shade=[1, 2]))]
+
+
+def test_a_field_keeps_its_default_and_its_environment_variable() -> None:
+    run("wall")
+    assert seen == [("wall", 1, ColorOptions())]
+    run("wall", TEST_COLOR="green")
+    assert seen == [("wall", 1, ColorOptions(color="green"))]
+
+
+def test_the_help_shows_the_fields_in_the_order_of_the_parameters() -> None:
+    _, text = run("--help")
+
+    assert "Paint something." in text
+    assert text.index("--color NAME") < text.index("--shade") < text.index("--count")
+
+
+def test_an_invalid_value_is_a_usage_error() -> None:
+    assert run("wall", "--shade", "dark")[0] == 2
