@@ -1,8 +1,8 @@
-"""The faults there are: one frozen description each, checked when it is made.
+"""The kinds of faults: one frozen description each, checked when it is made.
 
-A description says what goes wrong, for the namespace or for one entity, and for how long. It knows
-nothing of when it starts or of who is hit. Durations are those of the broker's clock; latencies are
-really waited for.
+A description says what goes wrong, for the namespace or for one entity, and for how long. It does
+not know when it starts, or which requests it hits. Durations are by the broker's clock; latencies
+are real time.
 """
 
 # ruff: noqa: RUF009 - the functions called for defaults make fields, once for all.
@@ -25,7 +25,7 @@ _CLOCK_SECONDS_MAX: Final = 3650 * 86_400
 _BYTES_MAX: Final = 10**12
 _TIMES_MAX: Final = 10**9
 SEED_MAX: Final = 2**53
-"""As far as a number of JSON is exact everywhere."""
+"""The largest integer that is exact in every JSON parser."""
 INTERNAL_ERROR: Final = "amqp:internal-error"
 
 

@@ -105,7 +105,7 @@ class RunningFault:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody is to be called."""
+    """Without a controller, there is nothing to call."""
 
 
 class FaultSchedule:

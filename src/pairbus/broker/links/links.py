@@ -73,7 +73,7 @@ class SenderLink:
     def transferred(self, event: Transferred, *, now_ms: int) -> None:
         data, delivery = event.data, event.delivery
         self._used_credit += 1
-        if self._used_credit >= _CREDIT // 2:
+        if self._used_credit >= _CREDIT // 2:  # one flow frame for many transfers
             self.link.grant(self._used_credit)
             self._used_credit = 0
         refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.SEND)
@@ -96,7 +96,10 @@ class SenderLink:
             self.connection.hold(size)
 
     def _enqueued(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
-        """The batch is durable, or the disk refused it."""
+        """The batch is durable, or the disk refused it.
+
+        Accepted only now: if the process dies before, the sender has no answer and sends again.
+        """
         faults = self.connection.namespace.active_faults
         if faults is not None and error is None and faults.cuts_after_accept(self.path.entity):
             self.connection.cut()
@@ -249,6 +252,8 @@ class ReceiverLink:
     def deliver(self, message: Message, *, now_ms: int) -> None:
         self._has_delivered = True
         if self._deletes:
+            # Deleted first, and sent when that is durable. If the process dies in between, the
+            # message is lost, which this mode allows; the other order could deliver it twice.
             self._deleting += 1
             self.queue.remove(self.mailbox, message, self._deleted, message)
             return
@@ -336,6 +341,7 @@ class ReceiverLink:
         )
 
     def _settled(self, error: AmqpError | None, delivery: Delivery, by_peer: bool) -> None:
+        # Answered only when durable: if the process dies before, the message comes again.
         if not by_peer:
             if error is None:
                 delivery.echo()
