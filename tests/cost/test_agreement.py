@@ -145,7 +145,7 @@ def test_a_diverted_message_costs_four_operations(outage):
     received = east.of("orders").receive // 3  # a third of all was diverted
 
     assert [into, home, received] == [11 + 3] * 3
-    assert out >= 11 + 3  # the syphon may look at one twice, when it is told to stop
+    assert out >= 11 + 3  # the syphon may receive one twice when it is stopped
     assert out - into < 11
 
 

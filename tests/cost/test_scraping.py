@@ -90,27 +90,27 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
     with Broker(queues=["orders"]) as east, Broker(queues=[backlog]) as west:
         stage = Stage(east, west, [backlog])
         stage.divert(numbered(3))
-        round_ended, watchers = threading.Event(), []
+        has_ended, watchers = threading.Event(), []
 
-        def tell(told):
+        def round_ended(ended):
             for each in watchers:
-                each(told)
-            round_ended.set()
+                each(ended)
+            has_ended.set()
 
-        job = Job(stage.options(), InProcessRunner(), lambda: [backlog], progress=tell)
+        job = Job(stage.options(), InProcessRunner(), lambda: [backlog], progress=round_ended)
         metrics = SyphonMetrics(usage=job.usage)
         watchers.append(metrics)
         port = metrics.serve(0)
         thread = threading.Thread(target=job.run)
-        moved = ("pairbus_syphon_messages_total", "orders", "brought_home")
+        home = ("pairbus_syphon_messages_total", "orders", "brought_home")
         try:
             with east.faults.cannot_send("orders"):
                 thread.start()
-                assert round_ended.wait(30)
+                assert has_ended.wait(30)
                 down = scraped(port)
-            while not (up := scraped(port)).get(moved):
-                round_ended.clear()
-                assert scraped(port).get(moved) or round_ended.wait(30)
+            while not (up := scraped(port)).get(home):
+                has_ended.clear()
+                assert scraped(port).get(home) or has_ended.wait(30)
         finally:
             job.stop()
             thread.join(30)
@@ -120,6 +120,6 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
     assert (down[is_up], up[is_up]) == (0, 1)
     assert down["pairbus_syphon_messages_total", "orders", "waiting"] >= 1
     assert down["pairbus_syphon_pending_queues",] == 1
-    assert moved not in down
-    assert up[moved] == 3
+    assert home not in down
+    assert up[home] == 3
     assert any(key[0] == "pairbus_syphon_operations_total" for key in down)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from pairbus.telemetry.prometheus import PrometheusObserver
 from tests.telemetry import sample_events as sample
 from tests.telemetry.test_log import LINES
-from tests.telemetry.test_otel import Sight
+from tests.telemetry.test_otel import Recorder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
 CONVENTIONAL = "see the conventions"
@@ -29,14 +29,14 @@ def words(cell):
 
 
 @pytest.fixture
-def sight():
-    seen = Sight(server_address="contoso.example", secondary_address="spare.example")
+def recorder():
+    seen = Recorder(server_address="contoso.example", secondary_address="spare.example")
     seen(*sample.HISTORY)
     yield seen
     seen.close()
 
 
-def test_the_page_has_the_metrics_of_opentelemetry(sight):
+def test_the_page_has_the_metrics_of_opentelemetry(recorder):
     def kind(data):
         if isinstance(data, Histogram):
             return "histogram"
@@ -51,7 +51,7 @@ def test_the_page_has_the_metrics_of_opentelemetry(sight):
 
     there = {
         (metric.name, kind(metric.data), metric.unit): attributes(metric)
-        for metric in sight.metrics().values()
+        for metric in recorder.metrics().values()
     }
     listed = {
         (name.strip("`"), kind, unit.strip("`")): there.get(
@@ -70,8 +70,8 @@ def test_only_conventional_metrics_refer_to_the_conventions():
         assert (attributes == CONVENTIONAL) == name.startswith("`messaging.")
 
 
-def test_the_page_has_the_spans(sight):
-    there = {(span.name.split()[0], span.kind.name.lower()) for span in sight.spans()}
+def test_the_page_has_the_spans(recorder):
+    there = {(span.name.split()[0], span.kind.name.lower()) for span in recorder.spans()}
     listed = rows("Turn on OpenTelemetry", "span")
 
     assert {(name.strip("`").split()[0], kind) for name, kind, *_ in listed} == there

@@ -23,8 +23,8 @@ NOW = 1_800_000_000_000_000_000
 WHOSE = {"pairbus.namespace": "contoso", "pairbus.entity": "orders"}
 
 
-class Sight:
-    """An observer, and what was made of what it saw."""
+class Recorder:
+    """An observer, and the spans and metrics that it reports."""
 
     def __init__(self, **addresses):
         self._exporter = InMemorySpanExporter()
@@ -52,7 +52,7 @@ class Sight:
         return list(self._exporter.get_finished_spans())
 
     def span(self, *events):
-        """That of the last of them."""
+        """The span of the last event."""
         self(*events)
         return self.spans()[-1]
 
@@ -62,7 +62,7 @@ class Sight:
         return {metric.name: metric for scope in scopes for metric in scope.metrics}
 
     def points(self, name):
-        """The attributes of each point, and its value, or the sum of what was recorded there."""
+        """Attributes and value of each point; for a histogram, its sum."""
         metric = self.metrics().get(name)
         points = metric.data.data_points if metric else []
         return [
@@ -76,8 +76,8 @@ class Sight:
 
 
 @pytest.fixture
-def sight():
-    seen = Sight(server_address="contoso.example", secondary_address="spare.example")
+def recorder():
+    seen = Recorder(server_address="contoso.example", secondary_address="spare.example")
     yield seen
     seen.close()
 
@@ -85,9 +85,9 @@ def sight():
 # --- spans ----------------------------------------------------------------------------------------
 
 
-def test_a_diverted_message_is_a_span_in_the_trace_of_its_sender(sight):
-    with sight.tracer.start_as_current_span("place an order") as request:
-        span = sight.span(sample.diverted)
+def test_a_diverted_message_is_a_span_in_the_trace_of_its_sender(recorder):
+    with recorder.tracer.start_as_current_span("place an order") as request:
+        span = recorder.span(sample.diverted)
 
     assert span.name == "send contoso/x-servicebus-transfer/1"
     assert span.kind is SpanKind.PRODUCER
@@ -103,16 +103,16 @@ def test_a_diverted_message_is_a_span_in_the_trace_of_its_sender(sight):
     }
 
 
-def test_a_batch_says_how_many_messages_it_has(sight):
-    span = sight.span(sample.diverted_batch)
+def test_a_batch_has_its_number_of_messages(recorder):
+    span = recorder.span(sample.diverted_batch)
 
     assert span.attributes["messaging.batch.message_count"] == 40
     assert (span.start_time, span.end_time) == (NOW - 300_000_000, NOW)
 
 
-def test_an_unanswered_ping_is_a_failed_span_of_its_own(sight):
-    with sight.tracer.start_as_current_span("what started the pings"):
-        span = sight.span(sample.ping_unanswered)
+def test_an_unanswered_ping_is_a_failed_span_of_its_own(recorder):
+    with recorder.tracer.start_as_current_span("what started the pings"):
+        span = recorder.span(sample.ping_unanswered)
 
     assert span.name == "ping orders"
     assert span.kind is SpanKind.CLIENT
@@ -129,23 +129,23 @@ def test_an_unanswered_ping_is_a_failed_span_of_its_own(sight):
     }
 
 
-def test_an_answered_ping_is_a_span_without_an_error(sight):
-    span = sight.span(sample.ping_answered)
+def test_an_answered_ping_is_a_span_without_an_error(recorder):
+    span = recorder.span(sample.ping_answered)
 
     assert span.status.status_code is StatusCode.UNSET
     assert span.attributes["pairbus.answered"] is True
     assert "error.type" not in span.attributes
 
 
-def test_a_ping_that_failed_for_no_known_reason_has_the_conventions_word_for_it(sight):
-    span = sight.span(replace(sample.ping_unanswered, error=None))
+def test_an_unknown_error_has_the_value_of_the_conventions(recorder):
+    span = recorder.span(replace(sample.ping_unanswered, error=None))
 
     assert span.attributes["error.type"] == "_OTHER"
 
 
-def test_a_failover_is_a_moment_in_the_trace_of_the_send_that_brought_it_about(sight):
-    with sight.tracer.start_as_current_span("place an order") as request:
-        span = sight.span(sample.failed_over)
+def test_a_failover_has_no_length_and_is_in_the_trace_of_the_send_that_caused_it(recorder):
+    with recorder.tracer.start_as_current_span("place an order") as request:
+        span = recorder.span(sample.failed_over)
 
     assert span.name == "failover orders"
     assert span.kind is SpanKind.INTERNAL
@@ -160,30 +160,30 @@ def test_a_failover_is_a_moment_in_the_trace_of_the_send_that_brought_it_about(s
     }
 
 
-def test_a_failover_to_nowhere_has_no_queue(sight):
-    span = sight.span(replace(sample.failed_over, backlog_queue=None))
+def test_a_failover_without_a_queue_names_none(recorder):
+    span = recorder.span(replace(sample.failed_over, backlog_queue=None))
 
     assert "pairbus.backlog_queue" not in span.attributes
 
 
-def test_what_follows_from_a_failover_links_to_it(sight):
-    sight(sample.failed_over, sample.diverted, sample.ping_answered, sample.failed_back)
+def test_later_spans_link_to_the_failover(recorder):
+    recorder(sample.failed_over, sample.diverted, sample.ping_answered, sample.failed_back)
 
-    failover, *rest = sight.spans()
+    failover, *rest = recorder.spans()
     assert len(rest) == 3
     for span in rest:
         assert [link.context for link in span.links] == [failover.get_span_context()]
 
 
 @pytest.mark.parametrize("end", [sample.failed_back, sample.closed])
-def test_what_comes_after_the_outage_links_to_nothing(sight, end):
-    span = sight.span(sample.failed_over, end, sample.diverted)
+def test_spans_after_the_outage_link_to_nothing(recorder, end):
+    span = recorder.span(sample.failed_over, end, sample.diverted)
 
     assert not span.links
 
 
-def test_what_happens_to_another_entity_links_to_nothing(sight):
-    span = sight.span(sample.failed_over, replace(sample.diverted, path="bills"))
+def test_spans_of_another_entity_link_to_nothing(recorder):
+    span = recorder.span(sample.failed_over, replace(sample.diverted, path="bills"))
 
     assert not span.links
 
@@ -192,9 +192,9 @@ def test_what_happens_to_another_entity_links_to_nothing(sight):
     ("event", "is_part_of_it"),
     [(sample.failed_back, False), (sample.failed_back_by_hand, True)],
 )
-def test_a_failback_is_a_moment_and_part_of_a_trace_if_done_by_hand(sight, event, is_part_of_it):
-    with sight.tracer.start_as_current_span("now") as request:
-        span = sight.span(event)
+def test_a_failback_has_no_length_and_is_in_a_trace_if_done_by_hand(recorder, event, is_part_of_it):
+    with recorder.tracer.start_as_current_span("now") as request:
+        span = recorder.span(event)
 
     assert span.name == "failback orders"
     assert span.start_time == span.end_time == NOW
@@ -205,21 +205,21 @@ def test_a_failback_is_a_moment_and_part_of_a_trace_if_done_by_hand(sight, event
     }
 
 
-def test_nothing_else_has_a_span(sight):
-    sight(*sample.HISTORY)
+def test_nothing_else_has_a_span(recorder):
+    recorder(*sample.HISTORY)
 
-    names = {span.name.split()[0] for span in sight.spans()}
+    names = {span.name.split()[0] for span in recorder.spans()}
     assert names == {"send", "ping", "failover", "failback"}
-    assert len(sight.spans()) == 2 + 2 + 2 + 2
+    assert len(recorder.spans()) == 2 + 2 + 2 + 2
 
 
 def test_an_address_that_is_not_known_is_left_out():
-    sight = Sight()
-    sight(*sample.HISTORY)
+    recorder = Recorder()
+    recorder(*sample.HISTORY)
 
-    assert not any("server.address" in span.attributes for span in sight.spans())
-    assert "server.address" not in sight.points("messaging.client.sent.messages")[0][0]
-    sight.close()
+    assert not any("server.address" in span.attributes for span in recorder.spans())
+    assert "server.address" not in recorder.points("messaging.client.sent.messages")[0][0]
+    recorder.close()
 
 
 def test_the_names_are_those_of_the_conventions():
@@ -276,54 +276,54 @@ TOTALS = {
 
 
 @pytest.mark.parametrize("name", TOTALS)
-def test_the_history_of_an_outage_adds_up(sight, name):
-    sight(*sample.HISTORY)
+def test_the_history_of_an_outage_adds_up(recorder, name):
+    recorder(*sample.HISTORY)
 
-    assert sight.points(name) == TOTALS[name]
-
-
-def test_there_are_no_other_metrics(sight):
-    sight(*sample.HISTORY)
-
-    assert set(sight.metrics()) == set(TOTALS)
+    assert recorder.points(name) == TOTALS[name]
 
 
-def test_gauges_rise_and_fall(sight):
-    sight(sample.paired, sample.failed_over, sample.withdrawn)
+def test_there_are_no_other_metrics(recorder):
+    recorder(*sample.HISTORY)
 
-    assert sight.points("pairbus.pairings") == [(OURS, 1)]
-    assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
-    assert sight.points("pairbus.backlog.withdrawn") == [(QUEUE, 1)]
-
-    sight(sample.closed)
-
-    assert sight.points("pairbus.pairings") == [(OURS, 0)]
-    assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 0)]
-    assert sight.points("pairbus.backlog.withdrawn") == [(QUEUE, 0)]
+    assert set(recorder.metrics()) == set(TOTALS)
 
 
-def test_the_duration_of_sends_has_the_buckets_that_the_conventions_advise(sight):
-    sight(sample.diverted)
+def test_gauges_rise_and_fall(recorder):
+    recorder(sample.paired, sample.failed_over, sample.withdrawn)
 
-    metric = sight.metrics()["messaging.client.operation.duration"]
+    assert recorder.points("pairbus.pairings") == [(OURS, 1)]
+    assert recorder.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
+    assert recorder.points("pairbus.backlog.withdrawn") == [(QUEUE, 1)]
+
+    recorder(sample.closed)
+
+    assert recorder.points("pairbus.pairings") == [(OURS, 0)]
+    assert recorder.points("pairbus.entities.failed_over") == [(ENTITY, 0)]
+    assert recorder.points("pairbus.backlog.withdrawn") == [(QUEUE, 0)]
+
+
+def test_the_duration_of_sends_has_the_buckets_that_the_conventions_advise(recorder):
+    recorder(sample.diverted)
+
+    metric = recorder.metrics()["messaging.client.operation.duration"]
     (point,) = metric.data.data_points
     advised = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
     assert metric.unit == "s"
     assert tuple(point.explicit_bounds) == advised
 
 
-def test_two_clients_of_one_process_add_up_without_a_complaint(sight, caplog):
-    another = sight.another()
-    sight(sample.paired, sample.failed_over)
+def test_two_clients_of_one_process_add_up_without_warnings(recorder, caplog):
+    another = recorder.another()
+    recorder(sample.paired, sample.failed_over)
     another(sample.paired)
     another(sample.failed_over)
 
-    assert sight.points("pairbus.failovers") == [(ENTITY | LOST, 2)]
-    assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 2)]
+    assert recorder.points("pairbus.failovers") == [(ENTITY | LOST, 2)]
+    assert recorder.points("pairbus.entities.failed_over") == [(ENTITY, 2)]
 
     another(sample.closed)
 
-    assert sight.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
+    assert recorder.points("pairbus.entities.failed_over") == [(ENTITY, 1)]
     assert not caplog.records
 
 

@@ -1,4 +1,4 @@
-"""What Prometheus would scrape after the events, as prometheus_client itself prints it."""
+"""What Prometheus scrapes after some events, as prometheus_client prints it."""
 
 import gc
 import subprocess
@@ -57,20 +57,20 @@ def scraped(registry):
     }
 
 
-def tell(observer, *events):
+def notify(observer, *events):
     for event in events:
         observer(event)
 
 
 def test_the_history_of_an_outage_adds_up(registry):
-    tell(PrometheusObserver(registry), *sample.HISTORY)
+    notify(PrometheusObserver(registry), *sample.HISTORY)
 
     seen = scraped(registry)
     assert {name: seen[name] for name in TOTALS} == TOTALS
 
 
-def test_there_are_no_other_series_but_zeros_of_the_other_queues(registry):
-    tell(PrometheusObserver(registry), *sample.HISTORY)
+def test_all_other_series_are_zeros_of_the_other_queues(registry):
+    notify(PrometheusObserver(registry), *sample.HISTORY)
 
     others = {name: value for name, value in scraped(registry).items() if name not in TOTALS}
     assert all("/x-servicebus-transfer/" in name for name in others)
@@ -78,7 +78,7 @@ def test_there_are_no_other_series_but_zeros_of_the_other_queues(registry):
 
 
 def test_backlog_queues_have_zeros_from_the_pairing_on(registry):
-    tell(PrometheusObserver(registry), sample.paired)
+    notify(PrometheusObserver(registry), sample.paired)
 
     seen = scraped(registry)
     assert seen.pop('pairbus_pairings{namespace="contoso"}') == 1
@@ -89,14 +89,14 @@ def test_backlog_queues_have_zeros_from_the_pairing_on(registry):
 
 def test_gauges_rise_and_fall(registry):
     observer = PrometheusObserver(registry)
-    tell(observer, sample.paired, sample.failed_over, sample.withdrawn)
+    notify(observer, sample.paired, sample.failed_over, sample.withdrawn)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 1
     assert seen[f"pairbus_failed_over{ENTITY}"] == 1
     assert seen[f"pairbus_backlog_withdrawn{QUEUE}"] == 1
 
-    tell(observer, sample.closed)
+    notify(observer, sample.closed)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 0
@@ -106,7 +106,7 @@ def test_gauges_rise_and_fall(registry):
 
 def test_an_outage_adds_series_for_entities_and_queues_and_not_for_pairs_or_errors(registry):
     observer = PrometheusObserver(registry)
-    tell(observer, sample.paired)
+    notify(observer, sample.paired)
 
     def outage(number):
         for entity in range(5):
@@ -126,15 +126,15 @@ def test_an_outage_adds_series_for_entities_and_queues_and_not_for_pairs_or_erro
 def test_two_observers_report_to_one_registry(registry):
     first, second = PrometheusObserver(registry), PrometheusObserver(registry)
     for observer in (first, second):
-        tell(observer, sample.paired, sample.failed_over, sample.diverted)
+        notify(observer, sample.paired, sample.failed_over, sample.diverted)
 
     seen = scraped(registry)
     assert seen['pairbus_pairings{namespace="contoso"}'] == 2
     assert seen[f"pairbus_failed_over{ENTITY}"] == 2
     assert seen[f"pairbus_diverted_messages_total{ENTITY}"] == 2
 
-    tell(first, sample.failed_back)
-    tell(first, sample.closed)
+    notify(first, sample.failed_back)
+    notify(first, sample.closed)
 
     assert scraped(registry)[f"pairbus_failed_over{ENTITY}"] == 1
 
@@ -143,7 +143,7 @@ def test_two_clients_share_one_observer(registry):
     observer = PrometheusObserver(registry)
     elsewhere = [replace(event, namespace="fabrikam") for event in sample.HISTORY]
     for ours, theirs in zip(sample.HISTORY, elsewhere, strict=True):
-        tell(observer, ours, theirs)
+        notify(observer, ours, theirs)
 
     seen = scraped(registry)
     assert {name: seen[name] for name in TOTALS} == TOTALS
@@ -154,7 +154,7 @@ def test_two_clients_share_one_observer(registry):
 def test_two_clients_of_one_primary_share_one_observer(registry):
     observer = PrometheusObserver(registry)
     for event in sample.HISTORY:
-        tell(observer, event, event)
+        notify(observer, event, event)
 
     seen = scraped(registry)
     assert {name: seen[name] / 2 for name in TOTALS} == TOTALS
@@ -182,7 +182,7 @@ def test_another_registry_leaves_the_default_one_alone(registry):
 
 def test_an_unused_registry_is_not_kept_alive():
     registry = CollectorRegistry()
-    tell(PrometheusObserver(registry), *sample.HISTORY)
+    notify(PrometheusObserver(registry), *sample.HISTORY)
     reference = weakref.ref(registry)
     del registry
     gc.collect()
@@ -191,7 +191,7 @@ def test_an_unused_registry_is_not_kept_alive():
 
 
 def test_a_metric_name_that_is_taken_is_an_error(registry):
-    Gauge("pairbus_pairings", "somebody else's", registry=registry)
+    Gauge("pairbus_pairings", "of the application", registry=registry)
 
     with pytest.raises(ValueError, match="pairbus_pairings"):
         PrometheusObserver(registry)
