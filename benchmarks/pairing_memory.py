@@ -83,7 +83,7 @@ def _until_ready(client: Any, paths: list[str]) -> Iterator[float]:
     for path in paths:
         client.get_queue_sender(path)
     pairing, end = client.pairing, time.monotonic() + READY_SECONDS_MAX
-    while not all(pairing.lanes.has_ready(queue) for queue in pairing.backlog_queues):
+    while not all(pairing.pool.has_ready(queue) for queue in pairing.backlog_queues):
         if time.monotonic() > end:
             raise LoadError("the connections to the backlog queues did not become ready")
         yield 0.1

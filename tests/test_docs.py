@@ -41,13 +41,11 @@ from pairbus import events
 from pairbus.broker import Broker
 from pairbus.broker.entities.config import load_config
 from pairbus.cli.main import app, load_command
-from pairbus.client import checks as setup
-from pairbus.client import pairing as pair
-from pairbus.client import pool as shelves
-from pairbus.client.aio import keeper as aio_keeper
-from pairbus.client.blocking import keeper as blocking_keeper
+from pairbus.client import pool, timing
+from pairbus.client.aio import background as aio_background
+from pairbus.client.blocking import background as blocking_background
 from pairbus.client.route.envelope import ALIASES, KEPT_PREFIX
-from pairbus.client.status import EntityStatus, PairingStatus
+from pairbus.client.route.status import EntityStatus, PairingStatus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -358,13 +356,13 @@ def test_what_a_failover_does_not_keep_is_said_where_people_look(page, words):
 
 
 BOUNDS = {
-    "one backlog queue": shelves.LANES_PER_QUEUE_MAX,
-    "are closed after": shelves.IDLE_SECONDS_MAX,
-    "one of them may take": pair.CHORE_SECONDS_MAX,
-    "take a backlog queue back": setup.REST_SECONDS,
-    "ready again": pair.READY_AGAIN_SECONDS,
-    " threads, or": blocking_keeper.CHORES_AT_ONCE_MAX,
-    " tasks;": aio_keeper.CHORES_AT_ONCE_MAX,
+    "one backlog queue": pool.CONNECTIONS_PER_QUEUE_MAX,
+    "are closed after": pool.IDLE_SECONDS_MAX,
+    "one of them may take": timing.TASK_SECONDS_MAX,
+    "take a backlog queue back": timing.QUEUE_REST_SECONDS,
+    "ready again": timing.READY_RETRY_SECONDS,
+    " threads, or": blocking_background.TASKS_AT_ONCE_MAX,
+    " tasks;": aio_background.TASKS_AT_ONCE_MAX,
 }
 
 

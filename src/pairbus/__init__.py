@@ -1,8 +1,8 @@
 """Keeps an application sending while its Azure Service Bus namespace is down.
 
-`ServiceBusClient` is the official SDK's, and can be paired; `pairbus.aio` has the same for asyncio.
-`pairbus.broker` is a Service Bus in one process. Names are loaded when they are first used: who
-only runs the broker loads no SDK.
+`ServiceBusClient` is the official SDK's client that can also be paired; `pairbus.aio` has the same
+for asyncio. `pairbus.broker` is a Service Bus in one process. Names are loaded when they are first
+used, so a program that only runs the broker loads no SDK.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pairbus.client.sdk.errors import PairingError as PairingError
     from pairbus.client.sdk.errors import SequenceNumberUnknown as SequenceNumberUnknown
     from pairbus.client.sdk.errors import SyphonNotInstalled as SyphonNotInstalled
-    from pairbus.client.sdk.messages import UnknownSequenceNumber as UnknownSequenceNumber
+    from pairbus.client.sdk.errors import UnknownSequenceNumber as UnknownSequenceNumber
     from pairbus.errors import OptionsError as OptionsError
     from pairbus.errors import PairbusError as PairbusError
     from pairbus.options import PairedNamespaceOptions as PairedNamespaceOptions
@@ -38,7 +38,7 @@ _HOMES = {
     "EnvelopeTooLarge": "pairbus.client.sdk.errors",
     "ClientFaulted": "pairbus.client.sdk.errors",
     "SequenceNumberUnknown": "pairbus.client.sdk.errors",
-    "UnknownSequenceNumber": "pairbus.client.sdk.messages",
+    "UnknownSequenceNumber": "pairbus.client.sdk.errors",
 }
 
 __all__ = [*_HOMES]

@@ -1,17 +1,19 @@
 """The names of `pairbus` for asyncio, as `azure.servicebus.aio` has them for `azure.servicebus`."""
 
-from pairbus.client.aio.client import ServiceBusClient
-from pairbus.client.sdk.errors import (
+from pairbus import (
     BacklogExhausted,
     ClientFaulted,
     EnvelopeTooLarge,
+    OptionsError,
+    PairbusError,
+    PairedNamespaceOptions,
     PairingError,
+    SendAvailabilityPairedNamespaceOptions,
     SequenceNumberUnknown,
     SyphonNotInstalled,
+    UnknownSequenceNumber,
 )
-from pairbus.client.sdk.messages import UnknownSequenceNumber
-from pairbus.errors import OptionsError, PairbusError
-from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from pairbus.client.aio.client import ServiceBusClient
 
 __all__ = [
     "ServiceBusClient",

@@ -1,9 +1,9 @@
-"""What happened to a pair of namespaces, as facts for whoever watches.
+"""What happened to a pair of namespaces, as facts for observers.
 
-The decisions in `route/` make them; logging, metrics, traces and an application's own observers
-take them. An observer is called by the thread or task that caused the event, after the fact and
-outside of any lock: it cannot hold up a decision, but the send that caused the event waits for it,
-so it should be quick. What it raises is logged and forgotten.
+The decisions in `client/route/` make events; logging, metrics, traces and the application's own
+observers receive them. An observer is called by the thread or task that caused the event, after the
+fact and outside of any lock. It cannot delay a decision, but the send that caused the event waits
+for it, so it should be quick. What it raises is logged and ignored.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Event:
 class Paired(Event):
     backlog_queues: tuple[str, ...]
     made: tuple[str, ...]
-    """Those of them that were missing and have been made."""
+    """Those of them that were missing and have been created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimaryFailed(Event):
-    """A failure that counts, while the entity is not failed over yet: the caller got the error."""
+    """A failure that counts, before the entity fails over: the caller got the error."""
 
     path: str
     error: BaseException
     since_seconds: float
-    """How long ago the first failure without a success since was."""
+    """The time since the first failure after the last success."""
     failover_in_seconds: float
 
 
@@ -47,7 +47,7 @@ class Recovered(Event):
 class FailedOver(Event):
     path: str
     backlog_queue: str | None
-    """Where its messages go; None when no backlog queue is left."""
+    """Where its messages go; None if no backlog queue is left."""
     error: BaseException | None
     after_seconds: float
     """From the first failure until now."""
@@ -68,12 +68,12 @@ class Diverted(Event):
     backlog_queue: str
     count: int
     seconds: float
-    """What the send to the backlog queue took."""
+    """How long the send to the backlog queue took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogWithdrawn(Event):
-    """A backlog queue failed and is out of the rotation for now."""
+    """A backlog queue failed and left the rotation for now."""
 
     backlog_queue: str
     error: BaseException
@@ -90,7 +90,7 @@ class BacklogReadmitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled(Event):
-    """The service asked for patience; the same message is sent again after the wait."""
+    """The service is busy; the same message is sent again after the wait."""
 
     path: str
     wait_seconds: float
@@ -107,7 +107,7 @@ class PingSent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFailed(Event):
-    """Neither namespace took a message; its sender got an error with both causes."""
+    """Neither namespace accepted a message; the caller got an error with both causes."""
 
     path: str
     primary_error: BaseException | None

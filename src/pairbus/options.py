@@ -1,8 +1,8 @@
-"""What can be said about a pair of namespaces, checked when it is said.
+"""The options of a pairing, checked when they are made.
 
-Knows nothing of the SDK: the two objects of the secondary namespace are told apart by what they can
-do. An options object belongs to one pairing: it tells what came of it, and reaches it by hand
-(`mark_path_healthy`).
+This module knows nothing of the SDK: the two objects of the secondary namespace are told apart by
+their methods. An options object belongs to one pairing, and can mark its entities as healthy by
+hand (`mark_path_healthy`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from pairbus.errors import OptionsError
 from pairbus.events import Observer
@@ -20,12 +20,6 @@ PingMode = Literal["message", "link"]
 SecondaryConnections = Literal["ready", "lazy"]
 
 MINUTE = timedelta(minutes=1)
-
-
-class Pair(Protocol):
-    """The pairing that an options object belongs to, as far as the options need it."""
-
-    def mark_path_healthy(self, path: str) -> bool: ...
 
 
 class PairedNamespaceOptions:
@@ -37,27 +31,27 @@ class PairedNamespaceOptions:
     ) -> None:
         if type(self) is PairedNamespaceOptions:
             raise OptionsError(
-                "PairedNamespaceOptions is the base of all kinds of pairing and pairs nothing "
-                "itself; make SendAvailabilityPairedNamespaceOptions"
+                "PairedNamespaceOptions is the base class of all pairings and pairs nothing "
+                "itself; use SendAvailabilityPairedNamespaceOptions"
             )
         if primary_namespace_name is not None:
             primary_namespace_name = _checked_name(primary_namespace_name)
         self.primary_namespace_name = primary_namespace_name
         self.observers = _checked_observers(observers)
-        self._pair: Pair | None = None
+        self._mark_path_healthy: Callable[[str], bool] | None = None
         self._is_free = threading.Lock()
 
     @property
     def is_paired(self) -> bool:
         """Whether a client has been paired with these options. They pair once."""
-        return self._pair is not None
+        return self._mark_path_healthy is not None
 
     def claim(self) -> bool:
-        """For a pairing that begins; False if another has, or had, these options."""
+        """For a pairing that begins; False if these options are in use or have been used."""
         return self._is_free.acquire(blocking=False)
 
     def release(self) -> None:
-        """It came to nothing: they can be used again."""
+        """The pairing failed: the options can be used again."""
         self._is_free.release()
 
     def __reduce__(self) -> NoReturn:
@@ -68,10 +62,10 @@ class PairedNamespaceOptions:
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
-    """How an application keeps sending: backlog queues on a secondary namespace take what the
-    primary does not.
+    """Keep sending: while the primary is down, messages go to backlog queues on a secondary
+    namespace.
 
-    The first two are enough::
+    The first two arguments are enough::
 
         options = SendAvailabilityPairedNamespaceOptions(manager, secondary)
         primary.pair_namespace(options)
@@ -79,36 +73,37 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     backlog_queue_count: int
     """Default 10. More queues spread the load of an outage; each one costs the syphon 4 receives an
-    hour when idle. With 1 there is no other to turn to. After the pairing: how many were found or
-    made."""
+    hour when idle. With 1, there is no other queue to try when it fails. After the pairing: the
+    number of queues that were found or created."""
 
     failover_interval: timedelta
     """Default 1 minute, 0 to 60 minutes. How long an entity may fail before its messages are
-    diverted; until then the caller gets the exceptions. 0: the first failure that counts diverts,
-    and that very message is diverted."""
+    diverted; until then the caller gets the exceptions. With 0, the first failure that counts
+    diverts, and that message is the first one diverted."""
 
     ping_primary_interval: timedelta
     """Default 1 minute, 1 second to 30 minutes. Each ping is a billed message, for each failed-over
     entity."""
 
     enable_syphon: bool
-    """Default False. Receivers say True: this process then also brings diverted messages home."""
+    """Default False. With True, this process also brings diverted messages home; set it in the
+    application that receives."""
 
     ping_mode: PingMode
-    """`message` sends an empty message that Service Bus drops. `link` opens a sender's link and
-    sends nothing: for a service that would deliver the ping."""
+    """`message` (default) sends an empty message that Service Bus drops. `link` opens a sender link
+    and sends nothing: for a service that would deliver the ping."""
 
     secondary_connections: SecondaryConnections
-    """`ready` connects to the secondary before it is needed; `lazy` when the first message is
-    diverted."""
+    """`ready` (default) connects to the secondary in advance; `lazy` connects when the first
+    message is diverted."""
 
     send_timeout: timedelta
-    """Default 60 seconds, 1 second to 60 minutes: how long a send may take on one namespace where
-    its caller gives no timeout. The SDK would wait for ever on a namespace that is silent."""
+    """Default 60 seconds, 1 second to 60 minutes. How long a send may take on one namespace if its
+    caller gives no timeout. The SDK would wait for ever on a namespace that does not answer."""
 
     throttle_wait: timedelta
-    """Default and least 10 seconds, at most 10 minutes: how long a message waits that the service
-    was too busy for."""
+    """Default 10 seconds, 10 seconds to 10 minutes. How long a send waits before it tries again
+    when the service is busy."""
 
     def __init__(
         self,
@@ -149,32 +144,33 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         )
         self.enable_syphon = _checked_flag("enable_syphon", enable_syphon)
         if syphon is not None and not self.enable_syphon:
-            raise OptionsError("syphon was given, but enable_syphon is False; it must be True then")
+            raise OptionsError("syphon is given, but enable_syphon is False; set it to True")
         self.syphon = syphon
         self.ping_mode = _checked_word("ping_mode", ping_mode, ("message", "link"))
         self.secondary_connections = _checked_word(
             "secondary_connections", secondary_connections, ("ready", "lazy")
         )
 
-    def belong_to(self, pair: Pair, backlog_queue_count: int) -> None:
-        self._pair = pair
+    def bind(self, mark_path_healthy: Callable[[str], bool], backlog_queue_count: int) -> None:
+        """A client has been paired with these options. The first argument is the pairing's."""
+        self._mark_path_healthy = mark_path_healthy
         self.backlog_queue_count = backlog_queue_count
 
     def mark_path_healthy(self, path: str) -> bool:
-        """Send an entity's messages to the primary again, by hand. False when they went there
-        already."""
-        if self._pair is None:
+        """Send an entity's messages to the primary again, by hand. False if they already go
+        there."""
+        if self._mark_path_healthy is None:
             raise OptionsError(
                 f"cannot mark {path!r} as healthy: no client has been paired with these options yet"
             )
-        return self._pair.mark_path_healthy(path)
+        return self._mark_path_healthy(path)
 
 
 # --- checks ---------------------------------------------------------------------------------------
 
 
 def _checked_clients(manager: Any, factory: Any) -> bool:
-    """Whether both are asyncio's; they must be of one kind."""
+    """Whether both are asyncio clients; they must be of one kind."""
     for name, value, methods, right in (
         (
             "secondary_namespace_manager",
@@ -199,8 +195,9 @@ def _checked_clients(manager: Any, factory: Any) -> bool:
         )
         raise OptionsError(
             "secondary_namespace_manager and messaging_factory must both be blocking clients or "
-            f"both asyncio's: messaging_factory is {'asyncio' if asyncio_factory else 'blocking'}, "
-            f"so take ServiceBusAdministrationClient from {wanted}"
+            "both asyncio clients: messaging_factory is "
+            f"{'asyncio' if asyncio_factory else 'blocking'}, so import "
+            f"ServiceBusAdministrationClient from {wanted}"
         )
     return asyncio_factory
 
@@ -237,8 +234,7 @@ def _checked_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
 
 
 def _checked_name(value: Any) -> str:
-    # What a segment of a queue's path may be made of; a backlog path is
-    # NAME/x-servicebus-transfer/N.
+    # It becomes a segment of a queue path: NAME/x-servicebus-transfer/N.
     if not isinstance(value, str) or not value or not all(c.isalnum() or c in "-_." for c in value):
         raise OptionsError(
             "primary_namespace_name must be the first label of the primary's host name, "
@@ -264,6 +260,6 @@ def check_observer(observer: Any) -> None:
     call = getattr(observer, "__call__", None)  # noqa: B004
     if inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(call):
         raise OptionsError(
-            f"an observer must be a plain function, which is called and not awaited: {observer!r}; "
+            f"an observer must be a plain function, because it is not awaited: {observer!r}; "
             "let it put the event into a queue"
         )

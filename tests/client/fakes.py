@@ -16,9 +16,9 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.client.pairing import Pair
+from pairbus.client.pairing import PairingCore
 from pairbus.client.sdk import backlog_queues
-from pairbus.client.sdk.backlog_queues import Found
+from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.events import Event
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
@@ -72,18 +72,18 @@ def asyncio_options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
     )
 
 
-def found(count: int) -> Found:
-    return Found(queues=backlog_queues.names("contoso", count), made=())
+def found(count: int) -> BacklogQueues:
+    return BacklogQueues(queues=backlog_queues.names("contoso", count), made=())
 
 
-def pair_of(
+def pairing_of(
     clock: Callable[[], float], *, queues: int = 3, retry_total: int = 3, **settings: Any
-) -> tuple[Pair, list[Event]]:
-    """What both shells' pairings have in common, and what it tells."""
-    told: list[Event] = []
-    settings = {"failover_interval": AT_ONCE, "observers": [told.append], **settings}
+) -> tuple[PairingCore, list[Event]]:
+    """What both shells' pairings have in common, and the events that its observers get."""
+    events: list[Event] = []
+    settings = {"failover_interval": AT_ONCE, "observers": [events.append], **settings}
     client = plain_client(PRIMARY, retry_total=retry_total)
-    return Pair(client, options(**settings), found(queues), clock=clock), told
+    return PairingCore(client, options(**settings), found(queues), clock=clock), events
 
 
 def outage() -> ServiceBusConnectionError:

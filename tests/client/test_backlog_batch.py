@@ -12,8 +12,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.client.backlog_batch import Parcel, pack
-from pairbus.client.sdk import private as internals
+from pairbus.client.backlog_batch import BacklogBatch, make_batches
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import EnvelopeTooLarge
 from pairbus.client.sdk.messages import diverted
 from tests.client.fakes import plain_client
@@ -21,10 +21,10 @@ from tests.client.fakes import plain_client
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
-def lane(limits: tuple[int, int]) -> Any:
+def sender_with(limits: tuple[int, int]) -> Any:
     """A sender whose link told these limits: of a message, and of a batch."""
     sender = plain_client().get_queue_sender(QUEUE)
-    internals.lend_limits(sender, limits)
+    private.lend_limits(sender, limits)
     return sender
 
 
@@ -36,71 +36,71 @@ def messages(*sizes: int) -> list[AmqpAnnotatedMessage]:
     ]
 
 
-def packed(
+def batches(
     sent: list[AmqpAnnotatedMessage], limits: tuple[int, int] = (10_000, 10_000)
-) -> list[Parcel]:
-    return pack(lane(limits), sent, path="orders", queue=QUEUE)
+) -> list[BacklogBatch]:
+    return make_batches(sender_with(limits), sent, path="orders", queue=QUEUE)
 
 
-def numbers(parcel: Parcel) -> list[int]:
+def numbers(batch: BacklogBatch) -> list[int]:
     """Which messages are in it."""
-    content = parcel.content
+    content = batch.content
     if isinstance(content, ServiceBusMessageBatch):
         return [int(str(message.message_id)) for message in content._messages]
     assert content.properties is not None
     return [int(str(content.properties.message_id))]
 
 
-def size_of(parcel: Parcel) -> int:
-    if isinstance(parcel.content, ServiceBusMessageBatch):
-        return parcel.content.size_in_bytes
-    return internals.encoded_size(lane((1, 1)), parcel.content)
+def size_of(batch: BacklogBatch) -> int:
+    if isinstance(batch.content, ServiceBusMessageBatch):
+        return batch.content.size_in_bytes
+    return private.encoded_size(sender_with((1, 1)), batch.content)
 
 
 def test_one_message_goes_as_it_is() -> None:
     [message] = messages(10)
 
-    assert packed([message]) == [Parcel(content=message, count=1)]
+    assert batches([message]) == [BacklogBatch(content=message, count=1)]
 
 
 def test_many_that_fit_go_as_one_batch_in_order() -> None:
-    [parcel] = packed(messages(*[10] * 20))
+    [batch] = batches(messages(*[10] * 20))
 
-    assert isinstance(parcel.content, ServiceBusMessageBatch)
-    assert parcel.count == 20
-    assert numbers(parcel) == list(range(20))
+    assert isinstance(batch.content, ServiceBusMessageBatch)
+    assert batch.count == 20
+    assert numbers(batch) == list(range(20))
 
 
 def test_what_its_envelope_made_too_large_is_split_at_the_limit() -> None:
     sent = messages(*[300] * 10)
 
-    first, second, *more = packed(sent, (3_000, 3_000))
+    first, second, *more = batches(sent, (3_000, 3_000))
 
     assert more == []
     assert numbers(first) + numbers(second) == list(range(10))
     assert first.count + second.count == 10
     # Not one more would have fitted.
-    assert size_of(first) <= 3_000 < size_of(first) + size_of(packed([sent[0]])[0])
+    assert size_of(first) <= 3_000 < size_of(first) + size_of(batches([sent[0]])[0])
 
 
 def test_a_message_larger_than_a_batch_goes_alone_and_between_its_neighbours() -> None:
-    parcels = packed(messages(10, 10, 5_000, 10), (10_000, 2_000))
+    made = batches(messages(10, 10, 5_000, 10), (10_000, 2_000))
 
-    assert [numbers(parcel) for parcel in parcels] == [[0, 1], [2], [3]]
-    assert isinstance(parcels[1].content, AmqpAnnotatedMessage)
+    assert [numbers(batch) for batch in made] == [[0, 1], [2], [3]]
+    assert isinstance(made[1].content, AmqpAnnotatedMessage)
 
 
 @given(
     sizes=st.lists(st.integers(0, 900), min_size=2, max_size=40), limit=st.integers(1_200, 5_000)
 )
-def test_everything_is_packed_once_in_order_and_within_the_limit(
+def test_everything_is_sent_once_in_order_and_within_the_limit(
     sizes: list[int], limit: int
 ) -> None:
-    parcels = packed(messages(*sizes), (limit, limit))
+    made = batches(messages(*sizes), (limit, limit))
 
-    assert [n for parcel in parcels for n in numbers(parcel)] == list(range(len(sizes)))
-    assert [parcel.count for parcel in parcels] == [len(numbers(parcel)) for parcel in parcels]
-    assert all(size_of(parcel) <= limit for parcel in parcels)
+    assert [n for batch in made for n in numbers(batch)] == list(range(len(sizes)))
+    assert [batch.count for batch in made] == [len(numbers(batch)) for batch in made]
+    assert all(size_of(batch) <= limit for batch in made)
 
 
 # --- what fits nowhere
@@ -112,10 +112,10 @@ def exactly(size: int, **settings: Any) -> ServiceBusMessage:
     def of(body: int) -> ServiceBusMessage:
         return ServiceBusMessage(b"x" * body, message_id="0", **settings)
 
-    sender = lane((1, 1))
-    spare = size - internals.encoded_size(sender, of(1_000).raw_amqp_message)
+    sender = sender_with((1, 1))
+    spare = size - private.encoded_size(sender, of(1_000).raw_amqp_message)
     made = of(1_000 + spare)
-    assert internals.encoded_size(sender, made.raw_amqp_message) == size
+    assert private.encoded_size(sender, made.raw_amqp_message) == size
     return made
 
 
@@ -127,29 +127,31 @@ def test_a_message_that_fits_but_for_its_envelope_is_refused_before_anything_is_
     sent = [*messages(*[10] * neighbours), diverted(exactly(5_000), "orders")]
 
     with pytest.raises(EnvelopeTooLarge) as caught:
-        packed(sent, (5_000, 5_000))
+        batches(sent, (5_000, 5_000))
 
     error = caught.value
     assert (error.entity, error.backlog_queue, error.limit) == ("orders", QUEUE, 5_000)
     assert error.size is not None
     assert error.size > 5_000
-    assert f"its {error.size} bytes over the limit of 5000 bytes" in str(error)
+    assert f"it has {error.size} bytes, which exceeds the limit of 5000 bytes" in str(error)
 
 
 @pytest.mark.req("E-05")
 def test_one_byte_decides() -> None:
     message = diverted(exactly(4_900, session_id="s", time_to_live=timedelta(hours=1)), "orders")
-    size = internals.encoded_size(lane((1, 1)), message)
+    size = private.encoded_size(sender_with((1, 1)), message)
 
-    assert packed([message], (size, size))[0].count == 1
+    assert batches([message], (size, size))[0].count == 1
     with pytest.raises(EnvelopeTooLarge):
-        packed([message], (size - 1, size - 1))
+        batches([message], (size - 1, size - 1))
 
 
-def test_a_message_that_is_too_large_by_itself_is_told_so() -> None:
-    with pytest.raises(EnvelopeTooLarge, match="it has 5001 bytes by itself, and 5000 are") as told:
-        packed([diverted(exactly(5_001), "orders")], (5_000, 5_000))
-    assert told.value.bare_size == 5_001
+def test_a_message_that_is_too_large_by_itself_is_reported_so() -> None:
+    with pytest.raises(
+        EnvelopeTooLarge, match="it has 5001 bytes by itself, and the limit is 5000"
+    ) as caught:
+        batches([diverted(exactly(5_001), "orders")], (5_000, 5_000))
+    assert caught.value.bare_size == 5_001
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,8 @@ def test_every_kind_of_body_is_measured(body: dict[str, Any]) -> None:
     message = diverted(AmqpAnnotatedMessage(**body), "orders")
 
     with pytest.raises(MessageSizeExceededError):
-        packed([message], (5_000, 5_000))
-    assert packed([message], (10_000, 10_000))[0].count == 1
+        batches([message], (5_000, 5_000))
+    assert batches([message], (10_000, 10_000))[0].count == 1
 
 
 def test_a_small_message_is_not_encoded_only_to_be_measured(
@@ -174,6 +176,6 @@ def test_a_small_message_is_not_encoded_only_to_be_measured(
     def measured(sender: Any, message: Any) -> int:
         raise AssertionError("it was measured")
 
-    monkeypatch.setattr(internals, "encoded_size", measured)
+    monkeypatch.setattr(private, "encoded_size", measured)
 
-    assert packed(messages(4_000))[0].count == 1
+    assert batches(messages(4_000))[0].count == 1

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import pickle
 from typing import Any
 
 import pytest
 
 import pairbus
-from pairbus.client import checks as setup
-from pairbus.client.route.router import ToBacklog, ToPrimary
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client import checks
+from pairbus.client.sdk.errors import (
+    PairingError,
+    SequenceNumberUnknown,
+    UnknownSequenceNumber,
+)
 from pairbus.options import PairedNamespaceOptions
 from tests.client import fakes
-from tests.client.fakes import PRIMARY, SECONDARY, connection_string, options, outage, plain_client
+from tests.client.fakes import PRIMARY, SECONDARY, connection_string, options, plain_client
 
 
 def test_options_of_this_kind_and_two_namespaces_are_what_it_takes() -> None:
     given = options()
 
-    assert setup.checked(plain_client(), given, is_asyncio=False) is given
+    assert checks.checked(plain_client(), given, is_asyncio=False) is given
 
 
 @pytest.mark.parametrize("given", [None, "Endpoint=sb://backup", object()])
 def test_something_else_than_options_is_refused(given: Any) -> None:
     with pytest.raises(TypeError) as caught:
-        setup.checked(plain_client(), given, is_asyncio=False)
+        checks.checked(plain_client(), given, is_asyncio=False)
 
     assert str(caught.value) == (
         f"pair_namespace takes SendAvailabilityPairedNamespaceOptions, not {type(given).__name__}"
@@ -39,40 +42,40 @@ def test_another_kind_of_pairing_is_refused() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"not Another$"):
-        setup.checked(plain_client(), Another(), is_asyncio=False)
+        checks.checked(plain_client(), Another(), is_asyncio=False)
 
 
 @pytest.mark.req("A-11")
 def test_one_options_object_pairs_once() -> None:
     given = options()
-    setup.checked(plain_client(), given, is_asyncio=False)
+    checks.checked(plain_client(), given, is_asyncio=False)
 
-    with pytest.raises(PairingError, match="have paired a client already; make new ones"):
-        setup.checked(plain_client(), given, is_asyncio=False)
+    with pytest.raises(PairingError, match="have already paired a client; make new options"):
+        checks.checked(plain_client(), given, is_asyncio=False)
 
 
 @pytest.mark.req("A-07")
 def test_options_of_a_pairing_that_came_to_nothing_can_be_used_again() -> None:
     given = options()
-    setup.checked(plain_client(), given, is_asyncio=False)
+    checks.checked(plain_client(), given, is_asyncio=False)
 
     given.release()
 
-    assert setup.checked(plain_client(), given, is_asyncio=False) is given
+    assert checks.checked(plain_client(), given, is_asyncio=False) is given
 
 
 def test_a_refusal_does_not_use_the_options_up() -> None:
     given = options()
 
     with pytest.raises(PairingError):
-        setup.checked(plain_client(SECONDARY), given, is_asyncio=False)
+        checks.checked(plain_client(SECONDARY), given, is_asyncio=False)
 
-    assert setup.checked(plain_client(), given, is_asyncio=False) is given
+    assert checks.checked(plain_client(), given, is_asyncio=False) is given
 
 
 def test_clients_of_the_other_shell_are_refused_and_told_where_to_get_the_right_ones() -> None:
-    with pytest.raises(PairingError, match=r"this client is asyncio, .* are blocking; take them"):
-        setup.checked(plain_client(), options(), is_asyncio=True)
+    with pytest.raises(PairingError, match=r"this client is asyncio, .* are blocking; import them"):
+        checks.checked(plain_client(), options(), is_asyncio=True)
 
     async def refused() -> None:
         given = fakes.asyncio_options()
@@ -80,8 +83,8 @@ def test_clients_of_the_other_shell_are_refused_and_told_where_to_get_the_right_
             with pytest.raises(
                 PairingError, match=r"is blocking, .* are asyncio; .* from azure\.servicebus and"
             ):
-                setup.checked(plain_client(), given, is_asyncio=False)
-            assert setup.checked(plain_client(), given, is_asyncio=True) is given
+                checks.checked(plain_client(), given, is_asyncio=False)
+            assert checks.checked(plain_client(), given, is_asyncio=True) is given
         finally:
             await given.secondary_namespace_manager.close()
             await given.messaging_factory.close()
@@ -93,38 +96,38 @@ def test_clients_of_the_other_shell_are_refused_and_told_where_to_get_the_right_
 def test_a_namespace_is_not_its_own_secondary(spelling: str) -> None:
     same = connection_string(f"{spelling}.servicebus.windows.net")
 
-    with pytest.raises(PairingError, match="another namespace than the primary, and both are"):
-        setup.checked(plain_client(), options(same), is_asyncio=False)
+    with pytest.raises(PairingError, match="must be two namespaces, and both are"):
+        checks.checked(plain_client(), options(same), is_asyncio=False)
 
 
 def test_a_client_is_not_its_own_secondary() -> None:
     client = plain_client()
 
-    with pytest.raises(PairingError, match="another namespace than the primary"):
-        setup.checked(client, options(PRIMARY, factory=client), is_asyncio=False)
+    with pytest.raises(PairingError, match="must be two namespaces"):
+        checks.checked(client, options(PRIMARY, factory=client), is_asyncio=False)
 
 
 def test_a_secondary_that_is_bound_to_one_entity_is_refused() -> None:
     bound = f"{SECONDARY};EntityPath=invoices"
 
     with pytest.raises(PairingError, match="bound to the entity 'invoices'") as caught:
-        setup.checked(plain_client(), options(bound), is_asyncio=False)
+        checks.checked(plain_client(), options(bound), is_asyncio=False)
     assert caught.value.namespace == "backup.servicebus.windows.net"
 
 
 def test_a_primary_that_is_bound_to_one_entity_can_be_paired() -> None:
     bound = plain_client(f"{PRIMARY};EntityPath=orders")
 
-    setup.checked(bound, options(), is_asyncio=False)
+    checks.checked(bound, options(), is_asyncio=False)
 
 
 @pytest.mark.req("C-01")
 def test_with_a_syphon_the_secondarys_client_is_one_that_tells_when_it_ends() -> None:
-    with pytest.raises(PairingError, match="must be pairbus's ServiceBusClient and not the SDK's"):
-        setup.checked(plain_client(), options(enable_syphon=True), is_asyncio=False)
+    with pytest.raises(PairingError, match="must be pairbus's ServiceBusClient: the SDK's"):
+        checks.checked(plain_client(), options(enable_syphon=True), is_asyncio=False)
 
     telling = pairbus.ServiceBusClient.from_connection_string(SECONDARY)
-    setup.checked(plain_client(), options(enable_syphon=True, factory=telling), is_asyncio=False)
+    checks.checked(plain_client(), options(enable_syphon=True, factory=telling), is_asyncio=False)
 
 
 def test_a_secondary_whose_client_has_been_closed_is_refused() -> None:
@@ -132,12 +135,12 @@ def test_a_secondary_whose_client_has_been_closed_is_refused() -> None:
     closed.close()
 
     with pytest.raises(PairingError, match="the secondary's client has been closed"):
-        setup.checked(plain_client(), options(factory=closed), is_asyncio=False)
+        checks.checked(plain_client(), options(factory=closed), is_asyncio=False)
 
 
 def test_the_manager_and_the_factory_are_of_one_namespace() -> None:
-    with pytest.raises(PairingError, match="the former is of 'elsewhere") as caught:
-        setup.checked(
+    with pytest.raises(PairingError, match="the former is for 'elsewhere") as caught:
+        checks.checked(
             plain_client(),
             options(manager=connection_string("elsewhere.servicebus.windows.net")),
             is_asyncio=False,
@@ -149,7 +152,7 @@ def test_the_port_of_a_local_namespace_does_not_make_it_another() -> None:
     local = connection_string("localhost:5673", "UseDevelopmentEmulator=true")
     also_local = connection_string("localhost:5672", "UseDevelopmentEmulator=true")
 
-    setup.checked(plain_client(also_local), options(local), is_asyncio=False)
+    checks.checked(plain_client(also_local), options(local), is_asyncio=False)
 
 
 @pytest.mark.req("Q-01")
@@ -163,35 +166,68 @@ def test_the_port_of_a_local_namespace_does_not_make_it_another() -> None:
     ],
 )
 def test_the_name_in_backlog_paths_is_the_first_label_of_the_primary(text: str, name: str) -> None:
-    assert setup.namespace_name(plain_client(text), options()) == name
+    assert checks.namespace_name(plain_client(text), options()) == name
 
 
 @pytest.mark.req("Q-01")
 def test_the_name_in_backlog_paths_is_what_the_options_say() -> None:
-    assert setup.namespace_name(plain_client(), options(primary_namespace_name="Fab")) == "Fab"
+    assert checks.namespace_name(plain_client(), options(primary_namespace_name="Fab")) == "Fab"
 
 
-def test_the_router_starts_from_the_options() -> None:
-    given = options(
-        failover_interval=timedelta(seconds=7), ping_primary_interval=timedelta(seconds=3)
-    )
-
-    router = setup.router_for("contoso", ("a", "b"), given)
-
-    plan = router.plan("orders", now=100.0)
-    assert isinstance(plan, ToPrimary)
-    assert not router.failed("orders", plan, outage(), now=100.0)
-    assert router.next_due(now=100.0) == 107.0
-    diverted = router.plan("orders", now=107.0)
-    assert isinstance(diverted, ToBacklog)
-    assert diverted.queue in ("a", "b")
-    assert router.next_due(now=107.0) == 110.0
+# --- before a call
 
 
-@pytest.mark.req("Q-05")
-def test_entities_spread_over_the_backlog_queues() -> None:
-    router = setup.router_for("contoso", ("a", "b"), options())
+UNKNOWN = UnknownSequenceNumber(backlog_queue="q", message_id="7")
 
-    picked = {router.register(f"entity {number}", now=0.0) for number in range(64)}
 
-    assert picked == {"a", "b"}  # that all 64 agree happens once in 2**63
+@pytest.mark.parametrize(
+    "numbers", [UNKNOWN, [UNKNOWN], (3, UNKNOWN), pickle.loads(pickle.dumps([3, UNKNOWN]))]
+)
+def test_a_number_that_is_not_known_cannot_be_cancelled(numbers: Any) -> None:
+    with pytest.raises(SequenceNumberUnknown, match="message '7' for 'orders'"):
+        checks.check_cancellable("orders", numbers)
+
+
+@pytest.mark.parametrize("numbers", [3, [3, 4], [], -1, [-1]])
+def test_a_number_of_the_service_can_be_cancelled_even_if_it_is_wrong(numbers: Any) -> None:
+    checks.check_cancellable("orders", numbers)
+
+
+class Live:
+    """A sender that records who was asked whether it can be used."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.client_state = self
+
+    def check(self) -> None:
+        self.asked.append("client")
+
+    def _check_live(self) -> None:
+        self.asked.append("sender")
+
+
+def test_the_client_is_asked_before_the_sender() -> None:
+    live = Live()
+
+    checks.check_arguments(live, None, {})
+
+    assert live.asked == ["client", "sender"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5])
+def test_a_timeout_that_is_not_positive_is_refused_in_the_words_of_the_sdk(timeout: float) -> None:
+    with pytest.raises(ValueError, match=r"^The timeout must be greater than 0\.$"):
+        checks.check_arguments(Live(), timeout, {})
+
+
+def test_an_unknown_argument_causes_a_warning_where_it_was_given() -> None:
+    with pytest.warns(UserWarning, match="Unsupported keyword args: {'color': 'red'}") as caught:
+        _sends(color="red")
+
+    assert caught[0].filename == __file__
+
+
+def _sends(**kwargs: Any) -> None:
+    """Like a sender's method."""
+    checks.check_arguments(Live(), None, kwargs)

@@ -1,4 +1,4 @@
-"""Whoever watches is told everything, and can do no harm."""
+"""Observers are notified of everything, and can do no harm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.client.observers import Audience
+from pairbus.client.observers import Observers
 from pairbus.errors import OptionsError
 from pairbus.events import Closed, Event, Recovered
 
@@ -17,23 +17,25 @@ ONE = Recovered(namespace="contoso", path="orders")
 TWO = Closed(namespace="contoso")
 
 
-def audience(*observers: Callable[[Event], None]) -> Audience:
-    return Audience("contoso", primary="p", secondary="s", observers=observers)
+def observers_of(*observers: Callable[[Event], None]) -> Observers:
+    return Observers("contoso", primary="p", secondary="s", observers=observers)
 
 
-def test_all_are_told_in_order() -> None:
-    told: list[tuple[str, Event]] = []
-    watched = audience(lambda e: told.append(("first", e)), lambda e: told.append(("second", e)))
-    watched.observe(lambda e: told.append(("third", e)))
+def test_all_are_notified_in_order() -> None:
+    seen: list[tuple[str, Event]] = []
+    watched = observers_of(
+        lambda e: seen.append(("first", e)), lambda e: seen.append(("second", e))
+    )
+    watched.add(lambda e: seen.append(("third", e)))
 
-    watched.tell([ONE, TWO])
+    watched.notify([ONE, TWO])
 
-    assert told == [(who, event) for event in (ONE, TWO) for who in ("first", "second", "third")]
+    assert seen == [(who, event) for event in (ONE, TWO) for who in ("first", "second", "third")]
 
 
 def test_events_are_logged_by_themselves(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "pairbus"):
-        audience().tell([ONE])
+        observers_of().notify([ONE])
 
     assert any("orders" in record.getMessage() for record in caplog.records)
 
@@ -44,98 +46,98 @@ def test_an_observer_that_raises_harms_nobody_and_is_logged(
     def broken(event: Event) -> None:
         raise RuntimeError("out of ink")
 
-    told: list[Event] = []
-    watched = audience(broken, told.append)
+    seen: list[Event] = []
+    watched = observers_of(broken, seen.append)
 
-    watched.tell([ONE, TWO])
+    watched.notify([ONE, TWO])
 
-    assert told == [ONE, TWO]
+    assert seen == [ONE, TWO]
     failures = [record for record in caplog.records if record.name == "pairbus.observers"]
     assert len(failures) == 2
     assert "out of ink" in str(failures[0].exc_info)
     assert "broken" in failures[0].getMessage()
 
 
-def test_what_is_registered_later_is_not_told_of_the_past() -> None:
-    told: list[Event] = []
-    watched = audience()
-    watched.tell([ONE])
+def test_a_new_observer_is_not_notified_of_the_past() -> None:
+    seen: list[Event] = []
+    watched = observers_of()
+    watched.notify([ONE])
 
-    watched.observe(told.append)
+    watched.add(seen.append)
 
-    assert told == []
-
-
-def test_watching_ends_when_asked_and_again_without_harm() -> None:
-    told: list[Event] = []
-    watched = audience()
-    end = watched.observe(told.append)
-    watched.tell([ONE])
-
-    end()
-    end()
-    watched.tell([TWO])
-
-    assert told == [ONE]
+    assert seen == []
 
 
-def test_an_observer_registered_twice_is_told_twice_and_ended_once() -> None:
-    told: list[Event] = []
-    watched = audience()
-    end = watched.observe(told.append)
-    watched.observe(told.append)
-    watched.tell([ONE])
-    assert told == [ONE, ONE]
+def test_an_observer_can_be_removed_and_again_without_harm() -> None:
+    seen: list[Event] = []
+    watched = observers_of()
+    remove = watched.add(seen.append)
+    watched.notify([ONE])
 
-    end()
-    watched.tell([TWO])
+    remove()
+    remove()
+    watched.notify([TWO])
 
-    assert told == [ONE, ONE, TWO]
+    assert seen == [ONE]
 
 
-def test_an_observer_may_end_itself_while_it_is_told() -> None:
-    told: list[Event] = []
+def test_an_observer_added_twice_is_notified_twice_and_removed_once() -> None:
+    seen: list[Event] = []
+    watched = observers_of()
+    remove = watched.add(seen.append)
+    watched.add(seen.append)
+    watched.notify([ONE])
+    assert seen == [ONE, ONE]
+
+    remove()
+    watched.notify([TWO])
+
+    assert seen == [ONE, ONE, TWO]
+
+
+def test_an_observer_may_remove_itself_while_it_is_notified() -> None:
+    seen: list[Event] = []
     after: list[Event] = []
-    watched = audience()
+    watched = observers_of()
 
     def once(event: Event) -> None:
-        told.append(event)
-        end()
+        seen.append(event)
+        remove()
 
-    end = watched.observe(once)
-    watched.observe(after.append)
-    watched.tell([ONE, TWO])
+    remove = watched.add(once)
+    watched.add(after.append)
+    watched.notify([ONE, TWO])
 
-    assert told == [ONE]
+    assert seen == [ONE]
     assert after == [ONE, TWO]
 
 
-def test_an_observer_may_bring_another_while_it_is_told() -> None:
-    told: list[Event] = []
-    watched = audience()
-    watched.observe(lambda event: watched.observe(told.append) and None)
+def test_an_observer_may_add_another_while_it_is_notified() -> None:
+    seen: list[Event] = []
+    watched = observers_of()
+    watched.add(lambda event: watched.add(seen.append) and None)
 
-    watched.tell([ONE])
-    assert told == []
-    watched.tell([TWO])
+    watched.notify([ONE])
+    assert seen == []
+    watched.notify([TWO])
 
-    assert told == [TWO]
+    assert seen == [TWO]
 
 
-def test_nothing_is_told_after_the_end() -> None:
-    told: list[Event] = []
-    watched = audience(told.append)
-    watched.tell([ONE])
+def test_nobody_is_notified_after_the_end() -> None:
+    seen: list[Event] = []
+    watched = observers_of(seen.append)
+    watched.notify([ONE])
 
     watched.end()
-    watched.tell([TWO])
+    watched.notify([TWO])
 
-    assert told == [ONE]
+    assert seen == [ONE]
 
 
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(OptionsError, match="must be callable with one event, not 'log'"):
-        audience().observe("log")  # type: ignore[arg-type]
+        observers_of().add("log")  # type: ignore[arg-type]
 
 
 def test_what_would_have_to_be_awaited_is_refused() -> None:
@@ -145,17 +147,19 @@ def test_what_would_have_to_be_awaited_is_refused() -> None:
         async def __call__(self, event: Event) -> None: ...
 
     for observer in (watch, Watching()):
-        with pytest.raises(OptionsError, match="must be a plain function, which is called and not"):
-            audience().observe(observer)  # type: ignore[arg-type]
+        with pytest.raises(
+            OptionsError, match="must be a plain function, because it is not awaited"
+        ):
+            observers_of().add(observer)  # type: ignore[arg-type]
 
 
-def test_threads_that_register_at_once_are_all_told() -> None:
-    told: list[int] = []
-    watched = audience()
+def test_observers_added_by_many_threads_are_all_notified() -> None:
+    seen: list[int] = []
+    watched = observers_of()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=_register, args=(watched, told)) for _ in range(8)]
+        threads = [threading.Thread(target=_register, args=(watched, seen)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -163,13 +167,13 @@ def test_threads_that_register_at_once_are_all_told() -> None:
     finally:
         sys.setswitchinterval(interval)
 
-    watched.tell([ONE])
+    watched.notify([ONE])
 
-    assert len(told) == 8 * 50
+    assert len(seen) == 8 * 50
 
 
-def _register(watched: Audience, told: list[int]) -> None:
+def _register(watched: Observers, seen: list[int]) -> None:
     for number in range(50):
-        ended = watched.observe(lambda event: told.append(-1))
-        watched.observe(lambda event, number=number: told.append(number))
+        ended = watched.add(lambda event: seen.append(-1))
+        watched.add(lambda event, number=number: seen.append(number))
         ended()

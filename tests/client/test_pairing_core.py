@@ -1,4 +1,4 @@
-"""What a paired client decides: one router under one lock, told to whoever watches."""
+"""What a paired client decides: one router under one lock, and observers that are notified."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.client.pairing import CHORE_SECONDS_MAX, READY_AGAIN_SECONDS, Pair
+from pairbus.client.pairing import PairingCore
 from pairbus.client.route.router import Nowhere, Ping, Probe, ToBacklog, ToPrimary
 from pairbus.client.sdk.errors import PairingError
+from pairbus.client.timing import READY_RETRY_SECONDS
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
@@ -26,33 +27,33 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from tests.client.fakes import Clock, outage, pair_of
+from tests.client.fakes import Clock, outage, pairing_of
 
 PATH = "orders"
 
 
-def to_primary(pair: Pair, path: str = PATH) -> ToPrimary:
-    plan = pair.plan(path)
+def to_primary(pairing: PairingCore, path: str = PATH) -> ToPrimary:
+    plan = pairing.plan(path)
     assert isinstance(plan, ToPrimary)
     return plan
 
 
-def to_backlog(pair: Pair, path: str = PATH) -> ToBacklog:
-    plan = pair.plan(path)
+def to_backlog(pairing: PairingCore, path: str = PATH) -> ToBacklog:
+    plan = pairing.plan(path)
     assert isinstance(plan, ToBacklog)
     return plan
 
 
-def fail_over(pair: Pair, path: str = PATH) -> ToBacklog:
-    assert pair.failed(path, to_primary(pair, path), outage())
-    return to_backlog(pair, path)
+def fail_over(pairing: PairingCore, path: str = PATH) -> ToBacklog:
+    assert pairing.failed(path, to_primary(pairing, path), outage())
+    return to_backlog(pairing, path)
 
 
 # --- what it starts from
 
 
 def test_names_and_bounds_are_those_of_the_clients_and_the_options(clock: Clock) -> None:
-    pair, _ = pair_of(
+    pairing, _ = pairing_of(
         clock,
         queues=2,
         retry_total=5,
@@ -60,49 +61,38 @@ def test_names_and_bounds_are_those_of_the_clients_and_the_options(clock: Clock)
         throttle_wait=timedelta(seconds=12),
     )
 
-    assert pair.namespace == "contoso"
-    assert pair.secondary == "backup.servicebus.windows.net"
-    assert pair.backlog_queues == (
+    assert pairing.namespace == "contoso"
+    assert pairing.secondary == "backup.servicebus.windows.net"
+    assert pairing.backlog_queues == (
         "contoso/x-servicebus-transfer/0",
         "contoso/x-servicebus-transfer/1",
     )
-    assert (pair.send_seconds, pair.throttle_seconds, pair.throttle_laps_max) == (20.0, 12.0, 5)
-    assert pair.chore_seconds == 20.0
-    assert pair.is_ready_mode
+    assert pairing.timing.send_seconds == 20.0
+    assert (pairing.timing.throttle_wait_seconds, pairing.timing.throttle_waits_max) == (12.0, 5)
+    assert pairing.is_ready_mode
 
 
-def test_a_chore_has_no_longer_than_its_bound_and_a_throttled_send_at_least_one_lap(
-    clock: Clock,
-) -> None:
-    pair, _ = pair_of(clock, retry_total=0, secondary_connections="lazy")
-
-    assert pair.send_seconds == 60.0
-    assert pair.chore_seconds == CHORE_SECONDS_MAX
-    assert pair.throttle_laps_max == 1
-    assert not pair.is_ready_mode
-
-
-# --- decisions, and what is told of them
+# --- decisions, and who is notified of them
 
 
 @pytest.mark.req("F-04")
-def test_each_decision_is_told_after_it_was_taken(clock: Clock) -> None:
-    pair, told = pair_of(clock, failover_interval=timedelta(seconds=10))
-    first = to_primary(pair)
+def test_observers_are_notified_of_each_decision(clock: Clock) -> None:
+    pairing, events = pairing_of(clock, failover_interval=timedelta(seconds=10))
+    first = to_primary(pairing)
 
-    assert not pair.failed(PATH, first, outage())
-    pair.sent(PATH, first, count=1)
-    assert not pair.failed(PATH, first, outage())
+    assert not pairing.failed(PATH, first, outage())
+    pairing.sent(PATH, first, count=1)
+    assert not pairing.failed(PATH, first, outage())
     clock.advance(10)
-    way = to_backlog(pair)
-    pair.sent(PATH, way, count=3, seconds=0.5)
-    pair.throttled(PATH, way)
-    pair.failed(PATH, way, outage())
-    pair.undeliverable(PATH, pair.causes(PATH))
-    pair.probed(way.queue, None)
-    assert pair.mark_path_healthy(PATH)
+    way = to_backlog(pairing)
+    pairing.sent(PATH, way, count=3, seconds=0.5)
+    pairing.throttled(PATH, way)
+    pairing.failed(PATH, way, outage())
+    pairing.send_failed(PATH, pairing.causes(PATH))
+    pairing.probe_ended(way.queue, None)
+    assert pairing.mark_path_healthy(PATH)
 
-    assert [type(event) for event in told] == [
+    assert [type(event) for event in events] == [
         PrimaryFailed,
         Recovered,
         PrimaryFailed,
@@ -114,71 +104,71 @@ def test_each_decision_is_told_after_it_was_taken(clock: Clock) -> None:
         BacklogReadmitted,
         FailedBack,
     ]
-    assert {event.namespace for event in told} == {"contoso"}
+    assert {event.namespace for event in events} == {"contoso"}
 
 
-def test_an_observer_may_ask_the_pair_that_tells_it(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
+def test_an_observer_may_use_the_pairing_that_notifies_it(clock: Clock) -> None:
+    pairing, _ = pairing_of(clock)
     answers: list[Any] = []
 
     def ask(event: Event) -> None:
         if isinstance(event, FailedOver):
-            answers.append(pair.status().failed_over)
-            answers.append(pair.plan(PATH))
-            answers.append(pair.mark_path_healthy(PATH))
+            answers.append(pairing.status().failed_over)
+            answers.append(pairing.plan(PATH))
+            answers.append(pairing.mark_path_healthy(PATH))
 
-    pair.observe(ask)
-    assert pair.failed(PATH, to_primary(pair), outage())
+    pairing.observe(ask)
+    assert pairing.failed(PATH, to_primary(pairing), outage())
 
     assert answers[0] == (PATH,)
     assert isinstance(answers[1], ToBacklog)
     assert answers[2] is True
-    assert isinstance(pair.plan(PATH), ToPrimary)
+    assert isinstance(pairing.plan(PATH), ToPrimary)
 
 
-def test_watching_can_be_ended(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
-    told: list[Event] = []
-    end = pair.observe(told.append)
+def test_an_observer_can_be_removed(clock: Clock) -> None:
+    pairing, _ = pairing_of(clock)
+    events: list[Event] = []
+    end = pairing.observe(events.append)
     end()
 
-    fail_over(pair)
+    fail_over(pairing)
 
-    assert told == []
+    assert events == []
 
 
 def test_a_call_that_began_in_the_backlog_stays_there_when_the_entity_is_back(
     clock: Clock,
 ) -> None:
-    pair, _ = pair_of(clock)
-    fail_over(pair)
-    pair.mark_path_healthy(PATH)
+    pairing, _ = pairing_of(clock)
+    fail_over(pairing)
+    pairing.mark_path_healthy(PATH)
 
-    assert isinstance(pair.plan(PATH), ToPrimary)
-    assert isinstance(pair.plan(PATH, is_begun=True), ToBacklog)
+    assert isinstance(pairing.plan(PATH), ToPrimary)
+    assert isinstance(pairing.plan(PATH, is_begun=True), ToBacklog)
 
 
 def test_where_no_queue_is_left_both_causes_are_known(clock: Clock) -> None:
-    pair, _ = pair_of(clock, queues=1)
+    pairing, _ = pairing_of(clock, queues=1)
     primary_error, backlog_error = outage(), outage()
-    pair.failed(PATH, to_primary(pair), primary_error)
-    pair.failed(PATH, to_backlog(pair), backlog_error)
+    pairing.failed(PATH, to_primary(pairing), primary_error)
+    pairing.failed(PATH, to_backlog(pairing), backlog_error)
 
     expected = Nowhere(primary_error, backlog_error)
 
-    assert pair.plan(PATH) == expected
-    assert pair.plan(PATH, is_begun=True) == expected
-    assert pair.causes(PATH) == expected
+    assert pairing.plan(PATH) == expected
+    assert pairing.plan(PATH, is_begun=True) == expected
+    assert pairing.causes(PATH) == expected
 
 
 @pytest.mark.req("F-06")
 def test_the_sdk_retries_on_a_backlog_queue_only_if_there_is_no_other(clock: Clock) -> None:
-    pair, _ = pair_of(clock, queues=2)
-    assert pair.backlog_retries() == 0
+    pairing, _ = pairing_of(clock, queues=2)
+    assert pairing.backlog_retries() == 0
 
-    pair.failed(PATH, fail_over(pair), outage())
+    pairing.failed(PATH, fail_over(pairing), outage())
 
-    assert pair.backlog_retries() == 3  # as the secondary's client was told
+    assert pairing.backlog_retries() == 3  # as the secondary's client was told
 
 
 # --- by hand
@@ -188,26 +178,26 @@ def test_the_sdk_retries_on_a_backlog_queue_only_if_there_is_no_other(clock: Clo
 def test_marking_a_path_healthy_brings_it_back_and_says_whether_it_was_away(
     clock: Clock,
 ) -> None:
-    pair, told = pair_of(clock)
-    fail_over(pair)
+    pairing, events = pairing_of(clock)
+    fail_over(pairing)
 
-    assert pair.mark_path_healthy("ORDERS") is True
-    assert pair.mark_path_healthy(PATH) is False
-    assert isinstance(told[-1], FailedBack)
-    assert told[-1].reason == "by hand"
+    assert pairing.mark_path_healthy("ORDERS") is True
+    assert pairing.mark_path_healthy(PATH) is False
+    assert isinstance(events[-1], FailedBack)
+    assert events[-1].reason == "by hand"
 
 
 @pytest.mark.req("A-11")
 def test_a_path_that_no_sender_uses_is_refused_with_those_that_are(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
+    pairing, _ = pairing_of(clock)
     with pytest.raises(PairingError, match=r"sends to 'payments'; the entities it knows: none$"):
-        pair.mark_path_healthy("payments")
+        pairing.mark_path_healthy("payments")
 
-    pair.plan("orders")
-    pair.plan("invoices")
+    pairing.plan("orders")
+    pairing.plan("invoices")
 
     with pytest.raises(PairingError, match=r"it knows: 'orders', 'invoices'$") as caught:
-        pair.mark_path_healthy("payments")
+        pairing.mark_path_healthy("payments")
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 
@@ -216,12 +206,12 @@ def test_a_path_that_no_sender_uses_is_refused_with_those_that_are(clock: Clock)
 
 
 def test_the_status_has_dates_of_now(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
+    pairing, _ = pairing_of(clock)
     before = datetime.now(UTC)
-    fail_over(pair)
+    fail_over(pairing)
     clock.advance(5)
 
-    status = pair.status()
+    status = pairing.status()
 
     assert abs((status.entity(PATH).since - before).total_seconds() + 5) < 5
     assert status.namespace == "contoso"
@@ -231,145 +221,139 @@ def test_the_status_has_dates_of_now(clock: Clock) -> None:
 # --- the background
 
 
-def test_a_ping_is_due_after_its_interval_and_the_next_moment_is_told(clock: Clock) -> None:
-    pair, _ = pair_of(clock, secondary_connections="lazy")
-    fail_over(pair)
-    assert pair.chores(lambda queue: False) == ([], 1060.0, ())
+def test_a_ping_is_due_after_its_interval(clock: Clock) -> None:
+    pairing, _ = pairing_of(clock, secondary_connections="lazy")
+    fail_over(pairing)
+    assert pairing.take_due_tasks(lambda queue: False) == ([], 1060.0, ())
 
     clock.advance(60)
-    chores, next_due, _ = pair.chores(lambda queue: False)
+    tasks, next_due, _ = pairing.take_due_tasks(lambda queue: False)
 
-    assert chores == [Ping(PATH, 0)]
+    assert tasks == [Ping(PATH, 0)]
     assert next_due is None or next_due > clock.now
 
 
 def test_what_an_entity_would_use_is_to_be_made_ready(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
-    with pair.deciding() as router:
+    pairing, _ = pairing_of(clock)
+    with pairing.decide() as router:
         queue = router.register(PATH, now=clock.now)
 
-    chores, _, wanted = pair.chores(lambda queue: False)
+    tasks, _, wanted = pairing.take_due_tasks(lambda queue: False)
 
     assert wanted == (queue,)
-    assert chores == [Probe(str(queue))]
-    assert pair.chores(lambda queue: True)[0] == []
+    assert tasks == [Probe(str(queue))]
+    assert pairing.take_due_tasks(lambda queue: True)[0] == []
 
 
 def test_what_could_not_be_made_ready_is_left_alone_for_a_while(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
-    to_primary(pair)
-    [probe] = pair.chores(lambda queue: False)[0]
+    pairing, _ = pairing_of(clock)
+    to_primary(pairing)
+    [probe] = pairing.take_due_tasks(lambda queue: False)[0]
     assert isinstance(probe, Probe)
 
-    pair.probed(probe.queue, outage())
+    pairing.probe_ended(probe.queue, outage())
 
-    assert pair.chores(lambda queue: False)[0] == []
-    clock.advance(READY_AGAIN_SECONDS)
-    assert pair.chores(lambda queue: False)[0] == [probe]
+    assert pairing.take_due_tasks(lambda queue: False)[0] == []
+    clock.advance(READY_RETRY_SECONDS)
+    assert pairing.take_due_tasks(lambda queue: False)[0] == [probe]
 
 
 def test_what_was_made_ready_and_broke_is_made_ready_again_at_once(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
-    to_primary(pair)
-    [probe] = pair.chores(lambda queue: False)[0]
+    pairing, _ = pairing_of(clock)
+    to_primary(pairing)
+    [probe] = pairing.take_due_tasks(lambda queue: False)[0]
     assert isinstance(probe, Probe)
 
-    pair.probed(probe.queue, None)
+    pairing.probe_ended(probe.queue, None)
 
-    assert pair.chores(lambda queue: True)[0] == []
-    assert pair.chores(lambda queue: False)[0] == [probe]
+    assert pairing.take_due_tasks(lambda queue: True)[0] == []
+    assert pairing.take_due_tasks(lambda queue: False)[0] == [probe]
 
 
 def test_where_connections_are_made_lazily_none_is_made_ready(clock: Clock) -> None:
-    pair, _ = pair_of(clock, secondary_connections="lazy")
-    to_primary(pair)
+    pairing, _ = pairing_of(clock, secondary_connections="lazy")
+    to_primary(pairing)
 
-    assert pair.chores(lambda queue: False) == ([], None, ())
+    assert pairing.take_due_tasks(lambda queue: False) == ([], None, ())
 
 
 def test_a_withdrawn_queue_is_probed_and_comes_back(clock: Clock) -> None:
-    pair, _ = pair_of(clock, queues=1, secondary_connections="lazy")
-    way = fail_over(pair)
-    pair.failed(PATH, way, outage())
+    pairing, _ = pairing_of(clock, queues=1, secondary_connections="lazy")
+    way = fail_over(pairing)
+    pairing.failed(PATH, way, outage())
     clock.advance(30)
 
-    assert pair.chores(lambda queue: False)[0] == [Probe(way.queue)]
-    pair.probed(way.queue, outage())
-    assert isinstance(pair.plan(PATH), Nowhere)
+    assert pairing.take_due_tasks(lambda queue: False)[0] == [Probe(way.queue)]
+    pairing.probe_ended(way.queue, outage())
+    assert isinstance(pairing.plan(PATH), Nowhere)
     clock.advance(30)
-    assert Probe(way.queue) in pair.chores(lambda queue: False)[0]
-    pair.probed(way.queue, None)
+    assert Probe(way.queue) in pairing.take_due_tasks(lambda queue: False)[0]
+    pairing.probe_ended(way.queue, None)
 
-    assert isinstance(pair.plan(PATH), ToBacklog)
+    assert isinstance(pairing.plan(PATH), ToBacklog)
 
 
 # --- beginning and end
 
 
-def test_the_end_is_told_where_the_beginning_was(clock: Clock) -> None:
-    pair, told = pair_of(clock, queues=1)
+def test_the_end_is_reported_if_the_beginning_was(clock: Clock) -> None:
+    pairing, events = pairing_of(clock, queues=1)
 
-    pair.tell_paired()
-    pair.close_router()
-    pair.close_router()
+    pairing.announce()
+    pairing.close_router()
+    pairing.close_router()
 
-    assert told == [
+    assert events == [
         Paired(namespace="contoso", backlog_queues=("contoso/x-servicebus-transfer/0",), made=()),
         Closed(namespace="contoso"),
     ]
-    assert pair.status().is_closed
+    assert pairing.status().is_closed
 
 
 @pytest.mark.req("A-07")
 def test_a_pairing_that_never_was_does_not_end(clock: Clock) -> None:
-    pair, told = pair_of(clock)
+    pairing, events = pairing_of(clock)
 
-    pair.close_router()
+    pairing.close_router()
 
-    assert told == []
+    assert events == []
 
 
 @pytest.mark.req("G-03")
 def test_nothing_is_due_after_the_end(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
-    fail_over(pair)
+    pairing, _ = pairing_of(clock)
+    fail_over(pairing)
 
-    pair.close_router()
+    pairing.close_router()
     clock.advance(3600)
 
-    chores, next_due, _ = pair.chores(lambda queue: True)
-    assert (chores, next_due) == ([], None)
+    tasks, next_due, _ = pairing.take_due_tasks(lambda queue: True)
+    assert (tasks, next_due) == ([], None)
 
 
-def test_a_connection_that_the_secondary_refuses_is_told_with_what_to_do(clock: Clock) -> None:
-    pair, _ = pair_of(clock)
+def test_a_refused_connection_is_reported_with_a_remedy(clock: Clock) -> None:
+    pairing, _ = pairing_of(clock)
 
-    error = pair.not_connected("q", outage())
+    error = pairing.not_connected("q", outage())
 
-    assert "'backup.servicebus.windows.net' does not take a sender's link to backlog queue 'q'" in (
-        str(error)
-    )
-    assert "the connection is gone; it must be up, and messaging_factory must lead to it" in str(
-        error
+    assert str(error) == (
+        "could not open a sender link to backlog queue 'q' on the secondary "
+        "'backup.servicebus.windows.net': the connection is gone; it must be up, and "
+        "messaging_factory must be able to connect to it"
     )
     assert error.queue == "q"
 
 
-def test_a_child_process_is_told_to_pair_anew(
+def test_a_child_process_has_to_pair_a_client_of_its_own(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair, _ = pair_of(clock)
-    pair.check_process()
-    pair.failed(PATH, pair.plan(PATH), outage())  # type: ignore[arg-type]
-    pair.plan(PATH)
-    assert pair.detour(PATH) is not None
+    pairing, _ = pairing_of(clock)
+    pairing.check_process()
 
     monkeypatch.setattr("pairbus.client.pairing._forks", 1)
 
     with pytest.raises(PairingError, match="make and pair a client in the child process"):
-        pair.check_process()
-    assert pair.direct(PATH) is None
-    assert pair.detour(PATH) is None
+        pairing.check_process()
 
 
 # --- threads
@@ -377,15 +361,15 @@ def test_a_child_process_is_told_to_pair_anew(
 
 @pytest.mark.req("F-05")
 def test_threads_that_fail_at_once_fail_the_entity_over_once(clock: Clock) -> None:
-    pair, told = pair_of(clock)
+    pairing, events = pairing_of(clock)
     together = threading.Barrier(8)
     again: list[bool] = []
 
     def fail() -> None:
-        plan = to_primary(pair)
+        plan = to_primary(pairing)
         together.wait()
-        again.append(pair.failed(PATH, plan, outage()))
-        pair.sent(PATH, to_backlog(pair), count=1)
+        again.append(pairing.failed(PATH, plan, outage()))
+        pairing.sent(PATH, to_backlog(pairing), count=1)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -399,8 +383,36 @@ def test_threads_that_fail_at_once_fail_the_entity_over_once(clock: Clock) -> No
         sys.setswitchinterval(interval)
 
     assert again == [True] * 8
-    assert [type(event) for event in told].count(FailedOver) == 1
-    assert pair.status().entity(PATH).diverted == 8
-    assert {to_backlog(pair).queue} == {
-        event.backlog_queue for event in told if isinstance(event, Diverted)
+    assert [type(event) for event in events].count(FailedOver) == 1
+    assert pairing.status().entity(PATH).diverted == 8
+    assert {to_backlog(pairing).queue} == {
+        event.backlog_queue for event in events if isinstance(event, Diverted)
     }
+
+
+# --- the router behind it
+
+
+def test_the_router_has_the_periods_of_the_options(clock: Clock) -> None:
+    pairing, _ = pairing_of(
+        clock,
+        failover_interval=timedelta(seconds=7),
+        ping_primary_interval=timedelta(seconds=3),
+        secondary_connections="lazy",
+    )
+    assert not pairing.failed(PATH, to_primary(pairing), outage())
+
+    assert pairing.take_due_tasks(lambda queue: True)[1] == clock.now + 7
+    clock.advance(7)
+    to_backlog(pairing)
+    assert pairing.take_due_tasks(lambda queue: True)[1] == clock.now + 3
+
+
+@pytest.mark.req("Q-05")
+def test_entities_spread_over_the_backlog_queues(clock: Clock) -> None:
+    pairing, _ = pairing_of(clock, queues=2)
+
+    with pairing.decide() as router:
+        picked = {router.register(f"entity {number}", now=0.0) for number in range(64)}
+
+    assert picked == set(pairing.backlog_queues)  # that all 64 agree happens once in 2**63

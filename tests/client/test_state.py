@@ -22,7 +22,7 @@ class Made:
 
 
 class Adopted(Made):
-    def belong_to(self, state: Any) -> None:
+    def bind(self, state: Any) -> None:
         self.state = state
 
 
@@ -114,7 +114,7 @@ def test_a_client_pairs_once() -> None:
     client.check_unpaired()
     client.install(Pairing())
 
-    with pytest.raises(PairingError, match=r"paired already, with 'backup.* a client pairs once"):
+    with pytest.raises(PairingError, match=r"already paired, with 'backup.* a client pairs once"):
         client.check_unpaired()
 
 

@@ -270,7 +270,7 @@ def test_a_namespace_cannot_be_its_own_secondary(world):
     client = world.client()
     cs = world.primary.connection_string()
     options = world.options(factory=world.factory(cs), manager=world.manager(cs))
-    refused_pairing(client, options, "another namespace")
+    refused_pairing(client, options, "must be two namespaces")
 
 
 def test_a_closed_client_cannot_be_paired(world):

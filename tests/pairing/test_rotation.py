@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
-from pairbus.client.route.router import Router
 from pairbus.client.sdk.errors import BacklogExhausted
 from pairbus.errors import PairbusError
 from pairbus.events import (
@@ -26,7 +23,7 @@ from tests.pairing.world import SECOND, ids
 @pytest.fixture
 def short_rests(monkeypatch):
     """A withdrawn queue is looked at again after a second, and not after half a minute."""
-    monkeypatch.setattr("pairbus.client.checks.Router", partial(Router, rest_seconds=1.0))
+    monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 1.0)
 
 
 def in_rotation(client) -> tuple[str, ...]:
@@ -125,7 +122,7 @@ def test_a_whole_call_goes_to_the_next_queue(world):
 def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world, monkeypatch):
     """Ten entities and two queues: without the news, half of them would try the broken one."""
     # It takes links, so the background would have it back in the rotation in the midst of this.
-    monkeypatch.setattr("pairbus.client.checks.REST_SECONDS", 600.0)
+    monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 600.0)
     queues = [world.queue(f"{number}") for number in range(10)]
     client = world.pair(backlog_queue_count=2)
     senders = [client.get_queue_sender(queue) for queue in queues]

@@ -34,7 +34,7 @@ from pairbus import (
     SyphonNotInstalled,
     UnknownSequenceNumber,
 )
-from pairbus.client.status import EntityStatus, PairingStatus, WithdrawnQueue
+from pairbus.client.route.status import EntityStatus, PairingStatus, WithdrawnQueue
 from pairbus.events import Diverted, Event, FailedOver, Observer, PingSent
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -146,7 +146,7 @@ def handle(primary: ServiceBusClient, options: PairedNamespaceOptions) -> None:
     try:
         primary.pair_namespace(options)
     except SyphonNotInstalled as error:
-        assert_type(error.extra, str)
+        assert_type(error.namespace, str | None)
     except PairingError as error:
         assert_type(error.namespace, str | None)
         assert_type(error.queue, str | None)

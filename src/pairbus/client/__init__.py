@@ -1,5 +1,12 @@
-"""Acts on what `route/` decides: clients and senders with the SDK's own surface, in two shells.
+"""The paired client: keeps an application sending while its namespace is down.
 
-`blocking/` and `aio/` have files of the same names and differ in `await` and in who runs what is
-due in the background; what needs neither lies here.
+    send.py       one call, as a generator of steps; steps.py has the steps and their drivers
+    timing.py     every period and time limit
+    route/        decides where messages go, pure
+    sdk/          the one border to Azure's SDK
+    blocking/     the shell with threads
+    aio/          the shell with asyncio: the same files
+
+What both shells share and needs neither is here: `pairing.py` (the router under one lock),
+`state.py`, `pool.py`, `backlog_batch.py`, `billing.py`, `checks.py`, `observers.py`, `syphon.py`.
 """

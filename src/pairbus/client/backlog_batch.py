@@ -1,16 +1,16 @@
-"""What a diverted call sends to the backlog: one message, or batches within the link's limits.
+"""What a diverted call sends to a backlog queue: one message, or batches within the link's limits.
 
-The aliases make each message a little larger, so a batch that fitted the primary may need two here.
-Everything is packed before anything is sent: a message that fits nowhere is refused while all of
-the call's messages are still the caller's.
+The envelope makes each message a little larger, so a batch that fits the primary may need two here.
+All batches are made before the first is sent: a message that does not fit is refused while all
+messages of the call are still the caller's.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -18,84 +18,74 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.client.billing import extra_units
 from pairbus.client.route.envelope import ALIASES
-from pairbus.client.sdk import private as internals
-from pairbus.client.sdk.batches import new_batch
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import EnvelopeTooLarge
+from pairbus.client.sdk.messages import body_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class BacklogBatch:
     content: AmqpAnnotatedMessage | ServiceBusMessageBatch
     count: int
     extra: int = 0
-    """Operations that are billed beyond one for each message."""
+    """Billed operations beyond one for each message."""
 
 
-def pack(
-    lane: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
-) -> list[Parcel]:
-    """`lane` is an open sender of the SDK, blocking or asyncio: nothing here waits."""
+def make_batches(
+    sender: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
+) -> list[BacklogBatch]:
+    """`sender` is an open sender of the SDK, blocking or asyncio: nothing here waits."""
     if len(messages) == 1:
-        return [_single(lane, messages[0], path=path, queue=queue)]
-    return [
-        replace(parcel, extra=extra) if (extra := extra_units(lane, parcel.content)) else parcel
-        for parcel in _parcels(lane, messages, path=path, queue=queue)
-    ]
+        return [_single(sender, messages[0], path=path, queue=queue)]
+    batches: list[BacklogBatch] = []
+    _, batch_bytes_max = private.link_limits(sender)
+    batch, added = ServiceBusMessageBatch(batch_bytes_max), list[AmqpAnnotatedMessage]()
 
+    def finish() -> None:
+        nonlocal batch, added
+        if added:
+            extra = sum(extra_units(sender, message) for message in added)
+            batches.append(BacklogBatch(content=batch, count=len(added), extra=extra))
+            batch, added = ServiceBusMessageBatch(batch_bytes_max), []
 
-def _parcels(
-    lane: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
-) -> list[Parcel]:
-    parcels: list[Parcel] = []
-    _, batch_bytes_max = internals.link_limits(lane)
-    batch = new_batch(lane, batch_bytes_max)
     for message in messages:
-        try:
-            batch.add_message(message)
-            continue
-        except MessageSizeExceededError:
-            if len(batch):
-                parcels.append(Parcel(content=batch, count=len(batch)))
-                batch = new_batch(lane, batch_bytes_max)
-        try:
-            batch.add_message(message)
-        except MessageSizeExceededError:
-            # Larger than a batch may be; by itself it may still be taken.
-            parcels.append(_single(lane, message, path=path, queue=queue))
-    if len(batch):
-        parcels.append(Parcel(content=batch, count=len(batch)))
-    return parcels
+        if not _add(batch, message):
+            finish()
+            if not _add(batch, message):
+                # Larger than a batch may be; the queue may still accept it by itself.
+                batches.append(_single(sender, message, path=path, queue=queue))
+                continue
+        added.append(message)
+    finish()
+    return batches
 
 
-def is_small(lane: Any, message: AmqpAnnotatedMessage) -> bool:
-    """Whether one message surely fits, with its envelope. Encoding it only to learn its size costs
-    as much as sending it."""
-    return _body_bytes(message) * 2 <= internals.message_limit(lane)
+def _add(batch: ServiceBusMessageBatch, message: AmqpAnnotatedMessage) -> bool:
+    try:
+        batch.add_message(message)
+    except MessageSizeExceededError:
+        return False
+    return True
 
 
-def _single(lane: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) -> Parcel:
-    if not is_small(lane, message):
-        limit, _ = internals.link_limits(lane)
-        size = internals.encoded_size(lane, message)
+def _single(sender: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str) -> BacklogBatch:
+    limit, _ = private.link_limits(sender)
+    length = body_bytes(message)
+    # A body of half the limit fits for sure. Encoding a message only to learn its size costs as
+    # much as sending it.
+    if length is None or length * 2 > limit:
+        size = private.encoded_size(sender, message)
         if size > limit:
-            bare = _bare_size(lane, message)
+            bare = _bare_size(sender, message)
             raise EnvelopeTooLarge(
                 entity=path, backlog_queue=queue, size=size, limit=limit, bare_size=bare
             )
-    return Parcel(content=message, count=1, extra=extra_units(lane, message))
+    return BacklogBatch(content=message, count=1, extra=extra_units(sender, message))
 
 
-def _bare_size(lane: Any, message: AmqpAnnotatedMessage) -> int:
-    """What it was without its envelope, or a few bytes less: some of that stood elsewhere in it."""
+def _bare_size(sender: Any, message: AmqpAnnotatedMessage) -> int:
+    """The size without the envelope, or a few bytes less: some of it stood elsewhere before."""
     bare = copy.copy(message)
     properties = message.application_properties or {}
     bare.application_properties = {k: v for k, v in properties.items() if k not in ALIASES}
-    return internals.encoded_size(lane, bare)
-
-
-def _body_bytes(message: AmqpAnnotatedMessage) -> int:
-    data = message._data_body
-    if data is None:
-        return 1 << 62  # a sequence or a value: only encoding tells
-    parts = cast(list[bytes], data)
-    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+    return private.encoded_size(sender, bare)

@@ -1,5 +1,5 @@
-"""Tells events to all who watch: logging, OpenTelemetry where it is installed, an application's own
-observers."""
+"""Everything that is notified of events: logging, OpenTelemetry if it is installed, and the
+application's own observers."""
 
 from __future__ import annotations
 
@@ -14,49 +14,38 @@ from pairbus.telemetry import log, otel
 logger = logging.getLogger("pairbus.observers")
 
 
-class Audience:
+class Observers:
     def __init__(
         self, namespace: str, *, primary: str, secondary: str, observers: Iterable[Observer]
     ) -> None:
         traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
         self._lock = threading.Lock()
         self._is_ended = False
-        self._is_traced = traced is not None
-        usual: tuple[Observer, ...] = (log.log_event, *([traced] if traced else []))
-        self._usual_count = len(usual)
-        self._observers: tuple[Observer, ...] = (*usual, *observers)
+        ours: tuple[Observer, ...] = (log.log_event, *([traced] if traced else []))
+        self._observers: tuple[Observer, ...] = (*ours, *observers)
 
     def end(self) -> None:
-        """Nothing is told from here on."""
+        """Nobody is notified from here on."""
         self._is_ended = True
 
-    def observe(self, observer: Observer) -> Callable[[], None]:
-        """The result ends it; calling that twice does no harm."""
+    def add(self, observer: Observer) -> Callable[[], None]:
+        """Call the result to remove the observer; calling it twice does no harm."""
         check_observer(observer)
 
-        # A wrapper of its own, so that an observer registered twice can be ended once.
-        def told(event: Event) -> None:
+        # A wrapper of its own, so that an observer that is added twice can be removed once.
+        def notified(event: Event) -> None:
             observer(event)
 
         with self._lock:
-            self._observers = (*self._observers, told)
+            self._observers = (*self._observers, notified)
 
-        def end() -> None:
+        def remove() -> None:
             with self._lock:
-                self._observers = tuple(each for each in self._observers if each is not told)
+                self._observers = tuple(each for each in self._observers if each is not notified)
 
-        return end
+        return remove
 
-    def hears_each(self) -> bool:
-        """Whether anybody wants to know of each diverted message. Asked each time: logging and
-        OpenTelemetry may be set up at any moment."""
-        return (
-            len(self._observers) > self._usual_count
-            or log.hears_each()
-            or (self._is_traced and otel.hears_each())
-        )
-
-    def tell(self, events: Iterable[Event]) -> None:
+    def notify(self, events: Iterable[Event]) -> None:
         if self._is_ended:
             return
         for event in events:
@@ -64,5 +53,5 @@ class Audience:
                 try:
                     observer(event)
                 except Exception:
-                    # Whoever watches must not be able to make a send fail.
+                    # An observer must not be able to make a send fail.
                     logger.exception("observer %r failed on %r", observer, event)

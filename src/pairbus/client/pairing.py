@@ -1,65 +1,59 @@
 """What a paired client knows and decides, in either shell: one router under one lock.
 
-Every decision is the router's. The lock is held around it and never while anything waits; what the
-router tells is told on when the lock is free again. The shells add what acts: connections to
-backlog queues (`lanes.py`), what runs in the background (`keeper.py`), and calls on their way
-(`delivery.py`).
+Every decision is the router's. The lock is held for the decision and never while anything waits;
+observers are notified when it is free again. The shells add what acts: connections to backlog
+queues (`pool.py`), the background worker (`background.py`), and the steps of a send (`sender.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
-from pairbus.client import checks as setup
-from pairbus.client.billing import Extras
-from pairbus.client.observers import Audience
+from pairbus.client import checks
+from pairbus.client.billing import BilledUnits
+from pairbus.client.observers import Observers
 from pairbus.client.route.router import (
-    Chore,
+    BackgroundTask,
     Nowhere,
     Ping,
     Plan,
     Probe,
     Router,
-    ToBacklog,
-    ToPrimary,
     Way,
 )
-from pairbus.client.sdk import private as internals
-from pairbus.client.sdk.backlog_queues import Found
+from pairbus.client.route.status import PairingStatus
+from pairbus.client.sdk import private
+from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.client.status import PairingStatus, snapshot
+from pairbus.client.state import state_of
+from pairbus.client.timing import QUEUE_REST_SECONDS, READY_RETRY_SECONDS, Timing
 from pairbus.cost.meter import Reading
 from pairbus.events import Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.pairing")
 
-# A connection that could not be made ready is tried again after this long.
-READY_AGAIN_SECONDS = 30.0
-# Senders that an entity's way back finds without a link get one first: so many, and this long.
-LINKS_AT_ONCE_MAX = 16
-LINKS_SECONDS_MAX = 5.0
-# A ping or a probe has this long, or as long as a send if that is less.
-CHORE_SECONDS_MAX = 30.0
+# At most this many senders get a link before their entity fails back; the rest open their own.
+EARLY_LINKS_MAX = 16
 
-
-_REACH = "it must be up, and messaging_factory must lead to it"
+_REACH = "it must be up, and messaging_factory must be able to connect to it"
 _HINTS = {
-    Kind.SETUP: "check the key and the policy's name in messaging_factory, which needs the Send "
+    Kind.SETUP: "check the key and the policy name in messaging_factory, which needs the Send "
     "claim, and that the queue is on its namespace",
-    Kind.THROTTLED: "it is busy: try again in a while",
+    Kind.THROTTLED: "it is busy: try again later",
 }
 
-
-# How often the processes that led to this one were forked. Asking the system for its number instead
-# would cost every message more than all that is decided about it.
+# The number of forks between the first process and this one. Asking the system for the process id
+# would cost every message more than everything that is decided about it.
 _forks = 0
 
 
@@ -72,82 +66,85 @@ if hasattr(os, "register_at_fork"):  # where processes can be forked
     os.register_at_fork(after_in_child=_note_fork)
 
 
-class Pair:
-    """What `client.pairing` is, but for what the shells add."""
+class PairingCore:
+    """What `client.pairing` is, without what the shells add."""
+
+    pool: Any
+    """The shell's connections to backlog queues."""
 
     def __init__(
         self,
         client: Any,
         options: SendAvailabilityPairedNamespaceOptions,
-        found: Found,
+        backlog: BacklogQueues,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
-        self.namespace = setup.namespace_name(client, options)
-        self.secondary = internals.host_of(options.messaging_factory)
-        self.backlog_queues = found.queues
+        self.namespace = checks.namespace_name(client, options)
+        self.secondary = private.host_of(options.messaging_factory)
+        self.backlog_queues = backlog.queues
         self.clock = clock
-        self.send_seconds = options.send_timeout.total_seconds()
-        self.chore_seconds = min(self.send_seconds, CHORE_SECONDS_MAX)
-        self.throttle_seconds = options.throttle_wait.total_seconds()
-        self.throttle_laps_max = max(1, internals.retries_of(client))
+        self.timing = Timing.of(options, retries=private.retries_of(client))
         self.is_ready_mode = options.secondary_connections == "ready"
-        self.link_seconds = min(self.send_seconds, LINKS_SECONDS_MAX)
 
-        self._found = found
-        self._state = getattr(client, "_state", None)
+        self._backlog = backlog
+        self._state = state_of(client)
         self._forks = _forks
-        # Reentrant, for a signal's handler that sends or looks while its own thread decides.
+        # Reentrant, for a signal handler that sends or asks for the status while its own thread is
+        # inside a decision.
         self._lock = threading.RLock()
-        self._router: Router = setup.router_for(self.namespace, found.queues, options)
-        self._audience = Audience(
+        self._router = Router(
             self.namespace,
-            primary=internals.host_of(client),
+            backlog.queues,
+            failover_seconds=self.timing.failover_seconds,
+            ping_seconds=self.timing.ping_seconds,
+            rest_seconds=QUEUE_REST_SECONDS,
+            choose=random.choice,
+        )
+        self._observers = Observers(
+            self.namespace,
+            primary=private.host_of(client),
             secondary=self.secondary,
             observers=options.observers,
         )
-        self._backlog_retries = internals.retries_of(options.messaging_factory)
-        self._extras = Extras()
+        self._backlog_retries = private.retries_of(options.messaging_factory)
+        self._billed = BilledUnits()
         self._began = time.time()
-        self._is_told = False
-        # When a connection to a backlog queue that was to be made ready is due for another try.
-        self._ready_again: dict[str, float] = {}
+        self._is_announced = False
+        # When a connection that could not be opened in advance is tried again, by backlog queue.
+        self._ready_retry_at: dict[str, float] = {}
 
     # --- what an application sees -----------------------------------------------------------------
 
     def status(self) -> PairingStatus:
         """A snapshot of every entity, of the rotation of backlog queues, and of the pings."""
         with self._lock:
-            now = self.clock()
-            seen = self._router.status()
-        return snapshot(
-            seen,
-            namespace=self.namespace,
-            secondary=self.secondary,
-            epoch_seconds=time.time() - now,
-        )
+            began = time.time() - self.clock()  # when the router's clock was at 0
+            return self._router.status(
+                secondary=self.secondary,
+                date=lambda moment: datetime.fromtimestamp(began + moment, UTC),
+            )
 
     def spent(self) -> tuple[Reading, Reading]:
-        """The operations of this client as they are billed, on the primary and on the secondary."""
+        """The billed operations of this client, on the primary and on the secondary."""
         with self._lock:
-            seen = self._router.status()
             is_message = self.options.ping_mode == "message"
-            here = self._extras.primary(seen, pings_are_messages=is_message)
-            there = self._extras.secondary()
+            primary = self._billed.primary(self.status(), pings_are_messages=is_message)
+            secondary = self._billed.secondary()
         return (
-            Reading(namespace=self.namespace, since=self._began, entities=here),
-            Reading(namespace=self.secondary, since=self._began, entities=there),
+            Reading(namespace=self.namespace, since=self._began, entities=primary),
+            Reading(namespace=self.secondary, since=self._began, entities=secondary),
         )
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Have `observer(event)` called for all that happens from now on; the result ends that."""
-        return self._audience.observe(observer)
+        """Call `observer(event)` for every event from now on. Call the result to end that."""
+        return self._observers.add(observer)
 
     def mark_path_healthy(self, path: str) -> bool:
-        """Send the entity's messages to the primary again. False when they went there already."""
+        """Send the entity's messages to the primary again. False if they already go there."""
         try:
-            with self.deciding() as router:
+            with self.decide() as router:
                 return router.mark_healthy(path, now=self.clock())
         except KeyError:
             known = ", ".join(repr(entity.path) for entity in self.status().entities) or "none"
@@ -156,79 +153,65 @@ class Pair:
                 namespace=self.namespace,
             ) from None
 
-    # --- for the shells ---------------------------------------------------------------------------
+    # --- for a send -------------------------------------------------------------------------------
 
     @contextmanager
-    def deciding(self) -> Iterator[Router]:
-        """The router, for one decision; what it has to tell is told afterwards."""
+    def decide(self) -> Iterator[Router]:
+        """The router, for one decision; observers are notified afterwards."""
         with self._lock:
-            try:
-                yield self._router
-            finally:
-                events = self._router.take_events()
+            yield self._router
+        self.notify_observers()
+
+    def notify_observers(self) -> None:
+        """Notify them of what the router has decided since the last time."""
+        with self._lock:
+            events = self._router.take_events()
         if events:
-            self._audience.tell(events)
+            self._observers.notify(events)
 
-    # The next four are on the way of messages; `deciding` would cost each a microsecond.
-
-    def direct(self, path: str) -> ToPrimary | None:
-        """For an entity that is healthy: where almost every message goes."""
-        return None if _forks != self._forks else self._router.direct(path)
-
-    def detour(self, path: str) -> ToBacklog | None:
-        """For an entity that is failed over: where its messages go meanwhile."""
-        return None if _forks != self._forks else self._router.detour(path)
-
-    def plan(self, path: str, *, is_begun: bool = False) -> Plan:
-        """`is_begun`: a part of the call is in the backlog."""
-        router = self._router
+    def plan(self, path: str, *, is_begun: bool = False, notify: bool = True) -> Plan:
+        """`is_begun`: a part of the call is in the backlog. Without `notify`, the caller has to
+        call `notify_observers` when its own lock is free."""
         with self._lock:
-            ask = router.plan_backlog if is_begun else router.plan
+            ask = self._router.plan_backlog if is_begun else self._router.plan
             plan = ask(path, now=self.clock())
-            events = router.take_events() if router.has_events else None
-        if events:
-            self._audience.tell(events)
+        if notify:
+            self.notify_observers()
         return plan
 
     def sent(
         self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
     ) -> None:
-        """`extra`: operations that are billed beyond one for each message."""
-        router = self._router
-        is_diverted = isinstance(way, ToBacklog)
-        is_told = is_diverted and self._audience.hears_each()
-        with self._lock:
-            router.sent(path, way, count=count, now=self.clock(), seconds=seconds, is_told=is_told)
-            if extra or is_diverted:
-                self._extras.sent(path, way, count=count, extra=extra)
-            events = router.take_events() if router.has_events else None
-        if events:
-            self._audience.tell(events)
+        """`extra`: billed operations beyond one for each message."""
+        with self.decide() as router:
+            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+            self._billed.sent(path, way, count=count, extra=extra)
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
-        with self.deciding() as router:
+        with self.decide() as router:
             return router.failed(path, way, error, now=self.clock())
 
     def throttled(self, path: str, way: Way) -> None:
-        with self.deciding() as router:
-            router.throttled(path, way, wait_seconds=self.throttle_seconds, now=self.clock())
+        seconds = self.timing.throttle_wait_seconds
+        with self.decide() as router:
+            router.throttled(path, way, wait_seconds=seconds, now=self.clock())
 
-    def undeliverable(self, path: str, nowhere: Nowhere) -> None:
-        with self.deciding() as router:
-            router.undeliverable(path, nowhere, now=self.clock())
+    def send_failed(self, path: str, causes: Nowhere) -> None:
+        with self.decide() as router:
+            router.send_failed(path, causes, now=self.clock())
 
     def causes(self, path: str) -> Nowhere:
         with self._lock:
             return self._router.causes(path, now=self.clock())
 
     def backlog_retries(self) -> int:
-        """How often the SDK may retry on one backlog queue: as long as there is another, never."""
-        # One look, which needs no lock.
-        return 0 if self._router.queues_left > 1 else self._backlog_retries
+        """How often the SDK may retry on one backlog queue: never, while there is another one."""
+        with self._lock:
+            return 0 if self._router.queues_left > 1 else self._backlog_retries
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process was forked from the one that paired: nothing here is its own."""
+        """Whether this process was forked after the pairing: the connections are the parent's."""
         return _forks != self._forks
 
     def check_process(self) -> None:
@@ -239,55 +222,71 @@ class Pair:
                 namespace=self.namespace,
             )
 
+    # --- for the life of a pairing ----------------------------------------------------------------
+
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
         return PairingError(
-            f"the secondary {self.secondary!r} does not take a sender's link to backlog queue "
-            f"{queue!r}: {str(error).rstrip('.')}; {_HINTS.get(kind_of(error), _REACH)}",
+            f"could not open a sender link to backlog queue {queue!r} on the secondary "
+            f"{self.secondary!r}: {str(error).rstrip('.')}; {_HINTS.get(kind_of(error), _REACH)}",
             namespace=self.secondary,
             queue=queue,
             error=error,
         )
 
+    def announce(self) -> None:
+        """The client is paired: warn of dangerous backlog queues, and notify the observers."""
+        self._is_announced = True
+        for warning in self._backlog.warnings:
+            logger.warning("%s", warning)
+        queues, made = self._backlog.queues, self._backlog.made
+        event = Paired(namespace=self.namespace, backlog_queues=queues, made=made)
+        self._observers.notify([event])
+
     def close_router(self) -> None:
         with self._lock:
-            self._router.close(now=self.clock())
-            events = self._router.take_events()
-        if self._is_told:
-            self._audience.tell(events)
-        self._audience.end()
+            self._router.close()
+        if self._is_announced:
+            self.notify_observers()
+        self._observers.end()
 
-    def tell_paired(self) -> None:
-        self._is_told = True
-        for caution in self._found.cautions:
-            logger.warning("%s", caution)
-        queues, made = self._found.queues, self._found.made
-        self._audience.tell([Paired(namespace=self.namespace, backlog_queues=queues, made=made)])
+    # --- for the background -----------------------------------------------------------------------
 
-    def chores(
+    def take_due_tasks(
         self, has_ready: Callable[[str], bool]
-    ) -> tuple[list[Chore], float | None, tuple[str, ...]]:
+    ) -> tuple[list[BackgroundTask], float | None, tuple[str, ...]]:
         """What is due now, when something is due next, and the queues to keep connections to."""
         now = self.clock()
-        with self.deciding() as router:
-            chores = router.due(now=now)
+        with self.decide() as router:
+            tasks = router.take_due_tasks(now=now)
             wanted = router.wanted_queues() if self.is_ready_mode else ()
-            next_due = router.next_due(now=now)
+            next_due = router.next_due
         for queue in wanted:
-            if self._ready_again.get(queue, now) <= now and not has_ready(queue):
-                self._ready_again[queue] = now + READY_AGAIN_SECONDS
-                chores.append(Probe(queue))
-        return chores, next_due, wanted
+            if self._ready_retry_at.get(queue, now) <= now and not has_ready(queue):
+                self._ready_retry_at[queue] = now + READY_RETRY_SECONDS
+                tasks.append(Probe(queue))
+        return tasks, next_due, wanted
 
-    def to_be_opened(self, ping: Ping) -> list[Any]:
-        """The senders of an entity that is about to come back which need a link for that."""
-        senders = [] if self._state is None else self._state.senders_of(ping.path)
-        return [each for each in senders if each.is_in_use][:LINKS_AT_ONCE_MAX]
+    def is_wanted(self, ping: Ping) -> bool:
+        with self.decide() as router:
+            return router.is_wanted(ping)
 
-    def probed(self, queue: str, error: BaseException | None) -> None:
-        """A connection to a backlog queue was made, or could not be."""
-        with self.deciding() as router:
+    def ping_ended(self, ping: Ping, error: BaseException | None) -> None:
+        with self.decide() as router:
+            if error is None:
+                router.ping_answered(ping, now=self.clock())
+            else:
+                router.ping_failed(ping, error)
+
+    def probe_ended(self, queue: str, error: BaseException | None) -> None:
+        """A connection to a backlog queue was opened, or could not be."""
+        with self.decide() as router:
             if error is not None:
                 router.probe_failed(queue, error, now=self.clock())
                 return
-            router.probe_answered(queue, now=self.clock())
-        self._ready_again.pop(queue, None)
+            router.probe_answered(queue)
+        self._ready_retry_at.pop(queue, None)
+
+    def senders_to_open(self, ping: Ping) -> list[Any]:
+        """The senders in use of an entity that is about to fail back: each needs a new link."""
+        senders = [] if self._state is None else self._state.senders_of(ping.path)
+        return [each for each in senders if each.is_in_use][:EARLY_LINKS_MAX]

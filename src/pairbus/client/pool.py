@@ -1,8 +1,8 @@
-"""Which connections to backlog queues there are, idle or lent: the books of both shells' lanes.
+"""The connections to backlog queues, idle and lent: the books of both shells' pools.
 
-A sender of the SDK must not be used by two at once, and opening one takes half a second, so open
-ones are kept. One per backlog queue stays ready; those that an outage's load has added go when they
-have been idle for a while. Opens, closes and waits for nothing.
+A sender of the SDK must not be used by two calls at once, and opening one takes half a second, so
+open ones are kept. One for each backlog queue stays open; those that the load of an outage has
+added are closed when they have been idle for a minute. Nothing here opens, closes or waits.
 """
 
 from __future__ import annotations
@@ -13,112 +13,104 @@ from typing import Generic, TypeVar
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.client.sdk import private as internals
+from pairbus.client.sdk import private
 
-LANES_PER_QUEUE_MAX = 8
+CONNECTIONS_PER_QUEUE_MAX = 8
 IDLE_SECONDS_MAX = 60.0
 
 Sender = TypeVar("Sender")
 
 
 @dataclass(slots=True, eq=False)
-class Lane(Generic[Sender]):
+class BacklogConnection(Generic[Sender]):
     queue: str
     sender: Sender
     is_fresh: bool = True
-    """Nothing has been sent on it yet: a failure is the queue's, not that of a link gone stale."""
+    """Nothing has been sent on it yet, so a failure is the queue's and not that of a stale link."""
     idle_since: float = 0.0
 
 
 @dataclass(slots=True)
-class _Shelf(Generic[Sender]):
-    idle: list[Lane[Sender]] = field(default_factory=list)
-    lent: set[Lane[Sender]] = field(default_factory=set)
-
-    @property
-    def has_room(self) -> bool:
-        return len(self.idle) + len(self.lent) < LANES_PER_QUEUE_MAX
+class _Queue(Generic[Sender]):
+    idle: list[BacklogConnection[Sender]] = field(default_factory=list)
+    lent: set[BacklogConnection[Sender]] = field(default_factory=set)
 
 
-class Shelves(Generic[Sender]):
+class PoolState(Generic[Sender]):
     def __init__(self, make: Callable[[str], Sender]) -> None:
+        """`make` makes a sender for a backlog queue, without connecting it."""
         self._make = make
-        self._shelves: dict[str, _Shelf[Sender]] = {}
-        self.limits = (internals.MESSAGE_BYTES_ASSUMED, internals.MESSAGE_BYTES_ASSUMED)
-        """The largest message and the largest batch, in bytes, as the last new lane was told."""
+        self._queues: dict[str, _Queue[Sender]] = {}
+        self.limits = (private.MESSAGE_BYTES_ASSUMED, private.MESSAGE_BYTES_ASSUMED)
+        """The largest message and the largest batch, in bytes, of the last new connection."""
 
-    def take(self, queue: str) -> Lane[Sender] | None:
-        """The lane that was idle for the shortest time, or a new one; None: all are lent."""
-        shelf = self._shelf(queue)
-        if shelf.idle:
-            lane = shelf.idle.pop()
-        elif shelf.has_room:
-            lane = Lane(queue, self._make(queue))
+    def take(self, queue: str) -> BacklogConnection[Sender] | None:
+        """The connection that was idle for the shortest time, or a new one; None if the maximum is
+        lent."""
+        books = self._books(queue)
+        if books.idle:
+            connection = books.idle.pop()
+        elif len(books.lent) < CONNECTIONS_PER_QUEUE_MAX:
+            connection = BacklogConnection(queue, self._make(queue))
         else:
             return None
-        shelf.lent.add(lane)
-        return lane
+        books.lent.add(connection)
+        return connection
 
-    def take_open(self, queue: str) -> Lane[Sender] | None:
-        """The same, but one that is open, as far as is known; None: there is none."""
-        shelf = self._shelves.get(queue)
-        if shelf is None or not shelf.idle or not internals.is_usable(shelf.idle[-1].sender):
-            return None
-        lane = shelf.idle.pop()
-        shelf.lent.add(lane)
-        return lane
-
-    def clear(self, queue: str) -> list[Lane[Sender]]:
-        """The idle lanes of a queue, to be closed: something is wrong with one like them."""
-        shelf = self._shelf(queue)
-        idle, shelf.idle = shelf.idle, []
+    def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
+        """The idle connections of a queue, to be closed: one like them has failed."""
+        books = self._books(queue)
+        idle, books.idle = books.idle, []
         return idle
 
-    def put_back(self, lane: Lane[Sender], *, is_usable: bool, now: float) -> None:
-        shelf = self._shelves.get(lane.queue) or self._shelf(lane.queue)
-        shelf.lent.discard(lane)
+    def put_back(
+        self, connection: BacklogConnection[Sender], *, is_usable: bool, now: float
+    ) -> None:
+        books = self._books(connection.queue)
+        books.lent.discard(connection)
         if is_usable:
-            if lane.is_fresh:
-                lane.is_fresh = False
-                self.limits = internals.link_limits(lane.sender)
-            lane.idle_since = now
-            shelf.idle.append(lane)
+            if connection.is_fresh:
+                connection.is_fresh = False
+                self.limits = private.link_limits(connection.sender)
+            connection.idle_since = now
+            books.idle.append(connection)
 
     def has_ready(self, queue: str) -> bool:
-        """Whether a lane is open, or in use and so about to be."""
-        shelf = self._shelf(queue)
-        return bool(shelf.lent) or any(internals.is_attached(x.sender) for x in shelf.idle)
+        """Whether a connection is open, or in use and so about to be."""
+        books = self._books(queue)
+        return bool(books.lent) or any(private.is_attached(x.sender) for x in books.idle)
 
-    def trim(self, *, keep: frozenset[str], now: float) -> list[Lane[Sender]]:
-        """What has been idle for long, to be closed, but for one lane to each queue of `keep`."""
-        gone: list[Lane[Sender]] = []
-        for queue, shelf in self._shelves.items():
+    def trim(self, *, keep: frozenset[str], now: float) -> list[BacklogConnection[Sender]]:
+        """The connections that were idle for too long, to be closed; one for each queue of `keep`
+        stays."""
+        gone: list[BacklogConnection[Sender]] = []
+        for queue, books in self._queues.items():
             spared = 1 if queue in keep else 0
-            # Lent from the other end, so these are the oldest.
-            while len(shelf.idle) > spared and shelf.idle[0].idle_since < now - IDLE_SECONDS_MAX:
-                gone.append(shelf.idle.pop(0))
+            # The pool lends from the other end, so the oldest are in front.
+            while len(books.idle) > spared and books.idle[0].idle_since < now - IDLE_SECONDS_MAX:
+                gone.append(books.idle.pop(0))
         return gone
 
-    def empty(self) -> tuple[list[Lane[Sender]], list[Lane[Sender]]]:
-        """All that are idle, to be closed, and all that are lent, to be cut."""
-        shelves = self._shelves.values()
-        idle = [lane for shelf in shelves for lane in shelf.idle]
-        lent = [lane for shelf in shelves for lane in shelf.lent]
-        self._shelves = {}
-        return idle, lent
+    def clear_all(self) -> list[BacklogConnection[Sender]]:
+        """All idle connections, to be closed."""
+        return [connection for queue in [*self._queues] for connection in self.clear(queue)]
 
-    def _shelf(self, queue: str) -> _Shelf[Sender]:
-        shelf = self._shelves.get(queue)
-        if shelf is None:
-            shelf = self._shelves[queue] = _Shelf()
-        return shelf
+    @property
+    def lent(self) -> list[BacklogConnection[Sender]]:
+        return [connection for books in self._queues.values() for connection in books.lent]
+
+    def _books(self, queue: str) -> _Queue[Sender]:
+        books = self._queues.get(queue)
+        if books is None:
+            books = self._queues[queue] = _Queue()
+        return books
 
 
-class AllBusy(OperationTimeoutError):
-    """Says nothing of the queue: too much was to be diverted at once."""
+class PoolExhausted(OperationTimeoutError):
+    """Says nothing about the queue: too much was diverted at once."""
 
-    def __init__(self, queue: str, timeout: float) -> None:
+    def __init__(self, queue: str, seconds: float) -> None:
         super().__init__(
-            message=f"all {LANES_PER_QUEUE_MAX} connections to backlog queue {queue!r} were busy "
-            f"for {timeout:g} seconds; send less at once, or larger batches"
+            message=f"all {CONNECTIONS_PER_QUEUE_MAX} connections to backlog queue {queue!r} were "
+            f"in use for {seconds:g} s; send fewer messages at once, or larger batches"
         )

@@ -1,4 +1,4 @@
-"""What a client shares with its senders, those made before it was paired included: both shells'."""
+"""What a client shares with its senders, those made before it was paired included; both shells."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from pairbus.client.sdk import private as internals
+from azure.servicebus.exceptions import ServiceBusConnectionError
+
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import ClientFaulted, PairingError
 
 Pairing = TypeVar("Pairing", bound=Any)
 PairedSender = TypeVar("PairedSender", bound=Any)
 
 Listener = Callable[[str], Any]
+"""Called with the reason when a client ends; an awaitable result is awaited in the asyncio
+shell."""
 
 
 class ClientState(Generic[Pairing]):
     def __init__(self, client: Any) -> None:
-        self._host = internals.host_of(client)
-        # Around what must not change between a look and what follows from it; never while waiting.
+        self._host = private.host_of(client)
+        # Held between a look and what follows from it; never while waiting.
         self._lock = threading.Lock()
         self._senders: WeakSet[Any] = WeakSet()
         self._listeners: list[tuple[object, Listener]] = []
@@ -38,13 +42,13 @@ class ClientState(Generic[Pairing]):
             raise self._closed()
         if self.pairing is not None:
             raise PairingError(
-                f"this client is paired already, with {self.pairing.secondary!r}; "
+                f"this client is already paired, with {self.pairing.secondary!r}; "
                 "a client pairs once",
                 namespace=self._host,
             )
 
     def install(self, pairing: Pairing) -> list[str]:
-        """The client is paired from here on. Answers the entities of the senders that it has."""
+        """The client is paired from here on. Returns the entities of its senders."""
         with self._lock:
             if self.is_closed:
                 raise self._closed()
@@ -54,15 +58,15 @@ class ClientState(Generic[Pairing]):
     def adopt(
         self, get: Callable[..., Any], name: str, options: dict[str, Any], kind: type[PairedSender]
     ) -> PairedSender:
-        """A sender that the SDK makes, as one of ours."""
+        """Make a sender with the SDK's own method, as one of ours."""
         self.check()
         if self.pairing is not None and self.is_closed:
             raise ValueError(
                 f"cannot make a sender for {name!r}: this paired client has been closed; "
                 "make a new one"
             )
-        sender = internals.adopt(get(name, **options), kind)
-        sender.belong_to(self)
+        sender = private.adopt(get(name, **options), kind)
+        sender.bind(self)
         with self._lock:
             self._senders.add(sender)
             pairing = self.pairing
@@ -71,30 +75,32 @@ class ClientState(Generic[Pairing]):
         return sender
 
     def senders_of(self, path: str) -> list[Any]:
-        """Those of an entity that somebody still has."""
+        """The senders of an entity that somebody still holds."""
         with self._lock:
             senders = list(self._senders)
         return [each for each in senders if each.entity_name.lower() == path.lower()]
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def listen(self, who: object, listener: Listener) -> Any:
-        """Have it told, with the reason, when this client closes or faults; at once if it has."""
+    def listen(self, owner: object, listener: Listener) -> Any:
+        """Call the listener, with the reason, when this client closes or faults; at once if it
+        already has. Returns what the listener returned in that case."""
         with self._lock:
             if not self.is_closed:
-                self._listeners.append((who, listener))
+                self._listeners.append((owner, listener))
                 return None
         return listener("closed")
 
-    def forget(self, who: object) -> None:
+    def forget(self, owner: object) -> None:
+        """Remove the listeners of this owner."""
         with self._lock:
-            self._listeners = [each for each in self._listeners if each[0] is not who]
+            self._listeners = [each for each in self._listeners if each[0] is not owner]
 
     def set_fault(self, reason: str) -> None:
         self._fault = ("primary" if self.pairing is not None else "secondary", reason)
 
     def end(self) -> list[Listener]:
-        """Whom to tell of the end; the second time, nobody."""
+        """Whom to notify of the end; the second time, nobody."""
         with self._lock:
             self.is_closed = True
             listeners, self._listeners = self._listeners, []
@@ -104,3 +110,17 @@ class ClientState(Generic[Pairing]):
         return PairingError(
             "this client has been closed; make a new one to pair", namespace=self._host
         )
+
+
+def state_of(client: Any) -> ClientState[Any] | None:
+    """The state of one of our clients; None for a client of the SDK."""
+    state: ClientState[Any] | None = getattr(client, "_state", None)
+    return state
+
+
+def check_open(client: Any) -> None:
+    """Raise if the secondary's client is one of ours and has been closed. The SDK's own clients do
+    not know."""
+    state = state_of(client)
+    if state is not None and state.is_closed:
+        raise ServiceBusConnectionError(message="the secondary's client has been closed")

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
-from pairbus.client.status import PairingStatus
+from pairbus.client.route.status import PairingStatus
 from pairbus.demo.delivery_check import DeliveryCheck
 from pairbus.errors import one_line
 

@@ -15,13 +15,3 @@
 
 Importing this package imports neither Spark nor the Azure SDK.
 """
-
-from __future__ import annotations
-
-import importlib
-from typing import Any
-
-
-def background() -> Any:
-    """The syphon for a paired client whose options ask for one; not started."""
-    return importlib.import_module("pairbus.syphon.background").BackgroundSyphon()

@@ -1,4 +1,4 @@
-"""A router in the hands of a test: a clock that is moved by hand, dice that are known."""
+"""A router driven by a test: a clock that is moved by hand, and a choice that is known."""
 
 from pairbus.client.route.router import Nowhere, Router, ToBacklog, ToPrimary
 
@@ -21,6 +21,7 @@ class Client:
             choose=choose,
             rest_seconds=rest,
         )
+        self.failover = failover
         self.now = 0.0
 
     def at(self, now):
@@ -52,7 +53,7 @@ class Client:
                 case ToBacklog(queue):
                     error = (backlog or {}).get(queue)
                 case Nowhere():
-                    self.router.undeliverable(path, plan, now=self.now)
+                    self.router.send_failed(path, plan, now=self.now)
                     return plan
             if error is None:
                 return self.ok(path, plan)
@@ -63,36 +64,39 @@ class Client:
     def fail_over(self, *paths):
         for path in paths or ["orders"]:
             self.fail(path)
-        self.at(self.now + self.router._failover_seconds)
+        self.at(self.now + self.failover)
         for path in paths or ["orders"]:
             assert isinstance(self.plan(path), ToBacklog)
-        self.told()
+        self.events()
 
     # the background
 
     def due(self):
-        return self.router.due(now=self.now)
+        return self.router.take_due_tasks(now=self.now)
 
     def next_due(self):
-        return self.router.next_due(now=self.now)
+        return self.router.next_due
 
     def answer(self, ping):
         return self.router.ping_answered(ping, now=self.now)
 
     def refuse(self, ping, error=DOWN):
-        self.router.ping_failed(ping, error, now=self.now)
+        self.router.ping_failed(ping, error)
 
     def mark(self, path="orders"):
         return self.router.mark_healthy(path, now=self.now)
 
     # watching
 
-    def told(self):
+    def events(self):
         return self.router.take_events()
 
+    def status(self):
+        """With the router's own seconds in place of dates."""
+        return self.router.status(secondary="backup", date=float)
+
     def entity(self, path="orders"):
-        (found,) = [e for e in self.router.status().entities if e.path.lower() == path.lower()]
-        return found
+        return self.status().entity(path)
 
     def state(self, path="orders"):
-        return self.entity(path).state.value
+        return self.entity(path).state

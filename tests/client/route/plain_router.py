@@ -37,7 +37,7 @@ class PlainRouter:
         self.entities: dict[str, PlainEntity] = {}
         self.resting = {}  # withdrawn queue -> when to look at it, None: somebody is looking
         self.queues = list(queues)
-        self.turns = dict.fromkeys(queues, 0)
+        self.generations = dict.fromkeys(queues, 0)
         self.is_closed = False
 
     @property
@@ -75,11 +75,11 @@ class PlainRouter:
             self.let_time_pass()
         return entity.state == FAILED_OVER
 
-    def backlog_failed(self, queue, turn):
-        if turn == self.turns[queue] and queue not in self.resting:
+    def backlog_failed(self, queue, generation):
+        if generation == self.generations[queue] and queue not in self.resting:
             self.resting[queue] = self.now + self.rest
 
-    # chores
+    # tasks
 
     def slot(self, entity):
         return int((self.now - entity.failed_over_at) // self.ping)
@@ -126,6 +126,6 @@ class PlainRouter:
     def probe_ended(self, queue, *, answered):
         if answered:
             del self.resting[queue]
-            self.turns[queue] += 1
+            self.generations[queue] += 1
         else:
             self.resting[queue] = self.now + self.rest

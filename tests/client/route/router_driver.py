@@ -1,6 +1,6 @@
 """A router and a plain one, led through the same life, and all that must hold between them.
 
-`test_router_model.py` says what happens to them. Sends and chores end when that test likes, so
+`test_router_model.py` says what happens to them. Sends and tasks end when that test likes, so
 there may be many under way.
 """
 
@@ -25,10 +25,10 @@ class RouterDriver:
             rest_seconds=rest,
         )
         self.model = PlainRouter(queues, failover=failover, ping=ping, rest=rest)
-        self.sends, self.chores = [], []
+        self.sends, self.tasks = [], []
         self.errors = map(OSError, count())
         self.story = {}  # path -> what the events made of it
-        self.told = {}  # path -> how often, by kind of event
+        self.counted = {}  # path -> how often, by kind of event
         self.spelled = {}  # lower case -> as first used
 
     @property
@@ -43,34 +43,24 @@ class RouterDriver:
 
     def begin(self, path):
         entity = self.meet(path)
-        at_once = self.router.direct(path), self.router.detour(path)
         plan = self.router.plan(path, now=self.now)
-        self.check_shortcuts(*at_once, plan)
-        assert self.router.direct(path) in (None, plan)
-        assert self.router.detour(path) is (plan if isinstance(plan, ToBacklog) else None)
         if entity.state != FAILED_OVER:
             assert plan == ToPrimary(entity.ways_back)
         elif not self.model.in_rotation:
             assert isinstance(plan, Nowhere)
             assert plan.primary_error is not None
             assert plan.backlog_error is not None
-            self.router.undeliverable(path, plan, now=self.now)
+            self.router.send_failed(path, plan, now=self.now)
             entity.counts["refused"] += 1
             self.check_queue(entity, None)
             self.listen()
             return
         else:
             assert isinstance(plan, ToBacklog)
-            assert plan.turn == self.model.turns[plan.queue]
+            assert plan.generation == self.model.generations[plan.queue]
             self.check_queue(entity, plan.queue)
         self.sends.append((path, plan))
         self.listen()
-
-    def check_shortcuts(self, direct, detour, plan):
-        """What is said without looking at the time is right, or nothing."""
-        assert direct in (None, plan)
-        assert detour in (None, plan)
-        assert detour is None or detour.turn == plan.turn
 
     def begin_rest(self, path):
         """The rest of a call of which a part is in the backlog."""
@@ -101,7 +91,7 @@ class RouterDriver:
         again = self.router.failed(path, plan, next(self.errors), now=self.now)
         if isinstance(plan, ToBacklog):
             assert again is True
-            self.model.backlog_failed(plan.queue, plan.turn)
+            self.model.backlog_failed(plan.queue, plan.generation)
         else:
             self.model.entity(path).counts["failures"] += 1
             assert again is self.model.primary_failed(path, plan.epoch)
@@ -130,66 +120,66 @@ class RouterDriver:
         entity.back()
         self.listen()
 
-    # time and chores
+    # time and tasks
 
     def wait(self, seconds):
         self.model.wait(seconds)
 
     def wait_until_due(self):
-        moment = self.router.next_due(now=self.now)
+        moment = self.router.next_due
         if moment is not None and moment > self.now:
             self.wait(moment - self.now)
 
     def look(self):
-        moment = self.router.next_due(now=self.now)
-        chores = self.router.due(now=self.now)
+        moment = self.router.next_due
+        tasks = self.router.take_due_tasks(now=self.now)
         failovers = self.listen()
 
-        pings = [chore for chore in chores if isinstance(chore, Ping)]
-        probes = [chore for chore in chores if isinstance(chore, Probe)]
+        pings = [task for task in tasks if isinstance(task, Ping)]
+        probes = [task for task in tasks if isinstance(task, Probe)]
         paths, queues = self.model.take_due()
-        assert len(chores) == len(paths) + len(queues)
+        assert len(tasks) == len(paths) + len(queues)
         assert {ping.path.lower() for ping in pings} == paths
         assert {probe.queue for probe in probes} == queues
         for ping in pings:
             assert ping.epoch == self.model.entity(ping.path).ways_back
-        self.chores += chores
-        assert bool(chores or failovers) is (moment is not None and moment <= self.now)
-        assert self.router.next_due(now=self.now) == self.model.next_due()
+        self.tasks += tasks
+        assert bool(tasks or failovers) is (moment is not None and moment <= self.now)
+        assert self.router.next_due == self.model.next_due()
 
-    def end_chore(self, index, *, answered):
-        chore = self.chores.pop(index)
+    def end_task(self, index, *, answered):
+        task = self.tasks.pop(index)
         error = next(self.errors)
-        if isinstance(chore, Probe):
-            self.model.probe_ended(chore.queue, answered=answered)
+        if isinstance(task, Probe):
+            self.model.probe_ended(task.queue, answered=answered)
             if answered:
-                self.router.probe_answered(chore.queue, now=self.now)
+                self.router.probe_answered(task.queue)
             else:
-                self.router.probe_failed(chore.queue, error, now=self.now)
+                self.router.probe_failed(task.queue, error, now=self.now)
             self.listen()
             return
-        counts = self.model.entity(chore.path).counts
+        counts = self.model.entity(task.path).counts
         counts["pings_sent"] += 1
         counts["pings_answered"] += answered
-        is_back = self.model.ping_ended(chore.path, chore.epoch, answered=answered)
+        is_back = self.model.ping_ended(task.path, task.epoch, answered=answered)
         if answered:
-            assert self.router.ping_answered(chore, now=self.now) is is_back
+            assert self.router.ping_answered(task, now=self.now) is is_back
         else:
-            self.router.ping_failed(chore, error, now=self.now)
+            self.router.ping_failed(task, error)
         self.listen()
 
     def drop_unwanted_pings(self):
         """Those that are out but have not left yet, and need not any more."""
-        for ping in [chore for chore in self.chores if isinstance(chore, Ping)]:
+        for ping in [task for task in self.tasks if isinstance(task, Ping)]:
             entity = self.model.entity(ping.path)
             is_wanted = ping.epoch == entity.ways_back and not self.model.is_closed
             assert self.router.is_wanted(ping) is is_wanted
             if not is_wanted:
-                self.chores.remove(ping)
+                self.tasks.remove(ping)
                 entity.is_ping_out = False
 
     def close(self):
-        self.router.close(now=self.now)
+        self.router.close()
         self.model.is_closed = True
         self.listen()
 
@@ -215,6 +205,10 @@ class RouterDriver:
             self.hear(event)
         return heard
 
+    def status(self):
+        """With the router's own seconds in place of dates."""
+        return self.router.status(secondary="backup", date=float)
+
     def look_at_everything(self):
         self.the_events_tell_what_the_status_says()
         self.every_entity_is_as_the_model_says()
@@ -222,15 +216,15 @@ class RouterDriver:
         self.never_are_two_pings_or_two_probes_out_for_one()
 
     def the_events_tell_what_the_status_says(self):
-        status = self.router.status()
+        status = self.status()
         assert status.is_closed is self.model.is_closed
         for entity in status.entities:
-            assert self.story.get(entity.path, HEALTHY) == entity.state.value
-            told = self.told.get(entity.path, {})
-            assert told.get(events.Diverted, 0) == entity.diverted
-            assert told.get(events.Throttled, 0) == entity.throttled
-            assert told.get(events.PingSent, 0) == entity.pings_sent
-            assert told.get(events.SendFailed, 0) == entity.refused
+            assert self.story.get(entity.path, HEALTHY) == entity.state
+            counted = self.counted.get(entity.path, {})
+            assert counted.get(events.Diverted, 0) == entity.diverted
+            assert counted.get(events.Throttled, 0) == entity.throttled
+            assert counted.get(events.PingSent, 0) == entity.pings_sent
+            assert counted.get(events.SendFailed, 0) == entity.refused
 
     def hear(self, event):
         assert event.namespace == "contoso"
@@ -261,15 +255,15 @@ class RouterDriver:
             case events.Closed():
                 assert self.model.is_closed
         if (path := getattr(event, "path", None)) is not None:
-            told = self.told.setdefault(path, {})
-            told[type(event)] = told.get(type(event), 0) + getattr(event, "count", 1)
+            counted = self.counted.setdefault(path, {})
+            counted[type(event)] = counted.get(type(event), 0) + getattr(event, "count", 1)
 
     def every_entity_is_as_the_model_says(self):
-        status = self.router.status()
+        status = self.status()
         assert [entity.path for entity in status.entities] == [*self.spelled.values()]
         for entity in status.entities:
             plain = self.model.entity(entity.path)
-            state = entity.state.value
+            state = entity.state
             if state == SUSPECT and plain.state == FAILED_OVER:
                 # Nobody has looked since the interval is over; whoever does will see it.
                 assert self.now >= entity.first_failure + self.model.failover
@@ -286,9 +280,9 @@ class RouterDriver:
             self.check_queue(plain, entity.backlog_queue)
 
     def the_rotation_is_as_the_model_says(self):
-        rotation = self.router.status().rotation
-        assert rotation.in_rotation == self.model.in_rotation
-        assert {withdrawn.queue for withdrawn in rotation.withdrawn} == set(self.model.resting)
+        status = self.status()
+        assert status.backlog_queues == self.model.in_rotation
+        assert {withdrawn.queue for withdrawn in status.withdrawn} == set(self.model.resting)
         wanted = {entity.queue for entity in self.model.entities.values()}
         if self.model.in_rotation:
             assert set(self.router.wanted_queues()) == wanted
@@ -296,7 +290,5 @@ class RouterDriver:
             assert self.router.wanted_queues() == ()
 
     def never_are_two_pings_or_two_probes_out_for_one(self):
-        out = [c.path if isinstance(c, Ping) else c.queue for c in self.chores]
+        out = [c.path if isinstance(c, Ping) else c.queue for c in self.tasks]
         assert len(out) == len(set(out))
-        pings = [c for c in self.chores if isinstance(c, Ping)]
-        assert self.router.status().pings_out == len(pings)

@@ -21,13 +21,13 @@ def test_all_queues_start_in_the_rotation(rotation):
     assert rotation.withdrawn == {}
     assert rotation.last_error is None
     assert rotation.next_due is None
-    assert rotation.due(now=1e9) == []
+    assert rotation.take_due(now=1e9) == []
 
 
 @pytest.mark.req("Q-05")
 def test_the_dice_that_were_handed_in_pick():
     dice = random.Random(4)
-    rotation = Rotation([A, B, C], choose=dice.choice)
+    rotation = Rotation([A, B, C], choose=dice.choice, rest_seconds=30.0)
 
     picks = [rotation.pick() for _ in range(3000)]
 
@@ -49,7 +49,7 @@ def test_a_withdrawn_queue_is_never_picked(rotation):
 
 @pytest.mark.req("A-04", "F-07")
 def test_with_one_queue_there_is_none_to_turn_to():
-    rotation = Rotation([A], choose=first)
+    rotation = Rotation([A], choose=first, rest_seconds=30.0)
     rotation.withdraw(A, OSError("full"), now=0.0)
 
     assert rotation.pick() is None
@@ -77,17 +77,17 @@ def test_after_its_rest_a_queue_is_named_once(rotation):
     rotation.withdraw(A, OSError(), now=10.0)
 
     assert rotation.next_due == 30.0
-    assert rotation.due(now=29.999) == []
-    assert rotation.due(now=30.0) == [B]
+    assert rotation.take_due(now=29.999) == []
+    assert rotation.take_due(now=30.0) == [B]
     assert rotation.next_due == 40.0
-    assert rotation.due(now=41.0) == [A]
-    assert rotation.due(now=1e9) == []
+    assert rotation.take_due(now=41.0) == [A]
+    assert rotation.take_due(now=1e9) == []
     assert rotation.next_due is None
 
 
 def test_a_look_that_fails_lets_it_rest_again(rotation):
     rotation.withdraw(A, OSError("first"), now=0.0)
-    rotation.due(now=30.0)
+    rotation.take_due(now=30.0)
     still = OSError("still")
     rotation.probe_failed(A, still, now=32.0)
 
@@ -95,28 +95,28 @@ def test_a_look_that_fails_lets_it_rest_again(rotation):
     assert rotation.withdrawn[A].error is still
     assert rotation.withdrawn[A].at == 0.0
     assert rotation.next_due == 62.0
-    assert rotation.due(now=61.0) == []
-    assert rotation.due(now=62.0) == [A]
+    assert rotation.take_due(now=61.0) == []
+    assert rotation.take_due(now=62.0) == [A]
 
 
 def test_a_queue_that_answers_comes_back_to_its_place(rotation):
     rotation.withdraw(A, OSError(), now=0.0)
-    rotation.due(now=30.0)
+    rotation.take_due(now=30.0)
 
     assert rotation.readmit(A) is True
     assert rotation.in_rotation == (A, B, C)
     assert rotation.readmit(A) is False
-    assert rotation.turn(A) == 1
-    assert rotation.turn(B) == 0
+    assert rotation.generation(A) == 1
+    assert rotation.generation(B) == 0
 
 
 def test_the_next_time_it_is_looked_at_again(rotation):
     rotation.withdraw(A, OSError(), now=0.0)
-    rotation.due(now=30.0)
+    rotation.take_due(now=30.0)
     rotation.readmit(A)
     rotation.withdraw(A, OSError(), now=100.0)
 
-    assert rotation.due(now=130.0) == [A]
+    assert rotation.take_due(now=130.0) == [A]
 
 
 def test_a_look_that_fails_after_the_queue_is_back_means_nothing(rotation):

@@ -85,20 +85,20 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 4), answers=st.lists(st.sampled_from([True, False, None])))
     def background(self, rounds, answers):
-        """Chores are done when they are due; None: its outcome is not known yet."""
+        """Tasks are done when they are due; None: its outcome is not known yet."""
         for _ in range(rounds):
             self.driver.wait_until_due()
             self.driver.look()
             for answer in answers:
-                if answer is not None and self.driver.chores:
-                    self.driver.end_chore(-1, answered=answer)
+                if answer is not None and self.driver.tasks:
+                    self.driver.end_task(-1, answered=answer)
 
-    @precondition(lambda self: self.driver.chores)
+    @precondition(lambda self: self.driver.tasks)
     @rule(answered=st.booleans())
-    def end_oldest_chore(self, answered):
-        self.driver.end_chore(0, answered=answered)
+    def end_oldest_task(self, answered):
+        self.driver.end_task(0, answered=answered)
 
-    @precondition(lambda self: self.driver.chores)
+    @precondition(lambda self: self.driver.tasks)
     @rule()
     def drop_unwanted_pings(self):
         self.driver.drop_unwanted_pings()
@@ -141,7 +141,7 @@ ODDS = {
     "wait": 8,
     "wait until due": 6,
     "look": 10,
-    "chore": 10,
+    "task": 10,
     "other": 4,
     "drop": 1,
 }
@@ -166,8 +166,8 @@ def step(driver, dice):
         driver.wait_until_due()
     elif action == "look":
         driver.look()
-    elif action == "chore" and driver.chores:
-        driver.end_chore(dice.randrange(len(driver.chores)), answered=dice.random() < 0.4)
+    elif action == "task" and driver.tasks:
+        driver.end_task(dice.randrange(len(driver.tasks)), answered=dice.random() < 0.4)
     elif action == "other":
         ask = dice.choice([driver.mark_healthy, driver.register, driver.begin_rest])
         ask(dice.choice(PATHS))
@@ -189,5 +189,5 @@ def test_a_long_life_with_many_outages(seed):
     driver.close()
     for _ in range(200):
         step(driver, dice)
-        assert driver.router.due(now=driver.now) == []
+        assert driver.router.take_due_tasks(now=driver.now) == []
     driver.look_at_everything()

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pairbus import events
 from pairbus.client.route.router import Ping, Probe, ToBacklog, ToPrimary
+from pairbus.errors import one_line
 from tests.client.route.client import DOWN, FULL, QUEUES, Client
 
 NOT_YET = TimeoutError("the ping was not answered")
@@ -143,7 +144,7 @@ def test_a_ping_that_is_answered_brings_every_sender_back_and_ends_the_pings():
     assert [client.plan() for _ in range(3)] == [ToPrimary(1)] * 3
     assert client.next_due() is None
     assert client.at(1e6).due() == []
-    assert client.told() == [
+    assert client.events() == [
         events.PingSent(namespace="contoso", path="orders", answered=True, error=None),
         events.FailedBack(namespace="contoso", path="orders", reason="ping", after_seconds=61.0),
     ]
@@ -157,11 +158,11 @@ def test_a_ping_that_fails_leaves_the_entity_failed_over():
     client.at(72).refuse(ping, NOT_YET)
 
     assert client.plan() == ToBacklog(QUEUES[0])
-    assert client.told() == [
+    assert client.events() == [
         events.PingSent(namespace="contoso", path="orders", answered=False, error=NOT_YET)
     ]
     entity = client.entity()
-    assert (entity.last_error, entity.next_ping) == (NOT_YET, 130.0)
+    assert (entity.last_error, entity.next_ping) == (one_line(NOT_YET), 130.0)
     assert (entity.pings_sent, entity.pings_answered) == (1, 0)
 
 
@@ -182,7 +183,7 @@ def test_the_outcome_of_a_ping_is_told_but_is_no_news_once_the_entity_is_back(an
     client.fail_over()
     (ping,) = client.at(70).due()
     client.mark()
-    client.told()
+    client.events()
 
     if answered:
         assert client.answer(ping) is False
@@ -190,10 +191,9 @@ def test_the_outcome_of_a_ping_is_told_but_is_no_news_once_the_entity_is_back(an
         client.refuse(ping, NOT_YET)
 
     assert client.state() == "healthy"
-    assert client.entity().last_error is DOWN
-    assert [type(event) for event in client.told()] == [events.PingSent]
+    assert client.entity().last_error == one_line(DOWN)
+    assert [type(event) for event in client.events()] == [events.PingSent]
     assert client.entity().pings_sent == 1
-    assert client.router.status().pings_out == 0
 
 
 @pytest.mark.req("G-01")
@@ -219,13 +219,12 @@ def test_a_ping_that_had_to_queue_is_not_sent_once_the_entity_is_back():
     (ping,) = client.at(70).due()
     assert client.router.is_wanted(ping)
     client.mark()
-    client.told()
+    client.events()
 
     assert not client.router.is_wanted(ping)
     assert not client.router.is_wanted(ping)
-    assert client.told() == []
+    assert client.events() == []
     assert client.entity().pings_sent == 0
-    assert client.router.status().pings_out == 0
 
     client.fail_over()  # at 80
 
@@ -244,7 +243,6 @@ def test_that_an_old_ping_is_not_wanted_says_nothing_of_the_new_one():
 
     assert not client.router.is_wanted(old)
     assert client.router.is_wanted(new)
-    assert client.router.status().pings_out == 1
 
 
 @pytest.mark.req("G-03")
@@ -252,7 +250,7 @@ def test_a_closed_client_wants_no_ping():
     client = Client()
     client.fail_over()
     (ping,) = client.at(70).due()
-    client.router.close(now=70.0)
+    client.router.close()
 
     assert not client.router.is_wanted(ping)
 
@@ -267,7 +265,6 @@ def test_an_outcome_that_is_told_twice_frees_nothing_else():
     (new,) = client.at(140).due()
     client.refuse(old)
 
-    assert client.router.status().pings_out == 1
     assert client.at(1000).due() == []
     assert client.answer(new) is True
 
@@ -283,19 +280,19 @@ def test_a_closed_client_has_nothing_to_do_for_good():
     (out,) = client.at(40).due()
     client.at(65).fail("suspect")
     first, _ = client.at(70).due()
-    client.told()
+    client.events()
 
-    client.router.close(now=71.0)
-    client.router.close(now=72.0)
+    client.router.close()
+    client.router.close()
 
-    assert client.told() == [events.Closed(namespace="contoso")]
-    assert client.router.status().is_closed
+    assert client.events() == [events.Closed(namespace="contoso")]
+    assert client.status().is_closed
     for now in (71, 100, 1e6):
         assert client.at(now).due() == []
         assert client.next_due() is None
     assert out == Probe(QUEUES[0])
     assert client.answer(first) is False
-    client.router.probe_answered(out.queue, now=client.now)
+    client.router.probe_answered(out.queue)
     assert client.state(first.path) == "failed over"
     assert client.due() == []
     assert client.next_due() is None
@@ -306,7 +303,7 @@ def test_a_closed_client_still_answers_late_sends():
     client = Client()
     client.fail_over()
     slow = client.plan()
-    client.router.close(now=10.0)
+    client.router.close()
     client.ok(plan=slow)
 
     assert client.entity().diverted == 1
@@ -330,11 +327,11 @@ def test_in_no_interval_are_there_two_pings_and_in_none_is_one_forgotten(interva
     for nap in naps:
         before = client.next_due()
         assert before == began + expected * interval
-        chores = client.at(client.now + nap).due()
+        tasks = client.at(client.now + nap).due()
         if client.now < before:
-            assert chores == []
+            assert tasks == []
             continue
-        client.refuse(*chores)
+        client.refuse(*tasks)
         last, expected = expected, round((client.next_due() - began) / interval)
         assert expected > last
         assert began + (expected - 1) * interval <= client.now < client.next_due()

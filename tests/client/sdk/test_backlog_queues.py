@@ -28,12 +28,12 @@ from pairbus.broker import Broker
 from pairbus.client.sdk.backlog_queues import (
     FOREVER,
     SETTINGS,
-    Found,
+    BacklogQueues,
     names,
     prepare,
-    prepare_async,
 )
 from pairbus.client.sdk.errors import PairingError
+from pairbus.client.steps import run, run_async
 from tests.interop.bus import POLICIES
 
 LONGEST = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
@@ -66,23 +66,27 @@ def manager(broker: Broker) -> Iterator[Any]:
             manager.delete_topic(topic.name)
 
 
-Preparing = Callable[..., Found]
+def found_by(manager: Any, queues: Any) -> BacklogQueues:
+    return run(prepare(manager, queues), lambda call: call())
+
+
+Preparing = Callable[..., BacklogQueues]
 
 
 @pytest.fixture(params=["sync", "asyncio"])
 def preparing(request: pytest.FixtureRequest, broker: Broker) -> Preparing:
-    """`prepare` or `prepare_async`, with a client of its own."""
+    """`prepare`, run by the driver of either shell, with a client of its own."""
 
-    def run(queues: Any, text: str | None = None) -> Found:
+    def run(queues: Any, text: str | None = None) -> BacklogQueues:
         if request.param == "sync":
             with managing(broker, text) as manager:
-                return prepare(manager, queues)
+                return found_by(manager, queues)
 
-        async def prepared() -> Found:
+        async def prepared() -> BacklogQueues:
             options = {"connection_verify": str(broker.ca_file), "retry_total": 0}
             make = aio.ServiceBusAdministrationClient.from_connection_string
             async with make(text or broker.connection_string, **options) as manager:
-                return await prepare_async(manager, queues)
+                return await run_async(prepare(manager, queues), lambda call: call())
 
         return asyncio.run(prepared())
 
@@ -112,7 +116,7 @@ def test_they_are_named_after_the_primary_and_numbered_from_zero():
 def test_what_is_made_has_the_documented_settings(preparing, manager):
     found = preparing(NAMES)
 
-    assert found == Found(queues=NAMES, made=NAMES)
+    assert found == BacklogQueues(queues=NAMES, made=NAMES)
     for name in NAMES:
         queue = manager.get_queue(name)
         assert queue.max_size_in_megabytes == 5120
@@ -147,7 +151,7 @@ def test_the_longest_duration_goes_out_to_its_last_digit():
         def create_queue(self, name: str, **settings: Any) -> None:
             sent.append(settings)
 
-    prepare(Spy(), NAMES[:1])
+    found_by(Spy(), NAMES[:1])
 
     assert sent[0]["default_message_time_to_live"] == FOREVER == "P10675199DT2H48M5.4775807S"
     assert set(sent[0]) <= set(inspect.signature(blocking_create_queue).parameters)
@@ -165,7 +169,7 @@ def test_one_that_is_there_is_used_as_it_is(preparing, manager):
 
     found = preparing(NAMES)
 
-    assert found == Found(queues=NAMES, made=(NAMES[0], NAMES[2]))
+    assert found == BacklogQueues(queues=NAMES, made=(NAMES[0], NAMES[2]))
     queue = manager.get_queue(NAMES[1])
     assert (queue.max_delivery_count, queue.lock_duration) == (3, timedelta(seconds=10))
 
@@ -174,7 +178,7 @@ def test_one_that_is_there_is_used_as_it_is(preparing, manager):
 def test_the_second_time_nothing_is_made(preparing):
     preparing(NAMES)
 
-    assert preparing(NAMES) == Found(queues=NAMES, made=())
+    assert preparing(NAMES) == BacklogQueues(queues=NAMES, made=())
 
 
 @pytest.mark.req("Q-03")
@@ -186,7 +190,7 @@ def test_nothing_is_asked_to_be_made_that_was_found():
             self.asked.append(name)
 
     finder = Finder()
-    assert prepare(finder, NAMES) == Found(queues=NAMES, made=())
+    assert found_by(finder, NAMES) == BacklogQueues(queues=NAMES, made=())
     assert finder.asked == list(NAMES)
 
 
@@ -234,11 +238,13 @@ def as_coroutine(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 @pytest.mark.parametrize("error", [ResourceExistsError("exists"), conflict()])
 def test_a_lost_race_is_a_find(error):
     loser = Loser(error)
-    assert prepare(loser, NAMES) == Found(queues=NAMES, made=())
+    assert found_by(loser, NAMES) == BacklogQueues(queues=NAMES, made=())
 
     loser.get_queue = as_coroutine(loser.get_queue)
     loser.create_queue = as_coroutine(loser.create_queue)
-    assert asyncio.run(prepare_async(loser, NAMES)) == Found(queues=NAMES, made=())
+    assert asyncio.run(run_async(prepare(loser, NAMES), lambda call: call())) == BacklogQueues(
+        queues=NAMES, made=()
+    )
 
 
 @pytest.mark.req("Q-03")
@@ -248,7 +254,7 @@ def test_several_pair_at_once_and_each_queue_is_made_once(broker, manager):
     def pair() -> None:
         with managing(broker) as own:
             start.wait()
-            found.append(prepare(own, queues))
+            found.append(found_by(own, queues))
 
     threads = [threading.Thread(target=pair) for _ in range(6)]
     for thread in threads:
@@ -321,8 +327,8 @@ def test_a_topic_in_the_place_of_a_queue_is_no_backlog_queue(preparing, manager)
 
 REASONS = {
     "busy": (HttpResponseError("slow down"), 503, "must be up"),
-    "too many queues": (HttpResponseError("quota"), 400, "make the queue by hand"),
-    "a full namespace": (HttpResponseError("quota"), 403, "needs room"),
+    "too many queues": (HttpResponseError("quota"), 400, "create the queue by hand"),
+    "a full namespace": (HttpResponseError("quota"), 403, "must have room"),
     "no answer": (ServiceRequestError("refused"), None, "must be up"),
     "a bug of a stand-in": (RuntimeError("Session is closed"), None, "RuntimeError: Session is"),
 }
@@ -334,7 +340,7 @@ def test_the_reason_is_told_in_words(error, status, text):
         error.status_code = status
 
     with pytest.raises(PairingError, match=text) as raised:
-        prepare(Loser(error), NAMES)
+        found_by(Loser(error), NAMES)
 
     assert raised.value.error is raised.value.__cause__ is error
-    assert "could not be made" in str(raised.value)
+    assert "could not be created" in str(raised.value)

@@ -21,9 +21,9 @@ from pairbus.client.sdk.errors import (
     PairingError,
     SequenceNumberUnknown,
     SyphonNotInstalled,
+    UnknownSequenceNumber,
 )
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.client.sdk.messages import UnknownSequenceNumber
 from pairbus.errors import PairbusError
 
 DOWN = ServiceBusConnectionError(message="the datacenter is gone.")
@@ -140,7 +140,7 @@ def test_exhausted_tells_how_many_are_safe():
 
 
 def test_exhausted_without_a_cause_says_so():
-    assert "not known any more" in str(BacklogExhausted(entity="q", backlog_error=FULL))
+    assert "the cause is no longer known" in str(BacklogExhausted(entity="q", backlog_error=FULL))
 
 
 @pytest.mark.req("E-05")
@@ -149,13 +149,13 @@ def test_too_large_blames_the_envelope():
 
     for part in ("'orders'", "'c/0'", "262200 bytes", "262144 bytes", "time to live", "smaller"):
         assert part in str(error)
-    assert "takes it over the limit" in str(EnvelopeTooLarge(entity="o", backlog_queue="b"))
+    assert "it exceeds the limit" in str(EnvelopeTooLarge(entity="o", backlog_queue="b"))
 
 
 def test_no_number_tells_where_the_message_is():
     error = SequenceNumberUnknown(entity="orders", number=NUMBER)
 
-    for part in ("'m-1'", "'orders'", "contoso/x-servicebus-transfer/3", "peeking the primary"):
+    for part in ("'m-1'", "'orders'", "contoso/x-servicebus-transfer/3", "Peek the primary"):
         assert part in str(error)
     assert "a message for 'q'" in str(SequenceNumberUnknown(entity="q", number=-1))
 
@@ -167,4 +167,4 @@ def test_no_syphon_names_the_extra_to_install():
 
 def test_faulted_says_why_and_what_to_do():
     assert "the primary was closed" in str(ERRORS["faulted"])
-    assert "Make both clients anew" in str(ERRORS["faulted"])
+    assert "Make two new clients" in str(ERRORS["faulted"])

@@ -34,7 +34,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
 from pairbus.broker.port.certificates import Certificates
-from pairbus.client.sdk import private as internals
+from pairbus.client.sdk import private
 from tests.client.fakes import PRIMARY, connection_string, plain_client
 from tests.client.silent import SilentPeer
 from tests.interop.bus import sweeping_up_after_the_sdk
@@ -80,7 +80,7 @@ class Ours(ServiceBusSender):
 def test_a_sender_that_the_sdk_made_becomes_one_of_ours_and_keeps_what_it_was_given() -> None:
     made = plain_client().get_queue_sender("orders", client_identifier="me")
 
-    adopted = internals.adopt(made, Ours)
+    adopted = private.adopt(made, Ours)
 
     assert adopted is made
     assert adopted.kind() == "ours of orders"
@@ -90,7 +90,7 @@ def test_a_sender_that_the_sdk_made_becomes_one_of_ours_and_keeps_what_it_was_gi
 # --- retries
 
 
-class Counted(ServiceBusSender):
+class Failing(ServiceBusSender):
     attempts = 0
     error: type[ServiceBusError] = ServiceBusConnectionError
 
@@ -99,20 +99,23 @@ class Counted(ServiceBusSender):
         raise self.error()
 
     def _handle_exception(self, exception: BaseException) -> Any:
-        internals.raise_if_busy(exception)
         return exception
+
+
+class Counted(private.PromptFailures, Failing):  # type: ignore[misc]
+    pass
 
 
 def counted(**settings: Any) -> Counted:
     client = plain_client(retry_backoff_factor=0, **settings)
-    return internals.adopt(client.get_queue_sender("orders"), Counted)
+    return private.adopt(client.get_queue_sender("orders"), Counted)
 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_the_sdk_tries_as_often_as_it_is_told_by_sender(retries: int) -> None:
     sender, another = counted(retry_total=3), counted(retry_total=3)
 
-    internals.set_retries(sender, retries)
+    private.set_retries(sender, retries)
 
     for each, expected in ((sender, retries), (another, 3)):
         with pytest.raises(ServiceBusConnectionError):
@@ -121,11 +124,11 @@ def test_the_sdk_tries_as_often_as_it_is_told_by_sender(retries: int) -> None:
 
 
 def test_a_clients_retries_can_be_asked_for() -> None:
-    assert internals.retries_of(plain_client(retry_total=7)) == 7
-    assert internals.retries_of(plain_client()) == 3
+    assert private.retries_of(plain_client(retry_total=7)) == 7
+    assert private.retries_of(plain_client()) == 3
 
 
-def test_a_busy_service_is_told_at_once_and_not_asked_again() -> None:
+def test_a_busy_service_is_reported_at_once_and_not_tried_again() -> None:
     sender = counted(retry_total=3)
     sender.error = ServiceBusServerBusyError
 
@@ -133,44 +136,6 @@ def test_a_busy_service_is_told_at_once_and_not_asked_again() -> None:
         sender.send_messages(ServiceBusMessage("a"))
 
     assert sender.attempts == 1
-
-
-# --- the keep-alive
-
-
-def test_the_keep_alive_thread_is_released_so_that_closing_does_not_wait_for_it(
-    opened: Any,
-) -> None:
-    handler = opened._handler
-    assert isinstance(handler._keep_alive_thread, threading.Thread)
-
-    released = internals.release_keep_alive(opened)
-
-    assert isinstance(released, threading.Thread)
-    assert handler._keep_alive_thread is None
-    assert internals.release_keep_alive(opened) is None
-    opened.close()
-    released.join(FREED_SECONDS_MAX)
-    assert not released.is_alive()
-
-
-def test_the_keep_alive_task_is_released_as_well(broker: Broker) -> None:
-    async def run() -> None:
-        client = azure.servicebus.aio.ServiceBusClient.from_connection_string(
-            broker.connection_string
-        )
-        async with client, client.get_queue_sender("orders") as sender:
-            released = internals.release_keep_alive(sender)
-            assert isinstance(released, asyncio.Task)
-            assert internals.release_keep_alive(sender) is None
-            released.cancel()
-            await asyncio.wait([released])
-
-    asyncio.run(run())
-
-
-def test_a_sender_that_never_opened_keeps_nothing_alive() -> None:
-    assert internals.release_keep_alive(plain_client().get_queue_sender("orders")) is None
 
 
 # --- open or not
@@ -181,20 +146,20 @@ def test_a_sender_knows_whether_its_link_is_open(opened: Any) -> None:
     assert opened._handler._link.state.name == "ATTACHED"
     assert opened._handler._connection.state.name == "OPENED"
 
-    assert internals.is_running(opened)
-    assert internals.is_attached(opened)
+    assert private.is_running(opened)
+    assert private.is_attached(opened)
 
     opened.close()
-    assert not internals.is_running(opened)
-    assert not internals.is_attached(opened)
+    assert not private.is_running(opened)
+    assert not private.is_attached(opened)
 
 
 @pytest.mark.parametrize("state", [constants.LinkState.DETACHED, constants.LinkState.ERROR])
 def test_a_link_that_the_service_detached_is_not_attached(opened: Any, state: Any) -> None:
     opened._handler._link.state = state
 
-    assert internals.is_running(opened)
-    assert not internals.is_attached(opened)
+    assert private.is_running(opened)
+    assert not private.is_attached(opened)
 
 
 @pytest.mark.parametrize(
@@ -204,52 +169,42 @@ def test_a_link_of_a_connection_that_ended_is_not_attached(opened: Any, state: A
     connection = opened._handler._connection
     really, connection.state = connection.state, state
 
-    assert not internals.is_attached(opened)
+    assert not private.is_attached(opened)
     connection.state = really  # or nobody would close its socket
 
 
 def test_a_sender_that_never_opened_is_not_open() -> None:
     sender = plain_client().get_queue_sender("orders")
 
-    assert not internals.is_running(sender)
-    assert not internals.is_attached(sender)
-    assert not internals.is_usable(sender)
-    assert not internals.has_link(sender)
+    assert not private.is_running(sender)
+    assert not private.is_attached(sender)
+    assert not private.is_shut(sender)
 
 
 def test_a_link_can_be_opened_without_sending_anything(broker: Broker) -> None:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         sender = client.get_queue_sender("orders")
-        internals.open_link(sender, 10.0)
+        private.open_link(sender, 10.0)
 
-        assert internals.is_attached(sender)
-        assert internals.is_usable(sender)
-        assert internals.has_link(sender)
+        assert private.is_attached(sender)
+        assert not private.is_shut(sender)
         sender.close()
-        assert not internals.is_usable(sender)
-        assert not internals.has_link(sender)
+        assert private.is_shut(sender)
+        assert not private.is_attached(sender)
 
 
 def test_a_sender_that_was_closed_with_its_client_is_a_connection_that_is_gone() -> None:
     client = plain_client()
     sender = client.get_queue_sender("orders")
-    internals.check_not_shut(sender)
+    private.check_not_shut(sender)
 
     client.close()
 
     with pytest.raises(ServiceBusConnectionError, match="was closed with its client"):
-        internals.check_not_shut(sender)
+        private.check_not_shut(sender)
 
 
-def test_of_our_own_clients_it_is_known_that_they_are_closed() -> None:
-    internals.check_client_open(plain_client())
-    internals.check_client_open(SimpleNamespace(_state=SimpleNamespace(is_closed=False)))
-
-    with pytest.raises(ServiceBusConnectionError, match="secondary has been closed"):
-        internals.check_client_open(SimpleNamespace(_state=SimpleNamespace(is_closed=True)))
-
-
-# --- freeing who is stuck
+# --- ending a read that is stuck
 
 
 class Stuck:
@@ -280,11 +235,11 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def free(stuck: Stuck, sender: Any) -> None:
-    """As the keeper does it: again if it has to."""
+    """As the worker does it: again if it has to."""
     deadline = time.monotonic() + FREED_SECONDS_MAX
     while stuck.is_stuck(0.05):
         assert time.monotonic() < deadline, "it cannot be freed"
-        internals.cut(sender)
+        private.cut(sender)
 
 
 @pytest.mark.usefixtures("swept")
@@ -292,12 +247,12 @@ def test_cutting_frees_a_thread_that_reads_from_a_silent_peer() -> None:
     with SilentPeer() as peer:
         client = ServiceBusClient.from_connection_string(peer.connection_string(), retry_total=0)
         sender = client.get_queue_sender("orders")
-        assert not internals.cut(sender)
+        private.cut(sender)
         stuck = Stuck(sender)
-        until(lambda: internals.socket_of(sender) is not None)
+        until(lambda: private.socket_of(sender) is not None)
         assert stuck.is_stuck(0.3)
 
-        assert internals.cut(sender)
+        private.cut(sender)
 
         assert not stuck.is_stuck(FREED_SECONDS_MAX)
         assert isinstance(stuck.error, ServiceBusConnectionError)
@@ -315,8 +270,7 @@ def test_cutting_frees_a_thread_that_reads_through_tls(certificates: Certificate
             connection_verify=str(certificates.ca_file(now=now)),
             retry_total=0,
         )
-        sender = client.get_queue_sender("orders")
-        internals.use_tls(sender, internals.tls_for(client, 60.0))
+        sender = bounded(client, 60.0)
         stuck = Stuck(sender)
         assert peer.has_taken.wait(FREED_SECONDS_MAX)
         assert stuck.is_stuck(0.3)
@@ -348,12 +302,12 @@ def test_cutting_frees_a_thread_that_reads_from_a_websocket() -> None:
 
 @pytest.mark.usefixtures("swept")
 def test_an_open_sender_that_is_cut_fails_its_next_send(opened: Any) -> None:
-    assert internals.cut(opened)
+    private.cut(opened)
 
     with pytest.raises(ServiceBusConnectionError):
         opened.send_messages(ServiceBusMessage("a"))
 
-    assert not internals.cut(opened)
+    private.cut(opened)
 
 
 def test_aborting_frees_a_task_that_reads_from_a_silent_peer() -> None:
@@ -362,14 +316,14 @@ def test_aborting_frees_a_task_that_reads_from_a_silent_peer() -> None:
             peer.connection_string(), retry_total=0
         )
         sender = client.get_queue_sender("orders")
-        internals.abort(sender)  # which has nothing to abort yet
+        private.abort(sender)  # which has nothing to abort yet
         opening = asyncio.create_task(sender.__aenter__())
-        while internals.writer_of(sender) is None:
+        while private.writer_of(sender) is None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         assert not opening.done()
 
-        internals.abort(sender)
+        private.abort(sender)
 
         with pytest.raises(ServiceBusError):
             await asyncio.wait_for(opening, FREED_SECONDS_MAX)
@@ -386,9 +340,9 @@ def test_closing_a_writer_does_not_wait_for_a_silent_peer(certificates: Certific
     async def run(peer: SilentPeer) -> float:
         _, writer = await asyncio.open_connection("localhost", peer.port, ssl=trusting)
         began = time.monotonic()
-        await internals.close_writer(writer)
-        await internals.close_writer(writer)
-        await internals.close_writer(None)
+        await private.close_writer(writer)
+        await private.close_writer(writer)
+        await private.close_writer(None)
         return time.monotonic() - began
 
     with SilentPeer(tls=certificates.context(now=now)) as peer:
@@ -397,17 +351,31 @@ def test_closing_a_writer_does_not_wait_for_a_silent_peer(certificates: Certific
 
 
 def test_a_socket_that_is_closed_or_missing_can_be_closed_again(opened: Any) -> None:
-    sock = internals.socket_of(opened)
+    sock = private.socket_of(opened)
     assert sock is not None
 
-    internals.close_socket(sock)
-    internals.close_socket(sock)
-    internals.close_socket(None)
+    private.close_socket(sock)
+    private.close_socket(sock)
+    private.close_socket(None)
 
     assert sock.fileno() == -1
 
 
 # --- TLS
+
+
+class Bounded(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
+    seconds: float | None = 33.0
+
+    @property
+    def handshake_seconds(self) -> float | None:
+        return self.seconds
+
+
+def bounded(client: ServiceBusClient, seconds: float | None) -> Bounded:
+    sender = private.adopt(client.get_queue_sender("orders"), Bounded)
+    sender.seconds = seconds
+    return sender
 
 
 def tls_client(peer: SilentPeer, ca_file: Path, **settings: Any) -> ServiceBusClient:
@@ -425,10 +393,8 @@ def test_a_handshake_with_a_silent_peer_ends(certificates: Certificates) -> None
     ca_file = certificates.ca_file(now=time.time())
     with SilentPeer() as peer:
         client = tls_client(peer, ca_file, transport_type=TransportType.Amqp)
-        sender = client.get_queue_sender("orders")
-        internals.use_tls(sender, internals.tls_for(client, 0.2))
 
-        stuck = Stuck(sender)
+        stuck = Stuck(bounded(client, 0.2))
 
         assert not stuck.is_stuck(FREED_SECONDS_MAX)
         assert isinstance(stuck.error, ServiceBusError)
@@ -448,38 +414,41 @@ def test_after_the_handshake_the_socket_has_the_time_out_that_the_sdk_gives_it(
         "connection_verify": str(broker.ca_file),
     }
 
-    def time_out(*, is_ours: bool) -> Any:
-        with ServiceBusClient.from_connection_string(text, **settings) as client:
-            sender = client.get_queue_sender("orders")
-            if is_ours:
-                internals.use_tls(sender, internals.tls_for(client, 33.0))
-                assert isinstance(sender._config.ssl_context, internals.PatientTls)
-            with sender:
-                sender.send_messages(ServiceBusMessage("a"))
-                sock = internals.socket_of(sender)
-                return getattr(sock, "sock", sock).gettimeout()
+    def time_out(seconds: float | None) -> Any:
+        with (
+            ServiceBusClient.from_connection_string(text, **settings) as client,
+            bounded(client, seconds) as sender,
+        ):
+            sender.send_messages(ServiceBusMessage("a"))
+            sock = private.socket_of(sender)
+            return getattr(sock, "sock", sock).gettimeout()
 
-    assert time_out(is_ours=True) == time_out(is_ours=False)
+    assert time_out(33.0) == time_out(None)
 
 
 @pytest.mark.usefixtures("swept")
 def test_a_peer_is_trusted_as_by_the_sdk(certificates: Certificates, broker: Broker) -> None:
     now = time.time()
     with SilentPeer(tls=certificates.context(now=now)) as peer:
-        # The CA of another: the peer's certificate is none of its.
+        # The authority of another: it did not sign the peer's certificate.
         client = tls_client(peer, broker.ca_file, transport_type=TransportType.Amqp)
-        sender = client.get_queue_sender("orders")
-        internals.use_tls(sender, internals.tls_for(client, 10.0))
 
         with pytest.raises(ServiceBusError, match="CERTIFICATE_VERIFY_FAILED"):
-            sender.__enter__()
+            bounded(client, 10.0).__enter__()
         client.close()
 
 
-def test_a_context_checks_names_and_certificates_of_the_default_authorities() -> None:
-    context = internals.tls_for(plain_client(), 5.0)
+def tls_options(client: ServiceBusClient) -> dict[str, Any]:
+    """What the SDK is about to open a connection with."""
+    sender = bounded(client, 5.0)
+    sender._create_handler(None)  # type: ignore[arg-type]
+    options: dict[str, Any] = sender._handler._ssl_opts  # type: ignore[union-attr]
+    return options
 
-    assert context is not None
+
+def test_a_handshake_checks_names_and_certificates_of_the_default_authorities() -> None:
+    context = tls_options(plain_client())["context"]
+
     assert context.seconds == 5.0
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -500,27 +469,21 @@ def test_a_context_checks_names_and_certificates_of_the_default_authorities() ->
             id="the application has its own",
         ),
         pytest.param(
-            PRIMARY, {"connection_verify": "/nowhere/ca.pem"}, id="the SDK tells of a missing file"
+            PRIMARY, {"connection_verify": "/nowhere/ca.pem"}, id="the SDK reports a missing file"
         ),
     ],
 )
-def test_the_sdks_own_way_is_left_alone_where(text: str, settings: dict[str, Any]) -> None:
-    client = plain_client(text, **settings)
-    sender = client.get_queue_sender("orders")
-    before = sender._config.ssl_context
+def test_the_sdks_own_tls_is_left_alone_if(text: str, settings: dict[str, Any]) -> None:
+    options = tls_options(plain_client(text, **settings))
 
-    context = internals.tls_for(client, 5.0)
-    internals.use_tls(sender, context)
-
-    assert context is None
-    assert sender._config.ssl_context is before
+    assert not isinstance(options.get("context"), private.BoundedTls)
 
 
 # --- sizes
 
 
 def test_an_open_link_tells_its_limits(opened: Any) -> None:
-    message, batch = internals.link_limits(opened)
+    message, batch = private.link_limits(opened)
 
     assert (message, batch) == (
         opened._max_message_size_on_link,
@@ -532,14 +495,14 @@ def test_an_open_link_tells_its_limits(opened: Any) -> None:
 def test_a_link_that_is_not_open_is_taken_for_one_of_the_standard_tier() -> None:
     sender = plain_client().get_queue_sender("orders")
 
-    assert internals.link_limits(sender) == (262_144, 262_144)
+    assert private.link_limits(sender) == (262_144, 262_144)
 
 
 def test_a_sender_that_was_lent_limits_makes_batches_without_a_connection() -> None:
     sender = plain_client().get_queue_sender("orders")
 
-    internals.lend_limits(sender, (5_000, 4_000))
-    internals.lend_limits(sender, (1, 1))
+    private.lend_limits(sender, (5_000, 4_000))
+    private.lend_limits(sender, (1, 1))
 
     batch = sender.create_message_batch()
     assert isinstance(batch, ServiceBusMessageBatch)
@@ -551,7 +514,7 @@ def test_a_message_is_measured_as_it_goes_over_the_wire(body: bytes, more: dict[
     sender = plain_client().get_queue_sender("orders")
     message = ServiceBusMessage(body, message_id="1", **more)
 
-    size = internals.encoded_size(sender, message.raw_amqp_message)
+    size = private.encoded_size(sender, message.raw_amqp_message)
 
     # In a batch it has the same bytes, in a section of their own.
     batch = ServiceBusMessageBatch(100_000)
@@ -566,49 +529,49 @@ def test_a_message_is_measured_as_it_goes_over_the_wire(body: bytes, more: dict[
 def test_a_clients_host_and_entity_can_be_asked_for() -> None:
     bound = plain_client(f"{PRIMARY};EntityPath=orders")
 
-    assert internals.host_of(bound) == "contoso.servicebus.windows.net"
-    assert internals.entity_of(bound) == "orders"
-    assert internals.entity_of(plain_client()) is None
+    assert private.host_of(bound) == "contoso.servicebus.windows.net"
+    assert private.entity_of(bound) == "orders"
+    assert private.entity_of(plain_client()) is None
 
 
 def test_how_a_client_gets_in_can_be_asked_for() -> None:
     client = plain_client(PRIMARY, connection_verify="/tmp/ca.pem")
     local = plain_client(connection_string("localhost:5672", "UseDevelopmentEmulator=true"))
 
-    assert internals.credential_of(client).get_token("sb://contoso").token
-    assert internals.uses_tls(client)
-    assert not internals.uses_tls(local)
-    assert internals.ca_file_of(client) == "/tmp/ca.pem"
-    assert internals.ca_file_of(local) is None
+    assert private.credential_of(client).get_token("sb://contoso").token
+    assert private.uses_tls(client)
+    assert not private.uses_tls(local)
+    assert private.ca_file_of(client) == "/tmp/ca.pem"
+    assert private.ca_file_of(local) is None
 
 
 def test_clients_of_one_host_behind_two_endpoints_are_two() -> None:
     one = plain_client(PRIMARY, custom_endpoint_address="sb://localhost:1")
     another = plain_client(PRIMARY, custom_endpoint_address="sb://localhost:2")
 
-    assert internals.address_of(one) != internals.address_of(another)
-    assert internals.address_of(one) == internals.address_of(
+    assert private.address_of(one) != private.address_of(another)
+    assert private.address_of(one) == private.address_of(
         plain_client(PRIMARY, custom_endpoint_address="SB://LOCALHOST:1")
     )
 
 
-def test_a_twin_makes_senders_that_the_client_does_not_know_of() -> None:
+def test_a_own_makes_senders_that_the_client_does_not_know_of() -> None:
     client = plain_client(retry_total=7)
-    twin = internals.twin_of(client)
+    own = private.with_own_handlers(client)
 
-    sender = twin.get_queue_sender("orders")
+    sender = own.get_queue_sender("orders")
     client.close()
 
-    internals.check_not_shut(sender)
-    assert internals.retries_of(twin) == 7
-    assert internals.host_of(twin) == internals.host_of(client)
-    assert internals.host_of(sender) == internals.host_of(client)
+    private.check_not_shut(sender)
+    assert private.retries_of(own) == 7
+    assert private.host_of(own) == private.host_of(client)
+    assert private.host_of(sender) == private.host_of(client)
 
 
 def test_an_administration_clients_host_can_be_asked_for() -> None:
     manager = ServiceBusAdministrationClient.from_connection_string(PRIMARY)
 
-    assert "contoso.servicebus.windows.net" in internals.host_of(manager)
+    assert "contoso.servicebus.windows.net" in private.host_of(manager)
 
 
 # --- what the service said
@@ -618,9 +581,8 @@ def test_what_the_service_called_an_error_is_known(opened: Any) -> None:
     with pytest.raises(MessageSizeExceededError) as caught:
         opened.send_messages(ServiceBusMessage("x" * 300_000))
 
-    assert internals.condition_of(caught.value) == "amqp:link:message-size-exceeded"
-    assert internals.condition_of(OperationTimeoutError(message="late")) is None
-    assert not internals.is_not_allowed(caught.value)
+    assert private.condition_of(caught.value) == "amqp:link:message-size-exceeded"
+    assert private.condition_of(OperationTimeoutError(message="late")) is None
 
 
 def test_why_a_link_was_detached_is_told_in_place_of_an_unknown_error() -> None:
@@ -629,8 +591,8 @@ def test_why_a_link_was_detached_is_told_in_place_of_an_unknown_error() -> None:
     other = AMQPLinkError(condition=b"amqp:internal-error", description="oops")
     sender = SimpleNamespace(_handler=SimpleNamespace(_link=SimpleNamespace(_error=cause)))
 
-    assert internals.detach_error(sender, unknown) is cause
-    assert internals.detach_error(sender, other) is other
-    assert internals.detach_error(SimpleNamespace(_handler=None), unknown) is unknown
+    assert private.detach_error(sender, unknown) is cause
+    assert private.detach_error(sender, other) is other
+    assert private.detach_error(SimpleNamespace(_handler=None), unknown) is unknown
     sender._handler._link._error = None
-    assert internals.detach_error(sender, unknown) is unknown
+    assert private.detach_error(sender, unknown) is unknown

@@ -1,7 +1,7 @@
-"""One text for the parts of the two shells: asyncio's run on a loop in a thread of its own, and are
-called like their blocking twins, from any thread.
+"""The parts of the two shells under one interface: asyncio's run on a loop in a thread of its own,
+and are called like their blocking counterparts, from any thread.
 
-What the shells are given in place of the SDK's senders is scripted here as well.
+What replaces the SDK's senders is scripted here as well.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any, Protocol
 
 import pairbus
 import pairbus.aio
-import pairbus.client.aio.delivery as aio_delivery
-import pairbus.client.aio.keeper as aio_keeper
+import pairbus.client.aio.background as aio_background
 import pairbus.client.aio.pairing as aio_pairing
-import pairbus.client.aio.pool as aio_lanes
+import pairbus.client.aio.pool as aio_pool
 import pairbus.client.aio.sender as aio_sender
-import pairbus.client.blocking.delivery as blocking_delivery
-import pairbus.client.blocking.keeper as blocking_keeper
+import pairbus.client.blocking.background as blocking_background
 import pairbus.client.blocking.pairing as blocking_pairing
-import pairbus.client.blocking.pool as blocking_lanes
+import pairbus.client.blocking.pool as blocking_pool
 import pairbus.client.blocking.sender as blocking_sender
 from tests.client import fakes
 from tests.client.fakes import StandIn
@@ -40,8 +38,8 @@ def until(condition: Callable[[], Any], what: str = "it", seconds: float = 10.0)
 
 
 class Scripted(StandIn):
-    """A sender of the SDK whose sends go as the script says: None is taken, an error is raised, a
-    function is called first. Without a script everything is taken."""
+    """A sender of the SDK whose sends follow a script: None is accepted, an error is raised, a
+    function is called. Without a script everything is accepted."""
 
     def __init__(self, queue: str = "q", *, limits: tuple[int, int] = (100_000, 100_000)) -> None:
         super().__init__(queue)
@@ -94,7 +92,7 @@ def _play(script: list[Any]) -> None:
 
 
 class Work:
-    """What a keeper is given to do: chores that take until the gate is open."""
+    """What a background worker performs: tasks that take until the gate is open."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.gate = threading.Event()
@@ -103,22 +101,25 @@ class Work:
         self.begun: list[Any] = []
         self.ended: list[Any] = []
         self.errors: list[Exception] = []
-        """What the next chores raise."""
+        """What the next tasks raise."""
         self.most = 0
         """How many there were at once."""
         self._lock = threading.Lock()
 
-    def begin(self, chore: Any) -> None:
+    def begin(self, task: Any) -> None:
         with self._lock:
-            self.begun.append(chore)
+            self.begun.append(task)
             self.most = max(self.most, len(self.begun) - len(self.ended))
             if self.errors:
-                self.ended.append(chore)
+                self.ended.append(task)
                 raise self.errors.pop(0)
 
-    def end(self, chore: Any) -> None:
+    def end(self, task: Any) -> None:
         with self._lock:
-            self.ended.append(chore)
+            self.ended.append(task)
+
+
+Make = Callable[[str], Any]
 
 
 class Side(Protocol):
@@ -128,28 +129,19 @@ class Side(Protocol):
     scripted: type[Scripted]
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Whatever it is, to its end."""
+        """Call it, and wait until it is done."""
 
-    def lanes(self, make: Callable[[str], Any], clock: Callable[[], float]) -> Any: ...
+    def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any: ...
 
-    def lanes_of(self, client: Any) -> Any: ...
+    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
+        """One of ours, that never connects."""
 
-    def pairing_client(self) -> Any:
-        """One of ours, that is never connected."""
+    def lock(self, path: str) -> Any: ...
 
-    def turn(self, path: str) -> Any: ...
+    def worker(self, take_due: Callable[[], Any], work: Work) -> Any: ...
 
-    def keeper(self, due: Callable[[], Any], work: Work) -> Any: ...
-
-    def pairing(self, **settings: Any) -> Any: ...
-
-    def deliver(
-        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
-    ) -> Any: ...
-
-    def divert_at_once(
-        self, pairing: Any, path: str, message: Any, timeout: float | None
-    ) -> Any: ...
+    def pairing(self, make: Make | None = None, **settings: Any) -> Any:
+        """`make` makes the senders for backlog queues."""
 
 
 class SyncSide:
@@ -159,42 +151,33 @@ class SyncSide:
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    def lanes(self, make: Callable[[str], Any], clock: Callable[[], float]) -> Any:
-        lanes = self.lanes_of(fakes.plain_client(), clock)
-        lanes._shelves._make = make
-        return lanes
+    def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any:
+        return blocking_pool.ConnectionPool(make, client=client, clock=clock)
 
-    def lanes_of(self, client: Any, clock: Callable[[], float] = time.monotonic) -> Any:
-        return blocking_lanes.Lanes(client, handshake_seconds=1.0, clock=clock)
+    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
+        return pairbus.ServiceBusClient.from_connection_string(connection_string)
 
-    def pairing_client(self) -> Any:
-        return pairbus.ServiceBusClient.from_connection_string(fakes.SECONDARY)
+    def lock(self, path: str) -> Any:
+        return blocking_sender.SenderLock(path)
 
-    def turn(self, path: str) -> Any:
-        return blocking_sender.Turn(path)
-
-    def keeper(self, due: Callable[[], Any], work: Work) -> Any:
-        def do(chore: Any) -> None:
-            work.begin(chore)
+    def worker(self, take_due: Callable[[], Any], work: Work) -> Any:
+        def perform(task: Any) -> None:
+            work.begin(task)
             assert work.gate.wait(HANG_SECONDS)
-            work.end(chore)
+            work.end(task)
 
-        return blocking_keeper.Keeper("test", clock=time.monotonic, due=due, do=do)
+        return blocking_background.BackgroundWorker(
+            "test", clock=time.monotonic, take_due=take_due, perform=perform
+        )
 
-    def pairing(self, *, queues: int = 3, retry_total: int = 3, **settings: Any) -> Any:
-        client = fakes.plain_client(retry_total=retry_total)
-        return blocking_pairing.Pairing(client, fakes.options(**settings), fakes.found(queues))
-
-    def deliver(
-        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
+    def pairing(
+        self, make: Make | None = None, *, queues: int = 3, retry_total: int = 3, **settings: Any
     ) -> Any:
-        return blocking_delivery.deliver(pairing, sender, errand, timeout, failed)
-
-    def divert_at_once(self, pairing: Any, path: str, message: Any, timeout: float | None) -> Any:
-        return blocking_delivery.divert_at_once(pairing, path, message, timeout)
-
-    def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
-        return function
+        client = fakes.plain_client(retry_total=retry_total)
+        made = blocking_pairing.Pairing(client, fakes.options(**settings), fakes.found(queues))
+        if make is not None:
+            made.pool = self.pool(make, made.clock)
+        return made
 
 
 class AsyncioSide:
@@ -221,52 +204,45 @@ class AsyncioSide:
 
         return self.begin(run()).result(HANG_SECONDS)
 
-    def lanes(self, make: Callable[[str], Any], clock: Callable[[], float]) -> Any:
-        lanes = self.lanes_of(self.pairing_client(), clock)
-        lanes.target._shelves._make = make
-        return lanes
-
-    def lanes_of(self, client: Any, clock: Callable[[], float] = time.monotonic) -> Any:
-        return Bound(self.call(aio_lanes.Lanes, client, clock=clock), self)
-
-    def pairing_client(self) -> Any:
-        return self.call(pairbus.aio.ServiceBusClient.from_connection_string, fakes.SECONDARY)
-
-    def turn(self, path: str) -> Any:
-        return Bound(self.call(aio_sender.Turn, path), self)
-
-    def keeper(self, due: Callable[[], Any], work: Work) -> Any:
-        async def do(chore: Any) -> None:
-            work.begin(chore)
-            while not work.gate.is_set():
-                await asyncio.sleep(0.005)
-            work.end(chore)
-
-        made = self.call(aio_keeper.Keeper, "test", clock=time.monotonic, due=due, do=do)
+    def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any:
+        made = self.call(aio_pool.ConnectionPool, make, client=client, clock=clock)
         return Bound(made, self)
 
-    def pairing(self, *, queues: int = 3, retry_total: int = 3, **settings: Any) -> Any:
+    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
+        return self.call(pairbus.aio.ServiceBusClient.from_connection_string, connection_string)
+
+    def lock(self, path: str) -> Any:
+        return Bound(self.call(aio_sender.SenderLock, path), self)
+
+    def worker(self, take_due: Callable[[], Any], work: Work) -> Any:
+        async def perform(task: Any) -> None:
+            work.begin(task)
+            while not work.gate.is_set():
+                await asyncio.sleep(0.005)
+            work.end(task)
+
+        made = self.call(
+            aio_background.BackgroundWorker,
+            "test",
+            clock=time.monotonic,
+            take_due=take_due,
+            perform=perform,
+        )
+        return Bound(made, self)
+
+    def pairing(
+        self, make: Make | None = None, *, queues: int = 3, retry_total: int = 3, **settings: Any
+    ) -> Any:
         async def made() -> Any:
             client: Any = fakes.plain_client(retry_total=retry_total)
             given = fakes.asyncio_options(**settings)
             await given.secondary_namespace_manager.close()
-            return aio_pairing.Pairing(client, given, fakes.found(queues))
+            pairing = aio_pairing.Pairing(client, given, fakes.found(queues))
+            if make is not None:
+                pairing.pool = aio_pool.ConnectionPool(make, client=None, clock=pairing.clock)
+            return pairing
 
         return self.call(made)
-
-    def deliver(
-        self, pairing: Any, sender: Any, errand: Any, timeout: float | None, failed: Any = None
-    ) -> Any:
-        return self.call(aio_delivery.deliver, pairing, sender, errand, timeout, failed)
-
-    def divert_at_once(self, pairing: Any, path: str, message: Any, timeout: float | None) -> Any:
-        return self.call(aio_delivery.divert_at_once, pairing, path, message, timeout)
-
-    def on_primary(self, function: Callable[[float], Any]) -> Callable[[float], Any]:
-        async def run(timeout: float) -> Any:
-            return function(timeout)
-
-        return run
 
 
 class Bound:

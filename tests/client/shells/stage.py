@@ -29,7 +29,7 @@ class Stage:
         self.name = f"stage{next(_numbers)}"
         """Of the primary in backlog paths, so that each test has queues of its own."""
         self.queue = "orders"
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self._open = ExitStack()
 
     @property
@@ -73,7 +73,7 @@ class Stage:
             "backlog_queue_count": 2,
             "failover_interval": timedelta(0),
             "ping_primary_interval": timedelta(minutes=30),
-            "observers": [self.told.append],
+            "observers": [self.events.append],
             **settings,
         }
         factory = factory or self.client(self.secondary.connection_string)
@@ -98,7 +98,7 @@ class Stage:
         return made
 
     def kinds(self) -> list[str]:
-        return [type(event).__name__ for event in self.told]
+        return [type(event).__name__ for event in self.events]
 
     def close(self) -> None:
         self._open.close()
@@ -116,7 +116,7 @@ class Stage:
         return sorted(
             thread.name
             for thread in threading.enumerate()
-            if thread.name.startswith(("pairbus-stage", "pairbus-chore", "pairbus-partner"))
+            if thread.name.startswith(("pairbus-stage", "pairbus-task", "pairbus-partner"))
             or "_keep_alive" in thread.name
             or "_close_one" in thread.name
         )

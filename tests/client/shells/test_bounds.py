@@ -1,4 +1,4 @@
-"""An end to what asyncio's SDK would wait for without one."""
+"""A time limit for what asyncio's SDK would wait for without one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.client.aio import bounds
-from pairbus.client.aio.bounds import bounded
+from pairbus.client.aio import background
+from pairbus.client.aio.background import bounded
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(background, "GRACE_SECONDS", 0.0)
 
 
-def test_what_takes_too_long_is_cancelled_and_told_as_the_sdk_would() -> None:
+def test_what_takes_too_long_is_cancelled_and_reported_as_the_sdk_would() -> None:
     async def run() -> None:
         async with bounded(0.05, "opening a link to 'orders'"):
             await asyncio.sleep(60)

@@ -16,8 +16,12 @@ from azure.servicebus import ServiceBusMessage
 
 import pairbus
 from pairbus.client.sdk import backlog_queues
-from pairbus.client.sdk.errors import ClientFaulted, PairingError, SequenceNumberUnknown
-from pairbus.client.sdk.messages import UnknownSequenceNumber
+from pairbus.client.sdk.errors import (
+    ClientFaulted,
+    PairingError,
+    SequenceNumberUnknown,
+    UnknownSequenceNumber,
+)
 from tests.client.shells.both import Others, is_waiting, until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import AsyncioShell, bare
@@ -67,7 +71,7 @@ def test_a_pairing_that_fails_leaves_the_client_as_it_was_and_the_options_for_an
         client.pair_namespace(options)
 
     assert client.pairing is None
-    assert stage.told == []
+    assert stage.events == []
     with client.get_queue_sender("orders") as sender:
         sender.send_messages(ServiceBusMessage("as before"))
     client.pair_namespace(options)
@@ -76,7 +80,7 @@ def test_a_pairing_that_fails_leaves_the_client_as_it_was_and_the_options_for_an
 
 @pytest.mark.req("A-07")
 @pytest.mark.parametrize("connections", ["ready", "lazy"])
-def test_a_secondary_that_takes_no_link_is_told_and_nothing_is_left_of_the_pairing(
+def test_a_secondary_that_accepts_no_link_is_reported_and_nothing_is_left_of_the_pairing(
     stage: Stage, connections: str
 ) -> None:
     client = stage.client()
@@ -84,12 +88,12 @@ def test_a_secondary_that_takes_no_link_is_told_and_nothing_is_left_of_the_pairi
     options = stage.options(factory=stage.client(wrong), secondary_connections=connections)
     before = stage.background()
 
-    with pytest.raises(PairingError, match="does not take a sender's link to backlog queue"):
+    with pytest.raises(PairingError, match="could not open a sender link to backlog queue"):
         client.pair_namespace(options)
 
     assert client.pairing is None
     assert not options.is_paired
-    assert stage.told == []
+    assert stage.events == []
     until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
@@ -155,21 +159,14 @@ def test_a_client_that_is_closed_while_it_is_paired_stays_unpaired(
     client = stage.client()
     options = stage.options()
     before = stage.background()
-    prepare = "prepare" if stage.shell.name == "sync" else "prepare_async"
-    real = getattr(backlog_queues, prepare)
+    prepare = backlog_queues.prepare
 
     def prepare_and_close(manager: Any, names: Any) -> Any:
-        found = real(manager, names)
-        client.close()
+        found = yield from prepare(manager, names)
+        yield bare(client).close
         return found
 
-    async def prepare_and_close_async(manager: Any, names: Any) -> Any:
-        found = await real(manager, names)
-        await bare(client).close()
-        return found
-
-    replaced = prepare_and_close if prepare == "prepare" else prepare_and_close_async
-    monkeypatch.setattr(backlog_queues, prepare, replaced)
+    monkeypatch.setattr(backlog_queues, "prepare", prepare_and_close)
 
     with pytest.raises(PairingError, match="has been closed"):
         client.pair_namespace(options)
@@ -436,7 +433,7 @@ def test_a_syphon_that_does_not_start_leaves_the_client_unpaired(stage: Stage) -
 
     assert client.pairing is None
     assert not options.is_paired
-    assert stage.told == []
+    assert stage.events == []
     until(lambda: not stage.has_left(before), "nothing of it runs")
     client.pair_namespace(stage.options())
 
@@ -461,7 +458,7 @@ def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
             return is_cancelled
         raise AssertionError("it was paired before it could be cancelled")
 
-    for turns in (1, 3, 8, 20):
+    for turns in (1, 3, 8):
         assert asyncio_stage.shell.call(cancelled, turns)
         assert client.pairing is None
         until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
@@ -562,5 +559,5 @@ def test_a_number_of_a_diverted_message_is_not_cancelled_nor_are_the_others(stag
     sender = stage.sender(stage.client())
     unknown = UnknownSequenceNumber(backlog_queue="q", message_id="7")
 
-    with pytest.raises(SequenceNumberUnknown, match="Nothing of this call was cancelled"):
+    with pytest.raises(SequenceNumberUnknown, match="Nothing was cancelled"):
         sender.cancel_scheduled_messages([1, unknown])

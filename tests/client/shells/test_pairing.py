@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.client.route.router import Ping
-from pairbus.client.sdk import private as internals
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import PairingError
 from pairbus.events import PingSent
 from tests.client.shells.both import until
@@ -27,14 +27,14 @@ def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
     """And the first ping that is due then."""
     with stage.outage:
         (sender or stage.sender(client)).send_messages(ServiceBusMessage("a"))
-    with bare(client).pairing.deciding() as router:
-        [ping] = router.due(now=bare(client).pairing.clock() + 3600)
+    with bare(client).pairing.decide() as router:
+        [ping] = router.take_due_tasks(now=bare(client).pairing.clock() + 3600)
     assert isinstance(ping, Ping)
     return ping
 
 
 def do(stage: Stage, client: Any, ping: Ping) -> None:
-    """As the keeper would."""
+    """As the worker would."""
     stage.run(bare(client).pairing._ping, ping)
 
 
@@ -77,7 +77,7 @@ def test_a_ping_that_is_not_answered_leaves_it_failed_over_with_the_reason(
     with stage.outage:
         do(stage, client, ping)
 
-    [told] = [event for event in stage.told if isinstance(event, PingSent)]
+    [told] = [event for event in stage.events if isinstance(event, PingSent)]
     assert not told.answered
     assert told.error is not None
     entity = client.pairing.status().entity("orders")
@@ -121,7 +121,7 @@ def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
     with stage.primary.faults.hang():
         do(stage, client, ping)
 
-    [told] = [event for event in stage.told if isinstance(event, PingSent)]
+    [told] = [event for event in stage.events if isinstance(event, PingSent)]
     assert not told.answered
 
 
@@ -129,7 +129,7 @@ def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
 
 
 def is_open(sender: Any) -> bool:
-    return internals.is_attached(bare(sender))
+    return private.is_attached(bare(sender))
 
 
 @pytest.mark.req("F-08")
@@ -207,14 +207,14 @@ def test_a_sender_that_is_being_used_is_left_alone(stage: Stage) -> None:
     client = stage.pair()
     sender = stage.sender(client)
     ping = fail_over(stage, client, sender)
-    turn = bare(sender).turn
-    assert stage.run(turn.take_at_once)
+    lock = bare(sender).lock
+    assert stage.run(lock.try_acquire)
 
     do(stage, client, ping)
 
     assert bare(sender)._handler is None
     assert client.pairing.status().failed_over == ()
-    stage.run(turn.release)
+    stage.run(lock.release)
 
 
 @pytest.mark.req("C-02")
@@ -226,15 +226,15 @@ def test_closing_does_not_wait_for_a_link_that_is_being_opened(
     sender = stage.sender(client)
     ping = fail_over(stage, client, sender)
     pairing = bare(client).pairing
-    is_hanging, to_be_opened = threading.Event(), pairing.to_be_opened
+    is_hanging, senders_to_open = threading.Event(), pairing.senders_to_open
     with ExitStack() as hanging:
 
         def hang(ping: Ping) -> Any:
             hanging.enter_context(stage.primary.faults.hang())
             is_hanging.set()
-            return to_be_opened(ping)
+            return senders_to_open(ping)
 
-        monkeypatch.setattr(pairing, "to_be_opened", hang)
+        monkeypatch.setattr(pairing, "senders_to_open", hang)
         pinging = threading.Thread(target=do, args=(stage, client, ping))
         pinging.start()
         assert is_hanging.wait(10)
@@ -251,8 +251,8 @@ def test_closing_does_not_wait_for_a_link_that_is_being_opened(
 # --- connections that are kept ready
 
 
-def lanes_of(client: Any) -> Any:
-    return bare(client).pairing.lanes
+def pool_of(client: Any) -> Any:
+    return bare(client).pairing.pool
 
 
 def test_what_a_new_sender_would_divert_to_is_made_ready(stage: Stage) -> None:
@@ -261,27 +261,27 @@ def test_what_a_new_sender_would_divert_to_is_made_ready(stage: Stage) -> None:
     stage.sender(client)
 
     queue = client.pairing.status().entity("orders").backlog_queue
-    until(lambda: lanes_of(client).has_ready(queue), "a connection is ready")
+    until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
 
 
 def test_where_connections_are_made_lazily_none_is_made_until_it_is_needed(stage: Stage) -> None:
     client = stage.pair(secondary_connections="lazy")
     stage.sender(client)
 
-    assert not any(lanes_of(client).has_ready(queue) for queue in client.pairing.backlog_queues)
+    assert not any(pool_of(client).has_ready(queue) for queue in client.pairing.backlog_queues)
 
 
 def test_a_connection_that_was_lost_is_made_ready_again(stage: Stage) -> None:
     client = stage.pair(backlog_queue_count=1)
     [queue] = client.pairing.backlog_queues
     stage.sender(client)
-    until(lambda: lanes_of(client).has_ready(queue), "a connection is ready")
-    stage.run(lanes_of(client).drop)
-    assert not lanes_of(client).has_ready(queue)
+    until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
+    stage.run(pool_of(client).drop)
+    assert not pool_of(client).has_ready(queue)
 
     stage.sender(client)
 
-    until(lambda: lanes_of(client).has_ready(queue), "another is ready")
+    until(lambda: pool_of(client).has_ready(queue), "another is ready")
 
 
 # --- the secondary

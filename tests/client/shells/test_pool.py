@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
-from pairbus.client.aio import pool as aio_lanes
-from pairbus.client.blocking.pool import Lanes
-from pairbus.client.pool import IDLE_SECONDS_MAX, LANES_PER_QUEUE_MAX, AllBusy
-from tests.client.fakes import Clock, plain_client
+from pairbus.client.aio import pool as aio_pool
+from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
+from tests.client.fakes import SECONDARY, Clock
 from tests.client.shells.both import (
     AsyncioSide,
     Others,
@@ -48,86 +47,90 @@ def fleet(side: Side) -> Fleet:
 
 
 @pytest.fixture
-def lanes(side: Side, fleet: Fleet) -> Any:
-    return side.lanes(fleet, time.monotonic)
+def pool(side: Side, fleet: Fleet) -> Any:
+    return side.pool(fleet, time.monotonic)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio_lanes, "CLOSE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(aio_pool, "CLOSE_SECONDS_MAX", 0.3)
 
 
-def borrowed(lanes: Any, count: int, queue: str = "a") -> list[Any]:
-    return [lanes.borrow(queue, timeout=1.0) for _ in range(count)]
+def borrowed(pool: Any, count: int, queue: str = "a") -> list[Any]:
+    return [pool.borrow(queue, 1.0) for _ in range(count)]
 
 
-def test_a_lane_is_made_when_there_is_none_and_kept_when_it_comes_back(
-    lanes: Any, fleet: Fleet
+def test_a_connection_is_made_when_there_is_none_and_kept_when_it_comes_back(
+    pool: Any, fleet: Fleet
 ) -> None:
-    [lane] = borrowed(lanes, 1)
-    assert (lane.queue, lane.is_fresh) == ("a", True)
-    assert not lane.sender.opened, "who borrows it opens it"
+    [connection] = borrowed(pool, 1)
+    assert (connection.queue, connection.is_fresh) == ("a", True)
+    assert not connection.sender.opened, "who borrows it opens it"
 
-    lane.sender.open()
-    lanes.give_back(lane, is_usable=True)
+    connection.sender.open()
+    pool.give_back(connection, is_usable=True)
 
-    assert lanes.has_ready("a")
-    [again] = borrowed(lanes, 1)
-    assert again is lane
+    assert pool.has_ready("a")
+    [again] = borrowed(pool, 1)
+    assert again is connection
     assert len(fleet.made) == 1
 
 
-def test_no_two_have_the_same_lane(lanes: Any, fleet: Fleet) -> None:
-    lent = borrowed(lanes, LANES_PER_QUEUE_MAX)
+def test_no_two_calls_have_the_same_connection(pool: Any, fleet: Fleet) -> None:
+    lent = borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
 
-    assert len({id(lane.sender) for lane in lent}) == LANES_PER_QUEUE_MAX
+    assert len({id(connection.sender) for connection in lent}) == CONNECTIONS_PER_QUEUE_MAX
 
 
-def test_who_finds_all_lent_waits_and_is_told_if_it_was_in_vain(lanes: Any, others: Others) -> None:
-    borrowed(lanes, LANES_PER_QUEUE_MAX)
+def test_a_call_that_waits_too_long_for_a_connection_gets_an_error(
+    pool: Any, others: Others
+) -> None:
+    borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
 
-    with pytest.raises(AllBusy, match=r"'a' were busy for 0\.05 seconds"):
-        lanes.borrow("a", timeout=0.05)
+    with pytest.raises(PoolExhausted, match=r"'a' were in use for 0\.05 s"):
+        pool.borrow("a", 0.05)
 
 
 @pytest.mark.parametrize("is_usable", [True, False])
-def test_who_waits_gets_the_lane_or_the_room_that_comes_free(
-    lanes: Any, others: Others, is_usable: bool
+def test_who_waits_gets_the_connection_or_the_room_that_comes_free(
+    pool: Any, others: Others, is_usable: bool
 ) -> None:
-    lent = borrowed(lanes, LANES_PER_QUEUE_MAX)
-    waiting = others.begin(lanes.borrow, "a", timeout=10.0)
+    lent = borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
+    waiting = others.begin(pool.borrow, "a", 10.0)
     assert is_waiting(waiting)
 
     lent[3].sender.open()
-    lanes.give_back(lent[3], is_usable=is_usable)
+    pool.give_back(lent[3], is_usable=is_usable)
 
     got = waiting.result(5)
     assert (got is lent[3]) is is_usable
     assert lent[3].sender.is_closed is not is_usable
 
 
-def test_a_lane_that_comes_free_finds_who_waits_for_its_queue(lanes: Any, others: Others) -> None:
-    lent = {queue: borrowed(lanes, LANES_PER_QUEUE_MAX, queue) for queue in "ab"}
-    for_a = others.begin(lanes.borrow, "a", timeout=10.0)
+def test_a_connection_that_comes_free_finds_who_waits_for_its_queue(
+    pool: Any, others: Others
+) -> None:
+    lent = {queue: borrowed(pool, CONNECTIONS_PER_QUEUE_MAX, queue) for queue in "ab"}
+    for_a = others.begin(pool.borrow, "a", 10.0)
     assert is_waiting(for_a)
-    for_b = others.begin(lanes.borrow, "b", timeout=10.0)
+    for_b = others.begin(pool.borrow, "b", 10.0)
     assert is_waiting(for_b)
 
-    lanes.give_back(lent["b"][0], is_usable=True)
+    pool.give_back(lent["b"][0], is_usable=True)
 
     assert for_b.result(5) is lent["b"][0]
     assert is_waiting(for_a)
-    lanes.give_back(lent["a"][0], is_usable=True)
+    pool.give_back(lent["a"][0], is_usable=True)
     assert for_a.result(5) is lent["a"][0]
 
 
-def test_many_that_wait_all_get_their_turn(lanes: Any, others: Others) -> None:
+def test_many_that_wait_all_get_one(pool: Any, others: Others) -> None:
     def send() -> bool:
-        lane = lanes.borrow("a", timeout=10.0)
-        assert lane.sender not in busy
-        busy.append(lane.sender)
-        busy.remove(lane.sender)
-        lanes.give_back(lane, is_usable=True)
+        connection = pool.borrow("a", 10.0)
+        assert connection.sender not in busy
+        busy.append(connection.sender)
+        busy.remove(connection.sender)
+        pool.give_back(connection, is_usable=True)
         return True
 
     busy: list[Scripted] = []
@@ -135,65 +138,65 @@ def test_many_that_wait_all_get_their_turn(lanes: Any, others: Others) -> None:
     assert all(call.result(10) for call in [others.begin(send) for _ in range(100)])
 
 
-def test_a_fresh_lane_is_new_and_those_like_the_stale_one_are_closed(
-    lanes: Any, fleet: Fleet
+def test_a_fresh_connection_is_new_and_those_like_the_stale_one_are_closed(
+    pool: Any, fleet: Fleet
 ) -> None:
-    stale = borrowed(lanes, 3)
-    for lane in stale:
-        lanes.give_back(lane, is_usable=True)
+    stale = borrowed(pool, 3)
+    for connection in stale:
+        pool.give_back(connection, is_usable=True)
 
-    fresh = lanes.borrow("a", timeout=1.0, fresh=True)
+    fresh = pool.borrow("a", 1.0, is_fresh=True)
 
     assert fresh.is_fresh
     until(lambda: len(fleet.closed) == 3, "they are closed")
     assert not fresh.sender.is_closed
 
 
-def test_a_lane_of_no_use_is_closed_and_not_lent_again(lanes: Any) -> None:
-    [lane] = borrowed(lanes, 1)
+def test_a_connection_of_no_use_is_closed_and_not_lent_again(pool: Any) -> None:
+    [connection] = borrowed(pool, 1)
 
-    lanes.give_back(lane, is_usable=False)
+    pool.give_back(connection, is_usable=False)
 
-    until(lambda: lane.sender.is_closed, "it is closed")
-    assert borrowed(lanes, 1) != [lane]
+    until(lambda: connection.sender.is_closed, "it is closed")
+    assert borrowed(pool, 1) != [connection]
 
 
-def test_closing_that_fails_harms_nobody(lanes: Any, fleet: Fleet) -> None:
-    [lane] = borrowed(lanes, 1)
+def test_closing_that_fails_harms_nobody(pool: Any, fleet: Fleet) -> None:
+    [connection] = borrowed(pool, 1)
 
     def broken() -> None:
-        lane.sender.is_closed = True
+        connection.sender.is_closed = True
         raise OSError("gone")
 
-    lane.sender.close = broken
-    lanes.give_back(lane, is_usable=False)
+    connection.sender.close = broken
+    pool.give_back(connection, is_usable=False)
 
-    until(lambda: lane.sender.is_closed, "it is closed")
+    until(lambda: connection.sender.is_closed, "it is closed")
 
 
 def test_what_is_idle_for_long_is_closed_but_one_of_each_wanted_queue(
     side: Side, fleet: Fleet, clock: Clock
 ) -> None:
-    lanes = side.lanes(fleet, clock)
+    pool = side.pool(fleet, clock)
     for queue in "ab":
-        for lane in borrowed(lanes, 2, queue):
-            lanes.give_back(lane, is_usable=True)
+        for connection in borrowed(pool, 2, queue):
+            pool.give_back(connection, is_usable=True)
 
-    lanes.trim(keep=frozenset("a"))
+    pool.trim(keep=frozenset("a"))
     assert fleet.closed == []
     clock.advance(IDLE_SECONDS_MAX + 1)
-    lanes.trim(keep=frozenset("a"))
+    pool.trim(keep=frozenset("a"))
 
     until(lambda: len(fleet.closed) == 3, "three are closed")
     assert sorted(sender.entity_name for sender in fleet.closed) == ["a", "b", "b"]
 
 
-def test_limits_are_those_of_the_link_that_was_used_last(lanes: Any) -> None:
-    [lane] = borrowed(lanes, 1)
-    lane.sender.open((5_000, 4_000))
-    lanes.give_back(lane, is_usable=True)
+def test_limits_are_those_of_the_link_that_was_used_last(pool: Any) -> None:
+    [connection] = borrowed(pool, 1)
+    connection.sender.open((5_000, 4_000))
+    pool.give_back(connection, is_usable=True)
 
-    assert lanes.limits == (5_000, 4_000)
+    assert pool.limits == (5_000, 4_000)
 
 
 # --- the end
@@ -201,100 +204,78 @@ def test_limits_are_those_of_the_link_that_was_used_last(lanes: Any) -> None:
 
 @pytest.mark.req("C-02")
 def test_closing_closes_what_is_idle_and_what_is_lent_when_it_comes_back(
-    lanes: Any, fleet: Fleet
+    pool: Any, fleet: Fleet
 ) -> None:
-    idle, lent = borrowed(lanes, 2)
-    lanes.give_back(idle, is_usable=True)
+    idle, lent = borrowed(pool, 2)
+    pool.give_back(idle, is_usable=True)
 
-    lanes.close()
+    pool.close()
     assert idle.sender.is_closed
-    lanes.give_back(lent, is_usable=True)
+    pool.give_back(lent, is_usable=True)
 
     until(lambda: lent.sender.is_closed, "the lent one is closed")
-    assert not lanes.has_ready("a")
-    lanes.close()
+    assert not pool.has_ready("a")
+    pool.close()
 
 
 @pytest.mark.req("C-02")
-def test_who_waits_when_it_closes_is_told(lanes: Any, others: Others) -> None:
-    borrowed(lanes, LANES_PER_QUEUE_MAX)
-    waiting = others.begin(lanes.borrow, "a", timeout=10.0)
+def test_a_call_that_waits_when_the_pool_closes_gets_an_error(pool: Any, others: Others) -> None:
+    borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
+    waiting = others.begin(pool.borrow, "a", 10.0)
     assert is_waiting(waiting)
 
-    lanes.close()
+    pool.close()
 
     with pytest.raises(ValueError, match="the paired client has been closed"):
         waiting.result(5)
     with pytest.raises(ValueError, match="the paired client has been closed"):
-        lanes.borrow("a", timeout=1.0)
-
-
-def test_lanes_are_made_by_the_sdk_itself_so_that_a_paired_secondary_does_not_divert_them(
-    side: Side,
-) -> None:
-    client = side.pairing_client()
-    lanes = side.lanes_of(client)
-
-    lane = lanes.borrow("q", timeout=1.0)
-
-    assert type(lane.sender).__name__ == "BacklogSender"
-    assert not hasattr(lane.sender, "belong_to")
-    assert lane.sender.entity_name == "q"
-    side.call(client.close)
+        pool.borrow("a", 1.0)
 
 
 @pytest.mark.req("F-07")
-def test_a_secondary_whose_client_is_closed_gives_no_lanes(side: Side) -> None:
-    client = side.pairing_client()
-    lanes = side.lanes_of(client)
+def test_a_secondary_whose_client_is_closed_gives_no_connections(side: Side, fleet: Fleet) -> None:
+    client = side.client(SECONDARY)
+    pool = side.pool(fleet, time.monotonic, client)
     side.call(client.close)
 
-    with pytest.raises(ServiceBusConnectionError, match="client of the secondary has been closed"):
-        lanes.borrow("q", timeout=1.0)
+    with pytest.raises(ServiceBusConnectionError, match="secondary's client has been closed"):
+        pool.borrow("q", 1.0)
 
 
-def test_the_handshake_of_a_blocking_lane_has_an_end() -> None:
-    lanes = Lanes(plain_client(), handshake_seconds=7.0, clock=Clock())
-
-    lane = lanes.borrow("q", timeout=1.0)
-
-    assert lane.sender._config.ssl_context.seconds == 7.0
-
-
-def test_a_lane_is_closed_even_if_there_is_no_thread_to_do_it(
+def test_a_connection_is_closed_even_if_there_is_no_thread_to_do_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     side = SyncSide()
     fleet = Fleet(side)
-    lanes = side.lanes(fleet, Clock())
-    lane = lanes.borrow("a", timeout=1.0)
+    pool = side.pool(fleet, Clock())
+    connection = pool.borrow("a", 1.0)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    lanes.give_back(lane, is_usable=False)
+    pool.give_back(connection, is_usable=False)
 
-    assert lane.sender.is_closed
-    lanes.close()
+    assert connection.sender.is_closed
+    pool.close()
 
 
 # --- asyncio alone
 
 
-def test_a_task_that_is_cancelled_while_it_waits_takes_no_lane_with_it(
+def test_a_task_that_is_cancelled_while_it_waits_takes_no_connection_with_it(
     asyncio_side: AsyncioSide, clock: Clock
 ) -> None:
     fleet = Fleet(asyncio_side)
-    lanes = asyncio_side.lanes(fleet, clock).target
+    pool = asyncio_side.pool(fleet, clock).target
 
     async def run() -> None:
-        lent = [await lanes.borrow("a", timeout=1.0) for _ in range(LANES_PER_QUEUE_MAX)]
-        cancelled = [asyncio.create_task(lanes.borrow("a", timeout=5.0)) for _ in range(3)]
-        patient = asyncio.create_task(lanes.borrow("a", timeout=5.0))
+        lent = [await pool.borrow("a", 1.0) for _ in range(CONNECTIONS_PER_QUEUE_MAX)]
+        cancelled = [asyncio.create_task(pool.borrow("a", 5.0)) for _ in range(3)]
+        patient = asyncio.create_task(pool.borrow("a", 5.0))
         await asyncio.sleep(0)
         # Freed and cancelled in one go: neither may get lost.
-        lanes.give_back(lent[0], is_usable=True)
+        pool.give_back(lent[0], is_usable=True)
         for task in cancelled:
             task.cancel()
 
@@ -302,8 +283,8 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_lane_with_it(
         for task in cancelled:
             with pytest.raises(asyncio.CancelledError):
                 await task
-        lanes.give_back(lent[0], is_usable=True)
-        assert await lanes.borrow("a", timeout=1.0) is lent[0]
+        pool.give_back(lent[0], is_usable=True)
+        assert await pool.borrow("a", 1.0) is lent[0]
 
     asyncio_side.call(run)
 
@@ -312,19 +293,19 @@ def test_closing_waits_for_what_is_lent_and_leaves_no_task(
     asyncio_side: AsyncioSide, clock: Clock
 ) -> None:
     fleet = Fleet(asyncio_side)
-    lanes = asyncio_side.lanes(fleet, clock).target
+    pool = asyncio_side.pool(fleet, clock).target
 
     async def run() -> set[Any]:
         before = asyncio.all_tasks()
-        idle = [await lanes.borrow("a", timeout=1.0) for _ in range(4)]
-        for lane in idle:
-            lanes.give_back(lane, is_usable=True)
-        lent = await lanes.borrow("b", timeout=1.0)
-        closing = asyncio.create_task(lanes.close())
+        idle = [await pool.borrow("a", 1.0) for _ in range(4)]
+        for connection in idle:
+            pool.give_back(connection, is_usable=True)
+        lent = await pool.borrow("b", 1.0)
+        closing = asyncio.create_task(pool.close())
         await asyncio.sleep(0.05)
         assert not closing.done()
         assert not lent.sender.is_closed, "under whoever is at work with it"
-        lanes.give_back(lent, is_usable=True)
+        pool.give_back(lent, is_usable=True)
         await asyncio.wait_for(closing, 2)
         return asyncio.all_tasks() - before
 
@@ -333,10 +314,10 @@ def test_closing_waits_for_what_is_lent_and_leaves_no_task(
 
 
 def test_closing_does_not_wait_for_ever(asyncio_side: AsyncioSide, clock: Clock) -> None:
-    lanes = asyncio_side.lanes(Fleet(asyncio_side), clock).target
+    pool = asyncio_side.pool(Fleet(asyncio_side), clock).target
 
     async def run() -> None:
-        await lanes.borrow("a", timeout=1.0)
-        await asyncio.wait_for(lanes.close(), 2)
+        await pool.borrow("a", 1.0)
+        await asyncio.wait_for(pool.close(), 2)
 
     asyncio_side.call(run)

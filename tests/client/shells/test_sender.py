@@ -9,9 +9,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.client.sdk.batch import Batch
-from pairbus.client.sdk.errors import SequenceNumberUnknown
-from pairbus.client.sdk.messages import UnknownSequenceNumber
+from pairbus.client.sdk.errors import SequenceNumberUnknown, UnknownSequenceNumber
+from pairbus.client.sdk.messages import Batch
 from tests.client.shells.both import Others, is_waiting, until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
@@ -74,7 +73,7 @@ def test_a_link_on_which_a_call_was_interrupted_is_opened_anew(stage: Stage) -> 
     sender.send_messages(ServiceBusMessage("a"))
     old = bare(sender)._handler
 
-    bare(sender).distrust()
+    bare(sender).require_new_link()
     sender.send_messages(ServiceBusMessage("b"))
 
     assert bare(sender)._handler is not old
@@ -140,7 +139,7 @@ def test_a_healthy_list_is_sent_without_a_copy_of_its_messages(
     def copied(message: Any) -> Any:
         raise AssertionError("a copy was made")
 
-    monkeypatch.setattr("pairbus.client.sdk.messages.as_added", copied)
+    monkeypatch.setattr("pairbus.client.sdk.messages._snapshot", copied)
     monkeypatch.setattr("pairbus.client.sdk.messages.diverted", copied)
 
     sender.send_messages(messages(3))
@@ -206,7 +205,7 @@ def test_a_send_that_waits_behind_a_stuck_one_ends_in_its_time(
         stuck = others.begin(sender.send_messages, ServiceBusMessage("b"), timeout=3)
         assert is_waiting(stuck)
 
-        with pytest.raises(OperationTimeoutError, match="others used this sender of 'orders'"):
+        with pytest.raises(OperationTimeoutError, match="this sender of 'orders'"):
             sender.send_messages(ServiceBusMessage("c"), timeout=0.3)
 
         assert client.pairing.status().entity("orders").state == "healthy", (

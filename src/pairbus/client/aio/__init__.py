@@ -1,1 +1,1 @@
-"""The asyncio shell: the same files, with `await`."""
+"""The asyncio shell: the same files as in `blocking/`, with `await`."""

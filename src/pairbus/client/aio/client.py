@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Self
 
 import azure.servicebus.aio
 from azure.servicebus.aio import ServiceBusReceiver
 
-from pairbus.client import checks as setup
+from pairbus.client import checks
 from pairbus.client.aio.pairing import Pairing
-from pairbus.client.aio.partnership import Partnership
 from pairbus.client.aio.sender import PairedSender
-from pairbus.client.sdk import backlog_queues
+from pairbus.client.sdk import backlog_queues, private
 from pairbus.client.state import ClientState
-from pairbus.client.syphon import syphon_for
+from pairbus.client.steps import run_async
+from pairbus.client.syphon import SyphonSupervisor, syphon_for
 from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 
 
@@ -24,6 +26,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        private.make_closable(self)
         self._state: ClientState[Pairing] = ClientState(self)
         self._pairing_lock = asyncio.Lock()
 
@@ -38,12 +41,13 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         """Pair this client, the primary's, with the secondary of the options.
 
         When it returns, all senders of this client are paired, those made earlier as well. If it
-        raises (`PairingError` for bad credentials, backlog queues that cannot be made, a secondary
-        that cannot be reached), the client stays as it was, and the options can be used again.
+        raises (`PairingError` for bad credentials, backlog queues that cannot be created, or a
+        secondary that cannot be reached), the client stays as it was, and you can use the options
+        again.
         """
         async with self._pairing_lock:
             self._state.check_unpaired()
-            checked = setup.checked(self, options, is_asyncio=True)
+            checked = checks.checked(self, options, is_asyncio=True)
             try:
                 await self._pair_with(checked)
             except BaseException:
@@ -51,25 +55,29 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
                 raise
 
     async def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        namespace = setup.namespace_name(self, options)
+        namespace = checks.namespace_name(self, options)
         syphon = syphon_for(options, namespace)
         names = backlog_queues.names(namespace, options.backlog_queue_count)
-        found = await backlog_queues.prepare_async(options.secondary_namespace_manager, names)
-        pairing = Pairing(self, options, found)
-        partnership = None if syphon is None else Partnership(self, pairing, syphon)
+        steps = backlog_queues.prepare(options.secondary_namespace_manager, names)
+        backlog = await run_async(steps, lambda call: call())
+        pairing = Pairing(self, options, backlog)
+        supervisor = None
+        if syphon is not None:
+            fault = partial(_fault, asyncio.get_running_loop())
+            supervisor = SyphonSupervisor(syphon, pairing, self, fault=fault)
         try:
             await pairing.start()
-            if partnership is not None:
-                await partnership.start()
+            if supervisor is not None:
+                await _start(supervisor)
             paths = self._state.install(pairing)
         except BaseException:
-            if partnership is not None:
-                await partnership.abandon()
+            if supervisor is not None:
+                await asyncio.to_thread(supervisor.abandon)
             await pairing.close()
             raise
-        options.belong_to(pairing, len(found.queues))
+        options.bind(pairing.mark_path_healthy, len(backlog.queues))
         await pairing.follow_secondary()
-        pairing.tell_paired()
+        pairing.announce()
         for path in paths:
             pairing.register(path)
 
@@ -99,12 +107,12 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
 
     async def close(self) -> None:
-        """As the SDK's. Also ends pings, the syphon, and the use of the secondary, whose own client
-        stays open."""
+        """As the SDK's. Also ends pings, the syphon, and the use of the secondary. The secondary's
+        own client stays open."""
         await self._end("closed")
 
     async def fault(self, reason: str) -> None:
-        """End this client so that whoever goes on using it is told why."""
+        """End this client. Using it afterwards raises `ClientFaulted` with the reason."""
         self._state.set_fault(reason)
         await self._end(f"faulted: {reason}")
 
@@ -114,9 +122,32 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
             self._state.is_closed = True
             return  # the connections are the parent's
         for listener in self._state.end():
-            told = listener(reason)
-            if inspect.isawaitable(told):
-                await told
+            ending = listener(reason)
+            if inspect.isawaitable(ending):
+                await ending
         if self._state.pairing is not None:
             await self._state.pairing.close()
         await super().close()
+
+
+async def _start(supervisor: SyphonSupervisor) -> None:
+    starting = asyncio.ensure_future(asyncio.to_thread(supervisor.start))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])  # so that it can be stopped
+        raise
+    for state, listener in supervisor.listeners():
+        ending = state.listen(supervisor, _on_thread(listener))
+        if ending is not None:  # that client has ended already
+            await ending
+
+
+def _on_thread(listener: Callable[[str], None]) -> Callable[[str], Awaitable[None]]:
+    return lambda reason: asyncio.to_thread(listener, reason)
+
+
+def _fault(loop: asyncio.AbstractEventLoop, client: ServiceBusClient, reason: str) -> None:
+    """Called on a thread of the supervisor."""
+    if not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(client.fault(reason), loop).result()

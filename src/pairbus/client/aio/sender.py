@@ -1,135 +1,90 @@
-"""The SDK's asyncio sender, that turns to the backlog when its entity is failed over.
+"""The SDK's asyncio sender. When its entity is failed over, messages go to the backlog.
 
-As `blocking/sender.py`. It may be shared by tasks, which the SDK's own may not.
+Like `blocking/sender.py`. Tasks may share it, which they may not with the SDK's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
 
-from pairbus.client.aio.bounds import bounded
-from pairbus.client.aio.delivery import deliver, divert_at_once
-from pairbus.client.aio.failing import QuickToFail
-from pairbus.client.billing import extra_units
-from pairbus.client.errand import (
-    Done,
-    Errand,
-    FirstFailure,
-    TurnTaken,
-    check_arguments,
-    check_known,
-    check_live,
-    count_of,
-    is_single,
-    is_stuck,
-    unknown_numbers,
+from pairbus.client.aio.background import bounded
+from pairbus.client.aio.pairing import Pairing
+from pairbus.client.checks import check_arguments, check_cancellable, check_live
+from pairbus.client.sdk import private
+from pairbus.client.sdk.messages import Batch, count_of, give_ids
+from pairbus.client.send import SendCall, SenderBusy, SendRequest
+from pairbus.client.state import ClientState
+from pairbus.client.steps import (
+    AcquireLock,
+    Borrow,
+    CallPrimary,
+    OpenLink,
+    ResetLink,
+    SendBatch,
+    Step,
+    Wait,
+    run_async,
 )
-from pairbus.client.sdk import private as internals
-from pairbus.client.sdk.batch import Batch
-from pairbus.client.sdk.messages import diverted_all, give_ids
 
-if TYPE_CHECKING:
-    from pairbus.client.aio.pairing import Pairing
-
-
-# What a call that is under way has to end in when its sender is closed.
+# How long `close` waits for a call that is under way.
 CLOSE_SECONDS_MAX = 5.0
 
-_Made = ServiceBusMessageBatch | None
 
-
-class PairedSender(QuickToFail):
+class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
     """Get one from `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
 
-    _client_state: Any
-    """The client's, where its pairing is found: also one that comes after this sender was made."""
+    client_state: ClientState[Pairing]
+    """The client's, which has its pairing, even if that comes after this sender was made."""
 
-    def belong_to(self, state: Any) -> None:
-        self._client_state = state
-        self.turn = Turn(self.entity_name)
+    def bind(self, state: ClientState[Pairing]) -> None:
+        self.client_state = state
+        self.lock = SenderLock(self.entity_name)
         self.epoch = 0
         self.has_called = False
 
     @property
     def _pairing(self) -> Pairing | None:
-        pairing: Pairing | None = self._client_state.pairing
-        return pairing
+        return self.client_state.pairing
 
     async def __aenter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             await super().__aenter__()
         else:
-            check_live(self)
-            opening: Errand[Any, None] = Errand(
-                count=0,
-                on_primary=lambda timeout: super(PairedSender, self).__aenter__(),
-                when_diverted=lambda queue: None,
-            )
-            await deliver(pairing, self, opening, None)
+            await self._open_primary(pairing)
         return self
 
     async def send_messages(
         self, message: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's. Where the entity is failed over, the messages go to a backlog queue.
+        """As the SDK's. If the entity is failed over, the messages go to a backlog queue.
 
-        `timeout` then holds for each of the two namespaces.
+        The timeout then holds on each of the two namespaces.
         """
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             await super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
-        if isinstance(message, dict) and not message:
-            return  # as the SDK does
         message = give_ids(message)
-        count = count_of(message)
-        if not count:
-            return
-        failed: FirstFailure | None = None
-        way = pairing.direct(self.entity_name)
-        # The way of almost every message, without what only the others need.
-        if way is not None and way.epoch == self.epoch and self.turn.take_at_once():
-            bound = pairing.send_seconds if timeout is None else timeout
-            began = pairing.clock()
-            try:
-                await internals.send(super().send_messages, message, bound)
-            except Exception as error:
-                failed = FirstFailure(way, error, began)
-            except BaseException:
-                self.distrust()
-                raise
-            finally:
-                self.turn.release()
-            if failed is None:  # told when the turn is free: an observer may send as well
-                extra = extra_units(self, message)
-                pairing.sent(self.entity_name, way, count=count, extra=extra)
-                return
-        elif way is None and is_single(message):
-            self.has_called = True
-            first = await divert_at_once(pairing, self.entity_name, message, timeout)
-            if isinstance(first, Done):
-                return
-            failed = first
+        if message == {} or not count_of(message):
+            return  # as the SDK does
         send = super().send_messages
-        sending: Errand[Awaitable[None], None] = Errand(
-            count=count,
-            content=message,
-            on_primary=lambda timeout: send(message, timeout=timeout),
-            diverted=lambda: diverted_all(message, self.entity_name),
-            when_diverted=lambda queue: None,
+        request = SendRequest(
+            messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
         )
-        await deliver(pairing, self, sending, timeout, failed)
+        await self._run_call(pairing, request, timeout)
 
     async def schedule_messages(
         self,
@@ -139,175 +94,203 @@ class PairedSender(QuickToFail):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """As the SDK's. Where the entity is failed over, the messages go to a backlog queue, and
-        come home with their schedule.
+        """As the SDK's. If the entity is failed over, the messages go to a backlog queue, and come
+        home with their schedule.
 
         Their sequence numbers are not known then: in place of each there is an
-        `UnknownSequenceNumber` (-1), which cannot be cancelled and says what became of the message.
+        `UnknownSequenceNumber` (-1), which cannot be cancelled and tells where the message is.
         """
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             return await super().schedule_messages(
                 messages, schedule_time_utc, timeout=timeout, **kwargs
             )
         check_arguments(self, timeout, kwargs)
         messages = give_ids(messages)
         schedule = super().schedule_messages
-        scheduling: Errand[Awaitable[list[int]], list[int]] = Errand(
-            count=count_of(messages),
-            content=messages,
-            on_primary=lambda timeout: schedule(messages, schedule_time_utc, timeout=timeout),
-            diverted=lambda: diverted_all(messages, self.entity_name, schedule=schedule_time_utc),
-            when_diverted=lambda queue: unknown_numbers(messages, queue),
+        request = SendRequest(
+            messages=messages,
+            schedule=schedule_time_utc,
+            returns_numbers=True,
+            on_primary=lambda seconds: schedule(messages, schedule_time_utc, timeout=seconds),
         )
-        return await deliver(pairing, self, scheduling, timeout) if scheduling.count else []
+        if not request.count:
+            return []
+        numbers: list[int] = await self._run_call(pairing, request, timeout)
+        return numbers
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's, on the primary always: what was diverted has no number to be cancelled
+        """As the SDK's, and always on the primary: a diverted message has no number to cancel it
         by."""
         check_live(self)
-        check_known(self.entity_name, sequence_numbers)
+        check_cancellable(self.entity_name, sequence_numbers)
         pairing = self._pairing
         if pairing is None:
+            self.has_called = True
             await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
-        bound = pairing.send_seconds if timeout is None else timeout
-        await self.turn.take(bound)
+        seconds = pairing.timing.send_seconds if timeout is None else timeout
+        await self.lock.acquire(seconds)
         try:
-            await super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
+            await super().cancel_scheduled_messages(sequence_numbers, timeout=seconds, **kwargs)
         finally:
-            self.turn.release()
+            self.lock.release()
 
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
     ) -> ServiceBusMessageBatch:
-        """As the SDK's. Where the entity is failed over, the limit is that of the last link
-        known."""
-        self._client_state.check()
+        """As the SDK's. If the entity is failed over, the limit is that of a backlog queue."""
+        self.client_state.check()
+        self.has_called = True
         pairing = self._pairing
-        if pairing is None or self.turn.is_mine() or self._max_message_size_on_link:
-            return Batch.of(await super().create_message_batch(max_size_in_bytes))
-        check_live(self)
-        create, lanes = super().create_message_batch, pairing.lanes
-
-        batching: Errand[Awaitable[_Made], _Made] = Errand(
-            count=0,
-            on_primary=lambda timeout: create(max_size_in_bytes),
-            when_diverted=lambda queue: internals.lend_limits(self, lanes.limits),
-        )
-        made = await deliver(pairing, self, batching, None)
-        return Batch.of(made or await create(max_size_in_bytes))
+        # The SDK calls this from its own `send_messages(list)`, under our lock.
+        if pairing is not None and not private.knows_limits(self) and not self.lock.is_mine():
+            await self._open_primary(pairing)
+            private.lend_limits(self, pairing.pool.limits)
+        return Batch.of(await super().create_message_batch(max_size_in_bytes))
 
     async def close(self) -> None:
-        """As the SDK's, but not under a task that is just opening the link: that would go on, and
-        leave behind what it opened."""
-        if self._pairing is None or self.turn.is_mine():
+        """As the SDK's, but not while a task is opening the link: that would go on, and leave
+        behind what it opened."""
+        if self._pairing is None or self.lock.is_mine():
             await super().close()
             return
-        self._shutdown.set()  # who waits for the turn has nothing to wait for any more
-        is_taken = self.turn.take_at_once()
+        private.mark_shut(self)  # tasks that wait for the lock have nothing to wait for any more
+        has_lock = await self.lock.try_acquire()
         until = time.monotonic() + CLOSE_SECONDS_MAX
-        while not is_taken and time.monotonic() < until:
-            internals.abort(self)  # again and again: the SDK may try anew
-            with suppress(TurnTaken):
-                await self.turn.take(0.1)
-                is_taken = True
+        while not has_lock and time.monotonic() < until:
+            private.abort(self)  # again and again: the SDK may retry
+            with suppress(SenderBusy):
+                await self.lock.acquire(0.1)
+                has_lock = True
         try:
             await super().close()
         finally:
-            if is_taken:
-                self.turn.release()
+            if has_lock:
+                self.lock.release()
 
-    # --- for `deliver` ----------------------------------------------------------------------------
+    # --- the steps of a call ----------------------------------------------------------------------
 
-    async def renew(self, epoch: int) -> None:
-        """Before the first use after a way back to the primary: a link from before the outage may
-        be dead without having told, and its failure would fail the entity over again."""
+    async def _open_primary(self, pairing: Pairing) -> None:
+        check_live(self)
+        open_link = super().__aenter__
+        await self._run_call(pairing, SendRequest(on_primary=lambda seconds: open_link()), None)
+
+    async def _run_call(self, pairing: Pairing, request: SendRequest, timeout: float | None) -> Any:
+        call = SendCall(pairing, self, request, timeout)
+        return await run_async(call.steps(), lambda step: self._perform(pairing, call, step))
+
+    async def _perform(self, pairing: Pairing, call: SendCall, step: Step) -> Any:
+        match step:
+            case AcquireLock(seconds):
+                has_waited = await self.lock.acquire(seconds)
+                call.has_lock = True
+                return has_waited
+            case ResetLink(epoch):
+                return await self.reset_link(epoch)
+            case CallPrimary(seconds) if call.request.count:
+                return await call.request.on_primary(seconds)
+            case CallPrimary(seconds):  # the SDK opens a link without any time limit
+                async with bounded(seconds, f"opening a link to {self.entity_name!r}"):
+                    return await call.request.on_primary(seconds)
+            case Borrow(queue, seconds, is_fresh):
+                call.connection = await pairing.pool.borrow(queue, seconds, is_fresh=is_fresh)
+                return call.connection
+            case OpenLink(connection, seconds):
+                async with bounded(seconds, f"opening a link to {connection.queue!r}"):
+                    return await connection.sender.__aenter__()
+            case SendBatch(connection, content, seconds):
+                return await connection.sender.send_messages(content, timeout=seconds)
+            case Wait(seconds):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        return await pairing.closing.wait()
+                return False
+
+    async def reset_link(self, epoch: int) -> None:
+        """Before the first use after a failback: a link from before the outage may be dead without
+        anybody knowing, and its failure would fail the entity over again."""
         self.epoch = epoch
         with suppress(Exception):  # it is gone, one way or another
-            await self._close_handler()
+            await private.close_link(self)
+
+    def require_new_link(self) -> None:
+        """A call was interrupted, and its answer may still come: the next call opens a new link."""
+        self.epoch = -1
+
+    # --- for the background -----------------------------------------------------------------------
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody has sent with it, and so will close it: it may be given a link unasked."""
-        return not self._shutdown.is_set() and (self.has_called or internals.has_link(self))
+        """Somebody has used it, and so will close it: it may get a link without asking."""
+        return not private.is_shut(self) and self.has_called
 
-    async def make_ready(self, epoch: int, pairing: Pairing) -> None:
-        """Before the way back is told: a link of this epoch, so that the first message home does
-        not wait for it. Who uses the sender just now sees to that; so does the next call if it
-        fails."""
-        if not self.turn.take_at_once():
+    async def open_early(self, epoch: int, pairing: Pairing) -> None:
+        """Open a link of this epoch before the entity fails back, so that the first message does
+        not wait for it. If the sender is in use, or this fails, the next call opens the link."""
+        if not await self.lock.try_acquire():
             return
-        seconds = pairing.link_seconds
+        seconds = pairing.timing.link_seconds
         try:
             async with bounded(seconds, f"opening a link to {self.entity_name!r}"):
-                await self.renew(epoch)
-                await internals.open_link(self, seconds)
+                await self.reset_link(epoch)
+                await private.open_link(self, seconds)
         except BaseException:
-            self.distrust()
+            self.require_new_link()
             raise
         finally:
-            self.turn.release()
-
-    def distrust(self) -> None:
-        """A call was interrupted, and its answer may still come: the link is opened anew."""
-        self.epoch = -1
+            self.lock.release()
 
     # --- for the SDK ------------------------------------------------------------------------------
 
-    async def _handle_exception(self, exception: BaseException) -> Any:
-        error = await super()._handle_exception(exception)
-        if self._pairing is not None:
-            internals.raise_if_busy(error)
-        return error
+    @property
+    def raises_busy(self) -> bool:
+        return self._pairing is not None
 
 
-class Turn:
-    """A lock that tells the time-out of the one who holds it from that of the many who wait."""
+class SenderLock:
+    """One call at a time on the primary. Knows its owner, and whether one call or many held it
+    while another waited."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = asyncio.Lock()
         self._owner: asyncio.Task[Any] | None = None
-        self._taken = 0
+        self._acquired = 0
+        # A lock that was just passed on to a waiting task looks free until that task runs.
         self._waiting = 0
 
-    def take_at_once(self) -> bool:
-        """False: somebody else has it, or is to have it."""
+    async def try_acquire(self) -> bool:
+        """False if somebody else has it, or is about to have it."""
         if self._waiting or self._lock.locked():
             return False
-        # `acquire` of a free lock does not wait, so it can be run to its end here. (Without
-        # `suppress`, which would take longer than the lock: every message comes here.)
-        try:  # noqa: SIM105
-            self._lock.acquire().send(None)
-        except StopIteration:
-            pass
-        self._owner = asyncio.current_task()
-        self._taken += 1
+        await self._lock.acquire()  # it is free, so this does not give way to another task
+        self._note_owner()
         return True
 
-    async def take(self, timeout: float) -> bool:
-        """Whether it had to be waited for."""
-        before, has_waited = self._taken, False
-        if self._waiting or self._lock.locked():
-            has_waited = True
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._lock.acquire()
-            except TimeoutError:
-                stuck = is_stuck(self._taken - before, timeout)
-                raise TurnTaken(self._path, timeout, is_stuck=stuck) from None
-            finally:
-                self._waiting -= 1
-        else:
-            await self._lock.acquire()  # at once
+    async def acquire(self, seconds: float) -> bool:
+        """Returns whether it had to wait."""
+        before = self._acquired
+        if await self.try_acquire():
+            return False
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise SenderBusy(self._path, seconds, calls=self._acquired - before) from None
+        finally:
+            self._waiting -= 1
+        self._note_owner()
+        return True
+
+    def _note_owner(self) -> None:
         self._owner = asyncio.current_task()
-        self._taken += 1
-        return has_waited
+        self._acquired += 1
 
     def release(self) -> None:
         self._owner = None

@@ -8,13 +8,13 @@ from typing import Any, Self
 import azure.servicebus
 from azure.servicebus import ServiceBusReceiver
 
-from pairbus.client import checks as setup
+from pairbus.client import checks
 from pairbus.client.blocking.pairing import Pairing
-from pairbus.client.blocking.partnership import Partnership
 from pairbus.client.blocking.sender import PairedSender
-from pairbus.client.sdk import backlog_queues
+from pairbus.client.sdk import backlog_queues, private
 from pairbus.client.state import ClientState
-from pairbus.client.syphon import syphon_for
+from pairbus.client.steps import run
+from pairbus.client.syphon import SyphonSupervisor, syphon_for
 from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 
 
@@ -23,6 +23,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        private.make_closable(self)
         self._state: ClientState[Pairing] = ClientState(self)
         self._pairing_lock = threading.Lock()
 
@@ -37,12 +38,13 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         """Pair this client, the primary's, with the secondary of the options.
 
         When it returns, all senders of this client are paired, those made earlier as well. If it
-        raises (`PairingError` for bad credentials, backlog queues that cannot be made, a secondary
-        that cannot be reached), the client stays as it was, and the options can be used again.
+        raises (`PairingError` for bad credentials, backlog queues that cannot be created, or a
+        secondary that cannot be reached), the client stays as it was, and you can use the options
+        again.
         """
         with self._pairing_lock:
             self._state.check_unpaired()
-            checked = setup.checked(self, options, is_asyncio=False)
+            checked = checks.checked(self, options, is_asyncio=False)
             try:
                 self._pair_with(checked)
             except BaseException:
@@ -50,25 +52,30 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
                 raise
 
     def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        namespace = setup.namespace_name(self, options)
+        namespace = checks.namespace_name(self, options)
         syphon = syphon_for(options, namespace)
         names = backlog_queues.names(namespace, options.backlog_queue_count)
-        found = backlog_queues.prepare(options.secondary_namespace_manager, names)
-        pairing = Pairing(self, options, found)
-        partnership = None if syphon is None else Partnership(self, pairing, syphon)
+        steps = backlog_queues.prepare(options.secondary_namespace_manager, names)
+        backlog = run(steps, lambda call: call())
+        pairing = Pairing(self, options, backlog)
+        supervisor = None
+        if syphon is not None:
+            supervisor = SyphonSupervisor(syphon, pairing, self, fault=_fault)
         try:
             pairing.start()
-            if partnership is not None:
-                partnership.start()
+            if supervisor is not None:
+                supervisor.start()
+                for state, listener in supervisor.listeners():
+                    state.listen(supervisor, listener)
             paths = self._state.install(pairing)
         except BaseException:
-            if partnership is not None:
-                partnership.abandon()
+            if supervisor is not None:
+                supervisor.abandon()
             pairing.close()
             raise
-        options.belong_to(pairing, len(found.queues))
+        options.bind(pairing.mark_path_healthy, len(backlog.queues))
         pairing.follow_secondary()
-        pairing.tell_paired()
+        pairing.announce()
         for path in paths:
             pairing.register(path)
 
@@ -98,12 +105,12 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
 
     def close(self) -> None:
-        """As the SDK's. Also ends pings, the syphon, and the use of the secondary, whose own client
-        stays open."""
+        """As the SDK's. Also ends pings, the syphon, and the use of the secondary. The secondary's
+        own client stays open."""
         self._end("closed")
 
     def fault(self, reason: str) -> None:
-        """End this client so that whoever goes on using it is told why."""
+        """End this client. Using it afterwards raises `ClientFaulted` with the reason."""
         self._state.set_fault(reason)
         self._end(f"faulted: {reason}")
 
@@ -117,3 +124,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         if self._state.pairing is not None:
             self._state.pairing.close()
         super().close()
+
+
+def _fault(client: ServiceBusClient, reason: str) -> None:
+    client.fault(reason)

@@ -8,132 +8,120 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from azure.servicebus import ServiceBusClient
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus import ServiceBusClient, ServiceBusSender
 
-from pairbus.client import pool as shelves
-from pairbus.client.blocking.failing import QuickToFail
-from pairbus.client.sdk import private as internals
+from pairbus.client.pool import BacklogConnection, PoolExhausted, PoolState
+from pairbus.client.sdk import private
+from pairbus.client.state import check_open
 
 logger = logging.getLogger("pairbus.client")
 
 CLOSE_SECONDS_MAX = 10.0
 
 
-class BacklogSender(QuickToFail):
-    """The SDK's, but that a failure is told at once."""
+class PromptSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
+    """The SDK's sender for pings and backlog queues: it reports a failure at once."""
 
-    def _handle_exception(self, exception: BaseException) -> ServiceBusError:
-        error = super()._handle_exception(exception)
-        internals.raise_if_busy(error)  # how long to wait for a busy service is decided elsewhere
-        return error
+    _handshake_seconds: float | None = None
+
+    @property
+    def handshake_seconds(self) -> float | None:
+        return self._handshake_seconds
+
+    @classmethod
+    def of(cls, client: Any, path: str, *, handshake_seconds: float) -> PromptSender:
+        # Not the client's own method: a paired client would divert what it sends.
+        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
+        sender._handshake_seconds = handshake_seconds
+        return sender
 
 
-Lane = shelves.Lane[BacklogSender]
+Connection = BacklogConnection[PromptSender]
 
 
-class Lanes:
+class ConnectionPool:
     def __init__(
-        self, client: Any, *, handshake_seconds: float, clock: Callable[[], float]
+        self, make: Callable[[str], PromptSender], *, client: Any, clock: Callable[[], float]
     ) -> None:
-        self._client = internals.twin_of(client)
+        """`make` makes a sender for a backlog queue; `client` is the secondary's."""
+        self._client = client
         self._clock = clock
-        self._tls = internals.tls_for(client, handshake_seconds)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = 0
-        self._shelves: shelves.Shelves[BacklogSender] = shelves.Shelves(self._new_sender)
+        self._state: PoolState[PromptSender] = PoolState(make)
         self._is_closed = False
         self._closers: set[threading.Thread] = set()
 
     @property
     def limits(self) -> tuple[int, int]:
-        return self._shelves.limits
+        return self._state.limits
 
-    def borrow(self, queue: str, *, timeout: float, fresh: bool = False) -> Lane:
-        """An idle lane, or a new one that is not open yet. `fresh`: a new one at any rate."""
-        internals.check_client_open(self._client)
-        deadline = self._clock() + timeout
+    def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
+        """An idle connection, or a new one that is not open yet. `is_fresh`: always a new one."""
+        check_open(self._client)
+        deadline = self._clock() + seconds
         with self._changed:
-            discarded = self._shelves.clear(queue) if fresh else []
-            while (lane := None if self._is_closed else self._shelves.take(queue)) is None:
+            discarded = self._state.clear(queue) if is_fresh else []
+            while (connection := None if self._is_closed else self._state.take(queue)) is None:
                 if self._is_closed:
                     raise ValueError("the paired client has been closed")
-                self._waiting += 1
-                try:
-                    if not self._changed.wait(max(0.0, deadline - self._clock())):
-                        raise shelves.AllBusy(queue, timeout)
-                finally:
-                    self._waiting -= 1
-        self._end(discarded)
-        return lane
+                if not self._changed.wait(max(0.0, deadline - self._clock())):
+                    raise PoolExhausted(queue, seconds)
+        self._close_all(discarded)
+        return connection
 
-    def borrow_at_once(self, queue: str) -> Lane | None:
-        """An idle lane that is open; None: there is none, and `borrow` says more."""
-        if internals.is_client_closed(self._client):
-            return None
-        with self._lock:
-            return None if self._is_closed else self._shelves.take_open(queue)
-
-    def give_back(self, lane: Lane, *, is_usable: bool) -> None:
-        with self._lock:
+    def give_back(self, connection: Connection, *, is_usable: bool) -> None:
+        with self._changed:
             is_usable = is_usable and not self._is_closed
-            self._shelves.put_back(lane, is_usable=is_usable, now=self._clock())
-            if self._waiting:
-                self._changed.notify_all()  # one alone might wait for another queue's
+            self._state.put_back(connection, is_usable=is_usable, now=self._clock())
+            self._changed.notify_all()  # a single waiter might wait for another queue
         if not is_usable:
-            self._end([lane])
+            self._close_all([connection])
 
     def has_ready(self, queue: str) -> bool:
-        with self._changed:
-            return self._shelves.has_ready(queue)
+        with self._lock:
+            return self._state.has_ready(queue)
 
     def trim(self, *, keep: frozenset[str]) -> None:
-        with self._changed:
-            gone = self._shelves.trim(keep=keep, now=self._clock())
-        self._end(gone)
+        """Close what was idle for too long, except one connection for each queue of `keep`."""
+        with self._lock:
+            gone = self._state.trim(keep=keep, now=self._clock())
+        self._close_all(gone)
 
     def drop(self) -> None:
-        """Ends all lanes, those that are lent too: what is sent on them fails."""
+        """End all connections. A send on a connection that is lent fails."""
         with self._changed:
-            idle, lent = self._shelves.empty()
+            idle, lent = self._state.clear_all(), self._state.lent
             self._changed.notify_all()
-        for lane in lent:
-            internals.cut(lane.sender)
-        self._end(idle)
+        for connection in lent:
+            private.cut(connection.sender)
+        self._close_all(idle)
 
     def close(self) -> None:
-        """For good. When it returns, they are closed."""
+        """For good. When it returns, the idle connections are closed."""
         self._is_closed = True
         self.drop()
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
         while (closers := list(self._closers)) and time.monotonic() < deadline:
             for thread in closers:
-                if thread.is_alive():  # one that was added just now is not started yet
+                if thread.is_alive():  # one that was added just now has not started yet
                     thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _end(self, lanes: Iterable[Lane]) -> None:
-        """In threads of their own: the SDK takes a second to close one, and a send would wait."""
-        for lane in lanes:
-            thread = threading.Thread(target=self._close_one, args=(lane,), daemon=True)
+    def _close_all(self, connections: Iterable[Connection]) -> None:
+        """On threads of their own: the SDK takes a second to close one, and a send would wait."""
+        for connection in connections:
+            thread = threading.Thread(target=self._close_one, args=(connection,), daemon=True)
             self._closers.add(thread)
             try:
                 thread.start()
             except RuntimeError:  # the system gives no more threads
                 self._closers.discard(thread)
-                self._close_one(lane)
+                self._close_one(connection)
 
-    def _close_one(self, lane: Lane) -> None:
+    def _close_one(self, connection: Connection) -> None:
         try:
-            lane.sender.close()
-        except Exception as error:  # its connection is gone already; nothing is lost with it
-            logger.debug("closing a connection to %s: %r", lane.queue, error)
+            connection.sender.close()
+        except Exception as error:  # its connection is gone already, and nothing is lost with it
+            logger.debug("closing a connection to %s failed: %r", connection.queue, error)
         finally:
             self._closers.discard(threading.current_thread())
-
-    def _new_sender(self, queue: str) -> BacklogSender:
-        # Not the client's own method: a secondary that is itself paired would divert the diverted.
-        made = ServiceBusClient.get_queue_sender(self._client, queue)
-        sender = internals.adopt(made, BacklogSender)
-        internals.use_tls(sender, self._tls)
-        return sender

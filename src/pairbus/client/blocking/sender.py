@@ -1,8 +1,8 @@
-"""The SDK's sender, with its whole surface, that turns to the backlog when its entity is failed
-over.
+"""The SDK's sender, with its whole surface. When its entity is failed over, messages go to the
+backlog.
 
-Unpaired it is the SDK's. Paired, what touches the entity goes through `deliver`. It may be
-shared by threads, which the SDK's own may not: on the primary they take turns.
+Unpaired it is the SDK's. Paired, `send.py` decides each call, and `_perform` carries the steps out.
+Threads may share it, which they may not with the SDK's own: on the primary, one sends at a time.
 """
 
 from __future__ import annotations
@@ -11,125 +11,80 @@ import threading
 import time
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from azure.servicebus import ServiceBusMessageBatch
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 
-from pairbus.client.billing import extra_units
-from pairbus.client.blocking.delivery import deliver, divert_at_once
-from pairbus.client.blocking.failing import QuickToFail
-from pairbus.client.blocking.keeper import CUT_AGAIN_SECONDS
-from pairbus.client.errand import (
-    Done,
-    Errand,
-    FirstFailure,
-    TurnTaken,
-    check_arguments,
-    check_known,
-    check_live,
-    count_of,
-    is_single,
-    is_stuck,
-    unknown_numbers,
+from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
+from pairbus.client.blocking.pairing import Pairing
+from pairbus.client.checks import check_arguments, check_cancellable, check_live
+from pairbus.client.sdk import private
+from pairbus.client.sdk.messages import Batch, count_of, give_ids
+from pairbus.client.send import SendCall, SenderBusy, SendRequest
+from pairbus.client.state import ClientState
+from pairbus.client.steps import (
+    AcquireLock,
+    Borrow,
+    CallPrimary,
+    OpenLink,
+    ResetLink,
+    SendBatch,
+    Step,
+    Wait,
+    run,
 )
-from pairbus.client.sdk import private as internals
-from pairbus.client.sdk.batch import Batch
-from pairbus.client.sdk.messages import diverted_all, give_ids
 
-if TYPE_CHECKING:
-    from pairbus.client.blocking.pairing import Pairing
-
-
-# What the background has to end in, when it opens the link of a sender that is closed.
+# How long `close` waits for the background, if that is just opening this sender's link.
 CLOSE_SECONDS_MAX = 5.0
 
 
-class PairedSender(QuickToFail):
+class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
     """Get one from `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
 
-    _client_state: Any
-    """The client's, where its pairing is found: also one that comes after this sender was made."""
+    client_state: ClientState[Pairing]
+    """The client's, which has its pairing, even if that comes after this sender was made."""
 
-    def belong_to(self, state: Any) -> None:
-        self._client_state = state
-        self.turn = Turn(self.entity_name)
+    def bind(self, state: ClientState[Pairing]) -> None:
+        self.client_state = state
+        self.lock = SenderLock(self.entity_name)
         self.epoch = 0
         self.has_called = False
         self.is_opening = False
 
     @property
     def _pairing(self) -> Pairing | None:
-        pairing: Pairing | None = self._client_state.pairing
-        return pairing
+        return self.client_state.pairing
 
     def __enter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             super().__enter__()
         else:
-            check_live(self)
-            opening: Errand[Any, None] = Errand(
-                count=0,
-                on_primary=lambda timeout: super(PairedSender, self).__enter__(),
-                when_diverted=lambda queue: None,
-            )
-            deliver(pairing, self, opening, None)
+            self._open_primary(pairing)
         return self
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
-        """As the SDK's. Where the entity is failed over, the messages go to a backlog queue.
+        """As the SDK's. If the entity is failed over, the messages go to a backlog queue.
 
-        `timeout` then holds for each of the two namespaces.
+        The timeout then holds on each of the two namespaces.
         """
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             super().send_messages(message, timeout=timeout, **kwargs)
             return
         check_arguments(self, timeout, kwargs)
-        if isinstance(message, dict) and not message:
-            return  # as the SDK does
         message = give_ids(message)
-        count = count_of(message)
-        if not count:
-            return
-        failed: FirstFailure | None = None
-        way = pairing.direct(self.entity_name)
-        # The way of almost every message, without what only the others need.
-        if way is not None and way.epoch == self.epoch and self.turn.take_at_once():
-            bound = pairing.send_seconds if timeout is None else timeout
-            began = pairing.clock()
-            try:
-                with pairing.keeper.guard(self, bound):
-                    internals.send(super().send_messages, message, bound)
-            except Exception as error:
-                failed = FirstFailure(way, error, began)
-            except BaseException:
-                self.distrust()
-                raise
-            finally:
-                self.turn.release()
-            if failed is None:  # told when the turn is free: an observer may send as well
-                extra = extra_units(self, message)
-                pairing.sent(self.entity_name, way, count=count, extra=extra)
-                return
-        elif way is None and is_single(message):
-            self.has_called = True
-            first = divert_at_once(pairing, self.entity_name, message, timeout)
-            if isinstance(first, Done):
-                return
-            failed = first
+        if message == {} or not count_of(message):
+            return  # as the SDK does
         send = super().send_messages
-        sending: Errand[None, None] = Errand(
-            count=count,
-            content=message,
-            on_primary=lambda timeout: send(message, timeout=timeout),
-            diverted=lambda: diverted_all(message, self.entity_name),
-            when_diverted=lambda queue: None,
+        request = SendRequest(
+            messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
         )
-        deliver(pairing, self, sending, timeout, failed)
+        self._run_call(pairing, request, timeout)
 
     def schedule_messages(
         self,
@@ -139,158 +94,181 @@ class PairedSender(QuickToFail):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """As the SDK's. Where the entity is failed over, the messages go to a backlog queue, and
-        come home with their schedule.
+        """As the SDK's. If the entity is failed over, the messages go to a backlog queue, and come
+        home with their schedule.
 
         Their sequence numbers are not known then: in place of each there is an
-        `UnknownSequenceNumber` (-1), which cannot be cancelled and says what became of the message.
+        `UnknownSequenceNumber` (-1), which cannot be cancelled and tells where the message is.
         """
         pairing = self._pairing
         if pairing is None:
-            self._client_state.check()
+            self.client_state.check()
+            self.has_called = True
             return super().schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
         check_arguments(self, timeout, kwargs)
         messages = give_ids(messages)
         schedule = super().schedule_messages
-        scheduling: Errand[list[int], list[int]] = Errand(
-            count=count_of(messages),
-            content=messages,
-            on_primary=lambda timeout: schedule(messages, schedule_time_utc, timeout=timeout),
-            diverted=lambda: diverted_all(messages, self.entity_name, schedule=schedule_time_utc),
-            when_diverted=lambda queue: unknown_numbers(messages, queue),
+        request = SendRequest(
+            messages=messages,
+            schedule=schedule_time_utc,
+            returns_numbers=True,
+            on_primary=lambda seconds: schedule(messages, schedule_time_utc, timeout=seconds),
         )
-        return deliver(pairing, self, scheduling, timeout) if scheduling.count else []
+        numbers: list[int] = self._run_call(pairing, request, timeout) if request.count else []
+        return numbers
 
     def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's, on the primary always: what was diverted has no number to be cancelled
+        """As the SDK's, and always on the primary: a diverted message has no number to cancel it
         by."""
         check_live(self)
-        check_known(self.entity_name, sequence_numbers)
+        check_cancellable(self.entity_name, sequence_numbers)
         pairing = self._pairing
         if pairing is None:
+            self.has_called = True
             super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
             return
-        bound = pairing.send_seconds if timeout is None else timeout
-        self.turn.take(bound)
+        seconds = pairing.timing.send_seconds if timeout is None else timeout
+        self.lock.acquire(seconds)
         try:
-            with pairing.keeper.guard(self, bound):
-                super().cancel_scheduled_messages(sequence_numbers, timeout=bound, **kwargs)
+            with pairing.worker.deadline(self, seconds):
+                super().cancel_scheduled_messages(sequence_numbers, timeout=seconds, **kwargs)
         finally:
-            self.turn.release()
+            self.lock.release()
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """As the SDK's. Where the entity is failed over, the limit is that of the last link
-        known."""
-        self._client_state.check()
+        """As the SDK's. If the entity is failed over, the limit is that of a backlog queue."""
+        self.client_state.check()
+        self.has_called = True
         pairing = self._pairing
-        if pairing is None or self.turn.is_mine() or self._max_message_size_on_link:
-            return Batch.of(super().create_message_batch(max_size_in_bytes))
-        check_live(self)
-        create, lanes = super().create_message_batch, pairing.lanes
-
-        def create_diverted(queue: str) -> ServiceBusMessageBatch:
-            internals.lend_limits(self, lanes.limits)
-            return create(max_size_in_bytes)
-
-        batching: Errand[ServiceBusMessageBatch, ServiceBusMessageBatch] = Errand(
-            count=0,
-            on_primary=lambda timeout: create(max_size_in_bytes),
-            when_diverted=create_diverted,
-        )
-        return Batch.of(deliver(pairing, self, batching, None))
+        # The SDK calls this from its own `send_messages(list)`, under our lock.
+        if pairing is not None and not private.knows_limits(self) and not self.lock.is_mine():
+            self._open_primary(pairing)
+            private.lend_limits(self, pairing.pool.limits)
+        return Batch.of(super().create_message_batch(max_size_in_bytes))
 
     def close(self) -> None:
-        """As the SDK's, but not under the background that is just opening the link: that would go
-        on, and leave behind what it opened."""
+        """As the SDK's, but not while the background is opening the link: that would go on, and
+        leave behind what it opened."""
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self.is_opening and time.monotonic() < until:
-            internals.cut(self)  # again and again: there may be nothing to be cut yet
+            private.cut(self)  # again and again: there may be nothing to cut yet
             time.sleep(CUT_AGAIN_SECONDS)
         super().close()
 
-    # --- for `deliver` ----------------------------------------------------------------------------
+    # --- the steps of a call ----------------------------------------------------------------------
 
-    def renew(self, epoch: int) -> None:
-        """Before the first use after a way back to the primary: a link from before the outage may
-        be dead without having told, and its failure would fail the entity over again."""
+    def _open_primary(self, pairing: Pairing) -> None:
+        check_live(self)
+        open_link = super().__enter__
+        self._run_call(pairing, SendRequest(on_primary=lambda seconds: open_link()), None)
+
+    def _run_call(self, pairing: Pairing, request: SendRequest, timeout: float | None) -> Any:
+        call = SendCall(pairing, self, request, timeout)
+        return run(call.steps(), lambda step: self._perform(pairing, call, step))
+
+    def _perform(self, pairing: Pairing, call: SendCall, step: Step) -> Any:
+        match step:
+            case AcquireLock(seconds):
+                has_waited = self.lock.acquire(seconds)
+                call.has_lock = True
+                return has_waited
+            case ResetLink(epoch):
+                return self.reset_link(epoch)
+            case CallPrimary(seconds):
+                with pairing.worker.deadline(self, seconds):
+                    return call.request.on_primary(seconds)
+            case Borrow(queue, seconds, is_fresh):
+                call.connection = pairing.pool.borrow(queue, seconds, is_fresh=is_fresh)
+                return call.connection
+            case OpenLink(connection, seconds):
+                with pairing.worker.deadline(connection.sender, seconds):
+                    return connection.sender.__enter__()
+            case SendBatch(connection, content, seconds):
+                with pairing.worker.deadline(connection.sender, seconds):
+                    return connection.sender.send_messages(content, timeout=seconds)
+            case Wait(seconds):
+                return pairing.closing.wait(seconds)
+
+    def reset_link(self, epoch: int) -> None:
+        """Before the first use after a failback: a link from before the outage may be dead without
+        anybody knowing, and its failure would fail the entity over again."""
         self.epoch = epoch
         with suppress(Exception):  # it is gone, one way or another
-            self._close_handler()
+            private.close_link(self)
+
+    def require_new_link(self) -> None:
+        """A call was interrupted, and its answer may still come: the next call opens a new link."""
+        self.epoch = -1
+
+    # --- for the background -----------------------------------------------------------------------
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody has sent with it, and so will close it: it may be given a link unasked."""
-        return not self._shutdown.is_set() and (self.has_called or internals.has_link(self))
+        """Somebody has used it, and so will close it: it may get a link without asking."""
+        return not private.is_shut(self) and self.has_called
 
-    def make_ready(self, epoch: int, pairing: Pairing) -> None:
-        """Before the way back is told: a link of this epoch, so that the first message home does
-        not wait for it. Who uses the sender just now sees to that; so does the next call if it
-        fails."""
-        if not self.turn.take_at_once():
+    def open_early(self, epoch: int, pairing: Pairing) -> None:
+        """Open a link of this epoch before the entity fails back, so that the first message does
+        not wait for it. If the sender is in use, or this fails, the next call opens the link."""
+        if not self.lock.try_acquire():
             return
         self.is_opening = True
+        seconds = pairing.timing.link_seconds
         try:
-            with pairing.keeper.guard(self, pairing.link_seconds):
-                self.renew(epoch)
-                internals.open_link(self, pairing.link_seconds)
+            with pairing.worker.deadline(self, seconds):
+                self.reset_link(epoch)
+                private.open_link(self, seconds)
         except BaseException:
-            self.distrust()
+            self.require_new_link()
             raise
         finally:
-            if self._shutdown.is_set():  # meanwhile: nobody else would close it
-                self._close_handler()
+            if private.is_shut(self):  # meanwhile: nobody else would close the link
+                private.close_link(self)
             self.is_opening = False
-            self.turn.release()
-
-    def distrust(self) -> None:
-        """A call was interrupted, and its answer may still come: the link is opened anew."""
-        self.epoch = -1
+            self.lock.release()
 
     # --- for the SDK ------------------------------------------------------------------------------
 
-    def _handle_exception(self, exception: BaseException) -> ServiceBusError:
-        error = super()._handle_exception(exception)
-        if self._pairing is not None:
-            internals.raise_if_busy(error)
-        return error
+    @property
+    def raises_busy(self) -> bool:
+        return self._pairing is not None
 
-    def _create_handler(self, auth: Any) -> None:
+    @property
+    def handshake_seconds(self) -> float | None:
         pairing = self._pairing
-        if pairing is not None:
-            pairing.use_tls(self)
-        super()._create_handler(auth)
+        return None if pairing is None else pairing.timing.send_seconds
 
 
-class Turn:
-    """A lock that tells the time-out of the one who holds it from that of the many who wait."""
+class SenderLock:
+    """One call at a time on the primary. Knows its owner, and whether one call or many held it
+    while another waited."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._owner: int | None = None
-        self._taken = 0
+        self._acquired = 0
 
-    def take_at_once(self) -> bool:
-        """False: somebody else has it."""
+    def try_acquire(self) -> bool:
+        """False if somebody else has it."""
         if not self._lock.acquire(blocking=False):
             return False
         self._owner = threading.get_ident()
-        self._taken += 1
+        self._acquired += 1
         return True
 
-    def take(self, timeout: float) -> bool:
-        """Whether it had to be waited for."""
-        before, has_waited = self._taken, False
-        if not self._lock.acquire(blocking=False):
-            has_waited = True
-            if not self._lock.acquire(timeout=timeout):
-                stuck = is_stuck(self._taken - before, timeout)
-                raise TurnTaken(self._path, timeout, is_stuck=stuck)
+    def acquire(self, seconds: float) -> bool:
+        """Returns whether it had to wait."""
+        before = self._acquired
+        if self.try_acquire():
+            return False
+        if not self._lock.acquire(timeout=seconds):
+            raise SenderBusy(self._path, seconds, calls=self._acquired - before)
         self._owner = threading.get_ident()
-        self._taken += 1
-        return has_waited
+        self._acquired += 1
+        return True
 
     def release(self) -> None:
         self._owner = None

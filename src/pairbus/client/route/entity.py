@@ -1,37 +1,38 @@
 """What the router keeps of one entity: its health, its backlog queue, its pings and its counts.
 
-Mutable, and the router's alone. No decision is taken here but one: when the next ping is due.
+No decision is taken here except one: when the next ping is due (`schedule_ping`). `Agenda` tells
+which entity is due next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from pairbus.client.route.health import Health, State
-from pairbus.client.route.plans import Ping, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Ping
 from pairbus.client.route.status import EntityStatus
+from pairbus.errors import one_line
+
+_STALE_MAX: Final = 64
 
 
 @dataclass(slots=True, eq=False)
 class Entity:
-    key: str
     path: str
     """As it was first spelled."""
     health: Health
-    to_primary: ToPrimary
-    """The plan of this epoch; the same object each time, because every send asks for it."""
-    direct: ToPrimary | None
-    """`to_primary` while the entity is healthy, else None: one look instead of two per send."""
     queue: str | None = None
-    """Its backlog queue. It may have left the rotation since; then another is picked on demand."""
-    to_backlog: ToBacklog | None = None
-    """The last plan that led there; the same object as long as it holds, for the same reason."""
+    """Its backlog queue. If that has left the rotation since, another one is picked on demand."""
     last_error: BaseException | None = None
     next_ping: float | None = None
     slot: int = 0
-    """Which one that is, counted from the failover."""
+    """The number of the next ping, counted from the failover."""
     ping_out: Ping | None = None
-    """Perhaps of an earlier epoch: its outcome is still to come."""
+    """A ping whose outcome is still to come; perhaps of an earlier epoch."""
     sent: int = 0
     diverted: int = 0
     failures: int = 0
@@ -48,10 +49,10 @@ class Entity:
         return self.health.deadline
 
     def schedule_ping(self, *, ping_seconds: float, now: float) -> None:
-        """The first moment after `now` that is a multiple of the interval after the failover.
+        """The first moment after `now` that is a multiple of the ping period after the failover.
 
-        So pings keep their rate however late one is sent, and a delay, however long, is followed
-        by one ping and not by all those that were missed.
+        So pings keep their rate however late one is sent, and a delay, however long, is followed by
+        one ping and not by all those that were missed.
         """
         began = self.health.since
         self.slot = max(self.slot + 1, int((now - began) // ping_seconds))
@@ -59,13 +60,16 @@ class Entity:
             self.slot += 1
         self.next_ping = at
 
-    def status(self, *, backlog_queue: str | None) -> EntityStatus:
+    def status(
+        self, *, backlog_queue: str | None, date: Callable[[float], datetime]
+    ) -> EntityStatus:
+        first_failure = self.health.first_failure
         return EntityStatus(
             path=self.path,
-            state=self.health.state,
-            since=self.health.since,
-            first_failure=self.health.first_failure,
-            last_error=self.last_error,
+            state=self.health.state.value,
+            since=date(self.health.since),
+            first_failure=None if first_failure is None else date(first_failure),
+            last_error=None if self.last_error is None else one_line(self.last_error),
             backlog_queue=backlog_queue,
             sent=self.sent,
             diverted=self.diverted,
@@ -74,5 +78,54 @@ class Entity:
             refused=self.refused,
             pings_sent=self.pings_sent,
             pings_answered=self.pings_answered,
-            next_ping=self.next_ping,
+            next_ping=None if self.next_ping is None else date(self.next_ping),
         )
+
+
+class Agenda:
+    """Which entity is due next.
+
+    A heap, because a namespace that fails takes a thousand entities with it, and senders need the
+    lock under which the next of them is looked up. An entry counts if it is what its entity says;
+    what an entity has said before stays in the heap for a while.
+    """
+
+    def __init__(self) -> None:
+        self._entities: dict[str, Entity] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def update(self, entity: Entity) -> None:
+        """To be called after each change of `entity.wake_at`."""
+        at, path = entity.wake_at, entity.path
+        if at is None:
+            self._entities.pop(path, None)
+        else:
+            self._entities[path] = entity
+            heappush(self._heap, (at, path))
+        # An entity that fails and recovers again and again changes its moment each time.
+        if len(self._heap) > 2 * len(self._entities) + _STALE_MAX:
+            self._heap = [
+                (each.wake_at, path)
+                for path, each in self._entities.items()
+                if each.wake_at is not None
+            ]
+            heapify(self._heap)
+
+    @property
+    def next(self) -> float | None:
+        """When the next entity is due."""
+        while self._heap:  # bounded: each round removes an entry
+            at, path = self._heap[0]
+            entity = self._entities.get(path)
+            if entity is not None and entity.wake_at == at:
+                return at
+            heappop(self._heap)
+        return None
+
+    def take(self, *, now: float) -> list[Entity]:
+        """The entities that are due, earliest first. Each is off the agenda until `update`."""
+        due = []
+        while (at := self.next) is not None and at <= now:
+            _, path = heappop(self._heap)
+            due.append(self._entities.pop(path))
+        return due

@@ -1,8 +1,8 @@
-"""Is one entity of the primary to be trusted right now?
+"""Whether one entity of the primary is to be trusted right now.
 
 One `Health` per entity. It reads no clock and never sleeps: callers pass `now` (monotonic seconds).
-It knows neither messages nor backlog queues nor other entities, and not why a send failed: only
-failures that count are told to it.
+It knows neither messages nor backlog queues nor other entities, nor why a send failed: it is told
+only of failures that count.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Signal(Enum):
     MARKED_HEALTHY = auto()
 
 
-# The whole policy. A missing pair is a bug in the caller, not a no-op: time is told by `advance`,
-# which knows when there is an interval, and a ping that is answered late is not told at all.
+# The whole policy. A missing pair is a bug in the caller, not a no-op: only `advance` signals that
+# the interval elapsed, and the router drops a ping that is answered late.
 TRANSITIONS: Final[dict[tuple[State, Signal], State]] = {
     (State.HEALTHY, Signal.SENT): State.HEALTHY,
     (State.HEALTHY, Signal.FAILED): State.SUSPECT,
@@ -36,8 +36,8 @@ TRANSITIONS: Final[dict[tuple[State, Signal], State]] = {
     (State.SUSPECT, Signal.FAILED): State.SUSPECT,
     (State.SUSPECT, Signal.INTERVAL_ELAPSED): State.FAILED_OVER,
     (State.SUSPECT, Signal.MARKED_HEALTHY): State.HEALTHY,
-    # Late answers to sends that were under way at the failover. Only a ping, or a person, ends it:
-    # one lucky send that began before it is no proof that the outage is over.
+    # Late answers to sends that had begun before the failover. Only a ping or a person ends it: one
+    # lucky send does not prove that the outage is over.
     (State.FAILED_OVER, Signal.SENT): State.FAILED_OVER,
     (State.FAILED_OVER, Signal.FAILED): State.FAILED_OVER,
     (State.FAILED_OVER, Signal.PING_ANSWERED): State.HEALTHY,
@@ -50,14 +50,15 @@ class Health:
     failover_seconds: float
     state: State = State.HEALTHY
     since: float = 0.0
-    """When this state began. A failover begins when the interval is over, whoever notices when."""
+    """When this state began. A failover begins when the interval is over, whenever that is
+    noticed."""
     first_failure: float | None = None
     """The first failure after the last success; None while healthy."""
     epoch: int = 0
-    """Grows by one at each way back to the primary, so that what began before it can be told."""
+    """Grows by one at each failback, so that sends that began before it can be told apart."""
 
     def observe(self, signal: Signal, *, now: float) -> State:
-        # The interval first: a success that comes when it is over is too late to clear the timer.
+        # The interval first: a success that comes when it is over is too late to clear it.
         self.advance(now=now)
         self._move(signal, at=now)
         return self.advance(now=now)  # an interval of zero is over as it begins

@@ -1,4 +1,4 @@
-"""What a router answers: where a message goes, and which chores are due."""
+"""What a router decides: where a message goes, and what the background has to do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class ToPrimary:
     epoch: int
-    """The entity's when this was planned: a failure of an earlier one is no news."""
+    """The entity's epoch at the time of the plan: a failure of an earlier one is no news."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToBacklog:
     queue: str
-    turn: int = field(default=0, compare=False)
-    """The queue's when this was planned, for the same reason."""
+    generation: int = field(default=0, compare=False)
+    """The queue's generation at the time of the plan, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,18 @@ Plan = Way | Nowhere
 
 @dataclass(frozen=True, slots=True)
 class Ping:
+    """Ask whether an entity of the primary accepts messages again."""
+
     path: str
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Look whether a withdrawn backlog queue takes messages again."""
+    """Open a connection to a backlog queue: a withdrawn one may be back, and one in use is to have
+    a connection ready."""
 
     queue: str
 
 
-Chore = Ping | Probe
+BackgroundTask = Ping | Probe

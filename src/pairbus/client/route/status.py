@@ -1,65 +1,82 @@
-"""A snapshot of a router, to be shown. Times are the router's own: monotonic seconds.
-
-Whoever shows it to a person makes dates of them; nothing here knows what day it is.
-"""
+"""A snapshot of a pairing, for people and programs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pairbus.client.route.health import State
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityStatus:
     path: str
     """As it was first spelled."""
-    state: State
-    since: float
-    first_failure: float | None
+    state: str
+    """`healthy`, `suspect` (it fails, and the failover interval runs) or `failed over`."""
+    since: datetime
+    first_failure: datetime | None
     """The first failure after the last success; None while healthy."""
-    last_error: BaseException | None
-    """Of the primary: a send's or a ping's."""
+    last_error: str | None
+    """The last failure on the primary, of a send or of a ping."""
     backlog_queue: str | None
-    """The one in use, or to be used after a failover; None when none is left."""
+    """The one in use, or the one to use after a failover; None if none is left."""
     sent: int
-    """Messages that the primary took."""
+    """Messages that the primary accepted."""
     diverted: int
-    """Messages that a backlog queue took."""
+    """Messages that a backlog queue accepted."""
     failures: int
     """Attempts on the primary that failed in a way that counts."""
     throttled: int
-    """Attempts that the service asked to repeat later."""
+    """Attempts that a busy service asked to repeat later."""
     refused: int
-    """Sends that neither namespace took."""
+    """Sends that neither namespace accepted."""
     pings_sent: int
-    """Those of which the outcome is known."""
+    """Pings whose outcome is known."""
     pings_answered: int
-    next_ping: float | None
+    next_ping: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawnQueue:
     queue: str
-    error: BaseException
-    since: float
-    retry_at: float
+    error: str
+    since: datetime
+    retry_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotationStatus:
-    in_rotation: tuple[str, ...]
-    withdrawn: tuple[WithdrawnQueue, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterStatus:
+class PairingStatus:
     namespace: str
+    """The primary's name, as in the paths of the backlog queues."""
+    secondary: str
     entities: tuple[EntityStatus, ...]
     """In the order in which they were first used."""
-    rotation: RotationStatus
+    backlog_queues: tuple[str, ...]
+    """Those in the rotation."""
+    withdrawn: tuple[WithdrawnQueue, ...]
+    """Those that failed, and are tried again later."""
     pings_sent: int
     pings_answered: int
-    pings_out: int
-    """Those of which the outcome is not known yet."""
     is_closed: bool
+
+    def entity(self, path: str) -> EntityStatus:
+        """One entity by its path, in any case; KeyError if no sender has used it."""
+        for entity in self.entities:
+            if entity.path.lower() == path.lower():
+                return entity
+        raise KeyError(path)
+
+    @property
+    def failed_over(self) -> tuple[str, ...]:
+        """The paths of the entities that are failed over."""
+        return tuple(each.path for each in self.entities if each.state == "failed over")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: dates as ISO 8601 text."""
+        return asdict(self, dict_factory=_plain)
+
+
+def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields
+    }

@@ -1,4 +1,4 @@
-"""The border to Azure's official SDK: what its errors mean, our errors that derive from its, the
-backlog queues of the secondary namespace, and its messages as they go to the backlog. `sender/`
-acts through it; nothing below knows the SDK.
+"""The one border to Azure's official SDK: what its errors mean, our errors that derive from them,
+the backlog queues of the secondary namespace, messages on their way to the backlog, and every
+private part of it that pairbus uses (`private.py`).
 """

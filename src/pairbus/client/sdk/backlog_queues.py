@@ -1,8 +1,7 @@
-"""The backlog queues of the secondary namespace: found, or made where they are missing.
+"""The backlog queues of the secondary namespace: found, or created where they are missing.
 
-Through the SDK's administration client, blocking or asyncio, which the application hands over. A
-queue that is there is used as it is, whatever its settings; none is ever changed or deleted. Knows
-nothing of who sends to them.
+This uses the SDK's administration client, blocking or asyncio, which the application provides. A
+queue that exists is used as it is, whatever its settings; none is ever changed or deleted.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from azure.core.exceptions import (
@@ -21,10 +21,11 @@ from azure.core.exceptions import (
 )
 
 from pairbus.client.sdk.errors import PairingError
+from pairbus.client.steps import Steps
 
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
-"""The service's longest duration. To its last 100 nanoseconds, which a timedelta cannot hold: one
-more is refused."""
+"""The service's longest duration. As text, because a timedelta cannot hold its last 100
+nanoseconds, and rounding up by one is refused."""
 
 # Anything shorter than a century is meant to end.
 _LONG: Final = timedelta(days=36_500)
@@ -38,17 +39,17 @@ SETTINGS: Final[dict[str, Any]] = {
     "dead_lettering_on_message_expiration": True,
     "enable_batched_operations": True,
 }
-"""Of a backlog queue that is made; all else is as the service has it. So a message waits for as
-long as it takes, and nothing but the syphon puts it aside."""
+"""The settings of a backlog queue that pairbus creates; all others are the service's defaults. A
+message waits for as long as it takes, and only the syphon dead-letters it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BacklogQueues:
     queues: tuple[str, ...]
     made: tuple[str, ...]
-    """Those of them that were missing, and have been made."""
-    cautions: tuple[str, ...] = ()
-    """What is dangerous about those that were there: they are used as they are."""
+    """Those of them that were missing, and have been created."""
+    warnings: tuple[str, ...] = ()
+    """What is dangerous about those that existed: they are used as they are."""
 
 
 def names(namespace: str, count: int) -> tuple[str, ...]:
@@ -56,16 +57,16 @@ def names(namespace: str, count: int) -> tuple[str, ...]:
     return tuple(f"{namespace}/x-servicebus-transfer/{index}" for index in range(count))
 
 
-def _cautions(queue: str, found: Any) -> list[str]:
-    """What could cost a message, of a queue that somebody else has made."""
+def _warnings(queue: str, found: Any) -> list[str]:
+    """What could lose a message, for a queue that somebody else has created."""
     dangers = {
         "drops a message whose id another one had (requires_duplicate_detection)": bool(
             getattr(found, "requires_duplicate_detection", False)
         ),
-        "takes no message without a session (requires_session)": bool(
+        "accepts no message without a session (requires_session)": bool(
             getattr(found, "requires_session", False)
         ),
-        "passes messages on, away from the syphon (forward_to)": bool(
+        "forwards messages, away from the syphon (forward_to)": bool(
             getattr(found, "forward_to", None)
         ),
         "lets messages expire (default_message_time_to_live)": _ends(
@@ -74,10 +75,10 @@ def _cautions(queue: str, found: Any) -> list[str]:
         "deletes itself (auto_delete_on_idle)": _ends(getattr(found, "auto_delete_on_idle", None)),
     }
     return [
-        f"backlog queue {queue!r} was there already and {danger}: messages diverted to it may be "
-        "lost; delete it, and it is made anew as it should be"
-        for danger, is_there in dangers.items()
-        if is_there
+        f"backlog queue {queue!r} already existed and {danger}: messages diverted to it may be "
+        "lost; delete the queue, and the next pairing creates it with the right settings"
+        for danger, is_present in dangers.items()
+        if is_present
     ]
 
 
@@ -85,60 +86,32 @@ def _ends(duration: Any) -> bool:
     return isinstance(duration, timedelta) and duration < _LONG
 
 
-def prepare(manager: Any, names: Iterable[str]) -> Found:
-    """Find the queues, or make them. On PairingError, what was made until then stays for the next
+def prepare(manager: Any, names: Iterable[str]) -> Steps[BacklogQueues]:
+    """Find the queues, or create them: a generator of calls to the administration client, for the
+    drivers of `steps.py`. On PairingError, the queues created until then stay, for the next
     attempt."""
-    queues, made, cautions = tuple(names), [], []
+    queues, made, warnings = tuple(names), [], []
     for queue in queues:
         try:
-            cautions += _cautions(queue, manager.get_queue(queue))
+            warnings += _warnings(queue, (yield partial(manager.get_queue, queue)))
+            continue
         except Exception as error:
             if not _is_missing(error):
                 raise _refusal(manager, queue, "looked up", error) from error
-            if _make(manager, queue):
-                made.append(queue)
-    return Found(queues=queues, made=tuple(made), cautions=tuple(cautions))
-
-
-def _make(manager: Any, queue: str) -> bool:
-    try:
-        manager.create_queue(queue, **SETTINGS)
-    except Exception as error:
-        if _is_there(error):
-            return False  # somebody else pairs at the same time, and was first
-        raise _refusal(manager, queue, "made", error) from error
-    return True
-
-
-async def prepare_async(manager: Any, names: Iterable[str]) -> Found:
-    """`prepare`, with asyncio's administration client."""
-    queues, made, cautions = tuple(names), [], []
-    for queue in queues:
         try:
-            cautions += _cautions(queue, await manager.get_queue(queue))
+            yield partial(manager.create_queue, queue, **SETTINGS)
+            made.append(queue)
         except Exception as error:
-            if not _is_missing(error):
-                raise _refusal(manager, queue, "looked up", error) from error
-            if await _make_async(manager, queue):
-                made.append(queue)
-    return Found(queues=queues, made=tuple(made), cautions=tuple(cautions))
-
-
-async def _make_async(manager: Any, queue: str) -> bool:
-    try:
-        await manager.create_queue(queue, **SETTINGS)
-    except Exception as error:
-        if _is_there(error):
-            return False
-        raise _refusal(manager, queue, "made", error) from error
-    return True
+            if not _exists(error):  # another client that pairs at the same time was first
+                raise _refusal(manager, queue, "created", error) from error
+    return BacklogQueues(queues=queues, made=tuple(made), warnings=tuple(warnings))
 
 
 _CLAIM: Final = (
     "carry the Manage claim: a policy with Manage, or the role Azure Service Bus Data Owner"
 )
 
-# The status as well as the class: the SDK makes a plain HttpResponseError of an answer that it can
+# By status as well as by class: the SDK raises a plain HttpResponseError for an answer that it can
 # read.
 
 
@@ -146,7 +119,7 @@ def _is_missing(error: Exception) -> bool:
     return isinstance(error, ResourceNotFoundError) or _status(error) == 404
 
 
-def _is_there(error: Exception) -> bool:
+def _exists(error: Exception) -> bool:
     return isinstance(error, ResourceExistsError) or _status(error) == 409
 
 
@@ -170,21 +143,21 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ClientAuthenticationError) or status == 401:
         return (
             f"the namespace refused the credentials of secondary_namespace_manager ({said}); they "
-            f"must be right and {_CLAIM}"
+            f"must be valid and {_CLAIM}"
         )
     if status == 403:
         return (
-            f"the namespace forbids it ({said}); it needs room for the queue, and the credentials "
-            f"of secondary_namespace_manager must {_CLAIM}"
+            f"the namespace forbids it ({said}); it must have room for the queue, and the "
+            f"credentials of secondary_namespace_manager must {_CLAIM}"
         )
     if status is not None and status < 500:
-        return f"the namespace refused it ({said}); make the queue by hand, or allow it there"
+        return f"the namespace refused it ({said}); create the queue by hand, or allow it there"
     if isinstance(error, AttributeError):
-        # What the SDK's get_queue says of a topic.
-        return f"something that is no queue, probably a topic, has its name ({said}); rename that"
+        # The SDK's get_queue raises this for a topic.
+        return f"another entity, probably a topic, has its name ({said}); rename that entity"
     if isinstance(error, AzureError):
         return (
-            f"the namespace did not answer as it should ({said}); it must be up when a client is "
+            f"the namespace did not answer as expected ({said}); it must be up when a client is "
             "paired, and reachable over HTTPS, with a certificate that secondary_namespace_manager "
             "trusts"
         )

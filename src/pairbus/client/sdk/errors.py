@@ -1,15 +1,17 @@
-"""What a paired client raises on purpose: ours, and the SDK's, so that existing handlers catch it.
+"""The errors that a paired client raises on purpose.
+
+Each derives from an error of the SDK as well, so that existing handlers catch it.
 
 PairbusError, azure.servicebus.exceptions.ServiceBusError
 ├── PairingError             the client could not be paired; it stays unpaired and usable
-│   └── SyphonNotInstalled       ... because the syphon was asked for, and is not there
-├── BacklogExhausted         no namespace took it; the caller still owns the message
+│   └── SyphonNotInstalled       ... because the syphon was asked for and is not installed
+├── BacklogExhausted         no namespace accepted the message; the caller still owns it
 ├── EnvelopeTooLarge         (also MessageSizeExceededError) the message fits, its envelope does not
-├── ClientFaulted            the client ended because its partner did; make a new one
-└── SequenceNumberUnknown    a diverted schedule cannot be cancelled: nobody knows its number yet
+├── ClientFaulted            the client was ended because its partner ended; make a new one
+└── SequenceNumberUnknown    a diverted schedule cannot be cancelled: it has no number yet
 
-They can be pickled, as errors that cross processes are; of a cause that cannot, class and text
-survive. Knows nothing of when they are raised.
+They can be pickled, because errors cross processes. If a cause cannot be pickled, its class and
+text survive.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pairbus.errors import PairbusError
 
 
 class _Paired(PairbusError):
-    """Is pickled by its own fields: the SDK's errors hold tracebacks, and take what they like."""
+    """Pickled by its own fields: the SDK's errors hold tracebacks and have various constructors."""
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _CAUSES: ClassVar[tuple[str, ...]] = ()
@@ -51,37 +53,33 @@ class PairingError(_Paired, ServiceBusError):
     ) -> None:
         super().__init__(message, error=error)
         self.namespace = namespace
-        """The namespace that it is about, as its client names it."""
+        """The namespace concerned, as its client names it."""
         self.queue = queue
-        """The backlog queue that it is about, where it is about one."""
+        """The backlog queue concerned, if there is one."""
         self.error = error
-        """What the SDK said, where it said something."""
+        """The error of the SDK, if there was one."""
 
 
 class SyphonNotInstalled(PairingError):
     """`enable_syphon` was given where the syphon is not installed."""
-
-    _FIELDS = ("message", "namespace", "extra")
 
     def __init__(
         self,
         message: str | None = None,
         *,
         namespace: str | None = None,
-        extra: str = "spark",
+        queue: str | None = None,
         error: BaseException | None = None,
     ) -> None:
         message = message or (
-            "enable_syphon=True asks for the syphon, which is not here: install a version of "
-            f"`pairbus[{extra}]` that has it, or pair with enable_syphon=False and run it elsewhere"
+            "enable_syphon=True needs the syphon, which is not installed: install "
+            "`pairbus[spark]`, or pair with enable_syphon=False and run `pairbus syphon` elsewhere"
         )
-        super().__init__(message, namespace=namespace, error=error)
-        self.extra = extra
-        """What to install, as in `pip install pairbus[extra]`."""
+        super().__init__(message, namespace=namespace, queue=queue, error=error)
 
 
 class BacklogExhausted(_Paired, ServiceBusError):
-    """Neither the primary nor any backlog queue took a message. It is still the caller's."""
+    """Neither the primary nor any backlog queue accepted the message. The caller still owns it."""
 
     _FIELDS = ("entity", "diverted_count", "queue_count")
     _CAUSES = ("primary_error", "backlog_error")
@@ -101,18 +99,18 @@ class BacklogExhausted(_Paired, ServiceBusError):
         )
         self.entity = entity
         self.primary_error = primary_error
-        """Why the primary does not take it; None where that is not known any more."""
+        """Why the primary did not accept it; None if that is no longer known."""
         self.backlog_error = backlog_error
-        """Why the last backlog queue did not."""
+        """Why the last backlog queue did not accept it."""
         self.diverted_count = diverted_count
-        """How many messages of this very call a backlog queue had taken already, from the first on.
-        They are safe: send only the rest again."""
+        """The number of messages of this call that are safe in a backlog queue, counted from the
+        first one. Send only the rest again."""
         self.queue_count = queue_count
-        """How many backlog queues the pairing has."""
+        """The number of backlog queues of the pairing."""
 
 
 class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
-    """The message does not fit the backlog queue, at all or with what is to bring it home."""
+    """The message does not fit the backlog queue, by itself or with its envelope."""
 
     _FIELDS = ("entity", "backlog_queue", "size", "limit", "bare_size")
     _CAUSES = ("error",)
@@ -127,14 +125,14 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
         bare_size: int | None = None,
         error: BaseException | None = None,
     ) -> None:
-        grown = "it" if size is None else f"its {size} bytes"
+        grown = "it exceeds" if size is None else f"it has {size} bytes, which exceeds"
         allowed = "the limit" if limit is None else f"the limit of {limit} bytes"
         why = (
-            "what is added to bring it home (path, session id, time to live, schedule) takes "
-            f"{grown} over {allowed}"
+            "with the properties that bring it home (path, session id, time to live, schedule) "
+            f"{grown} {allowed}"
         )
         if bare_size is not None and limit is not None and bare_size > limit:
-            why = f"it has {bare_size} bytes by itself, and {limit} are the most"
+            why = f"it has {bare_size} bytes by itself, and the limit is {limit}"
         super().__init__(
             message=f"a message for {entity!r}, which is failed over, does not fit backlog queue "
             f"{backlog_queue!r}: {why}. Nothing was lost: send it in smaller parts, "
@@ -144,23 +142,23 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
         self.entity = entity
         self.backlog_queue = backlog_queue
         self.size = size
-        """In bytes, with the envelope; None where only the service measured it."""
+        """In bytes, with the envelope; None if only the service measured it."""
         self.limit = limit
         self.bare_size = bare_size
-        """In bytes, without it."""
+        """In bytes, without the envelope."""
         self.error = error
 
 
 class ClientFaulted(_Paired, ServiceBusError):
-    """This client was ended because its partner had ended and it had not followed."""
+    """This client was ended because its partner had ended."""
 
     _FIELDS = ("which", "reason")
     _CAUSES = ("error",)
 
     def __init__(self, *, which: str, reason: str, error: BaseException | None = None) -> None:
         super().__init__(
-            f"the {which} client was ended after its partner ({reason}): a pair that has lost one "
-            "half brings no message home. Make both clients anew and pair them again.",
+            f"the {which} client was ended because its partner ended ({reason}): the syphon needs "
+            "both clients. Make two new clients and pair them again.",
             error=error,
         )
         self.which = which
@@ -170,7 +168,7 @@ class ClientFaulted(_Paired, ServiceBusError):
 
 
 class SequenceNumberUnknown(_Paired, ServiceBusError):
-    """A message whose schedule was diverted cannot be cancelled: it has no number on the primary
+    """A scheduled message that was diverted cannot be cancelled: it has no number on the primary
     yet."""
 
     _FIELDS = ("entity", "number")
@@ -182,14 +180,44 @@ class SequenceNumberUnknown(_Paired, ServiceBusError):
         where = f"backlog queue {queue!r}" if queue else "a backlog queue"
         super().__init__(
             f"{message} for {entity!r} cannot be cancelled: it was diverted to {where} and gets "
-            "its sequence number when it is brought home. Nothing of this call was cancelled; "
-            "cancel it then, by the number that peeking the primary shows."
+            "its sequence number when it is brought home. Nothing was cancelled. Peek the primary "
+            "for the message later, and cancel it by the number that it has there."
         )
         self.entity = entity
         self.number = number
-        """What `schedule_messages` answered in place of a number."""
+        """What `schedule_messages` returned in place of a number."""
         self.backlog_queue = queue
         self.message_id = message_id
+
+
+class UnknownSequenceNumber(int):
+    """In place of the sequence number of a diverted message: -1, which no message has.
+
+    The primary numbers the message when it is brought home. To find it then, peek for its message
+    id.
+    """
+
+    backlog_queue: str
+    message_id: str
+
+    def __new__(cls, *, backlog_queue: str, message_id: str) -> UnknownSequenceNumber:
+        number = super().__new__(cls, -1)
+        number.backlog_queue = backlog_queue
+        number.message_id = message_id
+        return number
+
+    def __repr__(self) -> str:
+        return (
+            f"<unknown sequence number (-1): message {self.message_id!r} was diverted to backlog "
+            f"queue {self.backlog_queue!r} and gets its number when it is brought home>"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _number, (self.backlog_queue, self.message_id)
+
+
+def _number(backlog_queue: str, message_id: str) -> UnknownSequenceNumber:
+    return UnknownSequenceNumber(backlog_queue=backlog_queue, message_id=message_id)
 
 
 def _exhausted_text(
@@ -199,25 +227,27 @@ def _exhausted_text(
     diverted_count: int,
     queue_count: int | None,
 ) -> str:
-    said = (
-        f"no namespace took the message for {entity!r}: the primary failed "
-        f"({_told(primary_error)}), and so did the backlog ({_told(backlog_error)}). "
+    text = (
+        f"no namespace accepted the message for {entity!r}: the primary failed "
+        f"({_described(primary_error)}), and so did the backlog ({_described(backlog_error)}). "
         "The message is still yours: send it again later."
     )
     if diverted_count:
-        said += (
+        text += (
             f" The first {diverted_count} of this call are safe in the backlog: send only the rest."
         )
     if queue_count == 1:
-        said += (
-            " There is only one backlog queue, and so no other to turn to: "
+        text += (
+            " There is only one backlog queue, so there is no other one to try: "
             "pair with a backlog_queue_count of 2 or more."
         )
-    return said
+    return text
 
 
-def _told(error: BaseException | None) -> str:
-    return "not known any more" if error is None else f"{type(error).__name__}: {error}".rstrip(".")
+def _described(error: BaseException | None) -> str:
+    if error is None:
+        return "the cause is no longer known"
+    return f"{type(error).__name__}: {error}".rstrip(".")
 
 
 # --- across processes -----------------------------------------------------------------------------
@@ -229,8 +259,8 @@ _Packed = bytes | tuple[type[AzureError], str]
 def _packed(error: BaseException | None) -> _Packed:
     try:
         data = pickle.dumps(error)
-        pickle.loads(data)  # most errors of the SDK get this far and no further
-    except Exception:  # whatever a foreign error's pickling may raise
+        pickle.loads(data)  # most errors of the SDK can be dumped and not loaded
+    except Exception:  # a foreign error may raise anything
         return type(error) if isinstance(error, AzureError) else ServiceBusError, str(error)
     return data
 
@@ -244,7 +274,7 @@ def _cause(packed: _Packed) -> BaseException | None:
         error: BaseException | None = pickle.loads(packed)
         return error
     kind, text = packed
-    # Without its own constructor, whose arguments nobody knows any more.
+    # Without its own constructor, whose arguments are unknown.
     revived = kind.__new__(kind)
     if isinstance(revived, ServiceBusError):
         ServiceBusError.__init__(revived, text)

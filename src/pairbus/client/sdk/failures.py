@@ -1,9 +1,9 @@
-"""Which of the SDK's errors is what: the one place that reads them.
+"""What each error of the SDK means. This is the one place that reads them.
 
 An error is looked up by its class, then by what the service said (an AMQP condition or a status),
-then by what the SDK wrapped as "Handler failed". Whatever the tables do not know, and the SDK
-reports of a send, is an outage: a messaging failure that its own retries did not cure. Knows
-nothing of entities, of intervals, or of what follows from a kind.
+then by what the SDK wrapped as "Handler failed". An error of a send that is in no table is an
+outage: a messaging failure that the SDK's own retries did not cure. This module knows nothing of
+entities, of intervals, or of what follows from a kind.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus import exceptions as sdk
 
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import EnvelopeTooLarge
 from pairbus.errors import PairbusError
 
@@ -24,16 +25,17 @@ class Kind(Enum):
     OUTAGE = "outage"
     """The namespace or the entity fails. Counts towards failing over."""
     THROTTLED = "throttled"
-    """The service is busy and asks for patience."""
+    """The service is busy and asks to be tried again later."""
     MESSAGE = "message"
-    """The message's own fault: any namespace would say the same, any time."""
+    """The message is at fault: any namespace would refuse it at any time."""
     SETUP = "setup"
-    """The client is configured wrong: its credentials, its rights, an entity that is not there."""
+    """The client is set up wrong: its credentials, its rights, or an entity that does not exist."""
     OTHER = "other"
-    """A mistake of the caller, a bug, a cancellation: not ours to act on."""
+    """A mistake of the caller, a bug or a cancellation: nothing for pairbus to act on."""
 
 
-# By class, the most derived first. What an SDK's class means that is missing depends on its inside.
+# By class, the most derived first. For a class of the SDK that is missing here, `_of_wrapper` looks
+# at what is inside the error.
 BY_CLASS: Final[dict[type[BaseException], Kind]] = {
     sdk.OperationTimeoutError: Kind.OUTAGE,
     sdk.MessagingEntityDisabledError: Kind.OUTAGE,
@@ -43,7 +45,7 @@ BY_CLASS: Final[dict[type[BaseException], Kind]] = {
     EnvelopeTooLarge: Kind.MESSAGE,
     sdk.ServiceBusAuthorizationError: Kind.SETUP,
     sdk.MessagingEntityNotFoundError: Kind.SETUP,
-    # What receivers, administration and cancelling get; no send does.
+    # Receivers, administration and cancelling raise these; no send does.
     sdk.MessagingEntityAlreadyExistsError: Kind.OTHER,
     sdk.MessageNotFoundError: Kind.OTHER,
     sdk.MessageLockLostError: Kind.OTHER,
@@ -51,7 +53,7 @@ BY_CLASS: Final[dict[type[BaseException], Kind]] = {
     sdk.SessionCannotBeLockedError: Kind.OTHER,
     sdk.AutoLockRenewFailed: Kind.OTHER,
     sdk.AutoLockRenewTimeout: Kind.OTHER,
-    # Ours: what they tell of has been counted.
+    # Ours: their cause has been counted already.
     PairbusError: Kind.OTHER,
 }
 
@@ -68,8 +70,8 @@ BY_CONDITION: Final[dict[str, Kind]] = {
     "com.microsoft:argument-out-of-range": Kind.MESSAGE,
 }
 
-# These blame the message where they answer a message, the client where they refuse its link, and
-# nobody who sends where they end a connection.
+# In an answer to a message these mean that the message is at fault; in a refused link, that the
+# client is set up wrong; at the end of a connection, neither.
 REFUSALS: Final = frozenset(
     {
         "amqp:not-allowed",
@@ -80,7 +82,7 @@ REFUSALS: Final = frozenset(
     }
 )
 
-# Of an answer of $management (schedule_messages) that came without a condition.
+# For an answer of $management (schedule_messages) without a condition.
 BY_STATUS: Final[dict[int, Kind]] = {
     400: Kind.MESSAGE,
     401: Kind.SETUP,
@@ -91,7 +93,7 @@ BY_STATUS: Final[dict[int, Kind]] = {
     429: Kind.THROTTLED,
 }
 
-# By the class of what is neither the SDK's own nor the service's word.
+# For an error that comes neither from the SDK nor from the service: by its class.
 BY_CAUSE: Final[dict[type[BaseException], Kind]] = {
     FileNotFoundError: Kind.SETUP,  # the file that connection_verify names
     ImportError: Kind.SETUP,  # a WebSocket library
@@ -101,14 +103,14 @@ BY_CAUSE: Final[dict[type[BaseException], Kind]] = {
     UnicodeError: Kind.MESSAGE,
 }
 
-# What the SDK's encoder raises. Its other parts raise the same when a connection breaks under them,
-# so this is asked only where no traceback tells the two apart.
+# The SDK's encoder raises these. Its other parts raise the same when a connection breaks, so this
+# counts only where no traceback tells the two apart.
 _ENCODING: Final = (TypeError, ValueError, OverflowError, struct.error)
 
-# The SDK's functions that make bytes of messages: what fails inside of them is the message's fault.
+# The SDK's functions that encode messages: if one of them fails, the message is at fault.
 _MESSAGE_MAKERS: Final = frozenset({"encode_payload", "transform_outbound_messages"})
 
-# A status of an HTTP or CBS answer with which the client is not at fault.
+# The statuses of an HTTP or CBS answer for which the client is not to blame.
 _TRANSIENT: Final = frozenset({0, 408, 429})
 
 
@@ -127,10 +129,10 @@ def _of_wrapper(error: sdk.ServiceBusError) -> Kind:
         return _of_token_status(getattr(inner, "status_code", None))
     if isinstance(getattr(inner, "inner_error", None), FileNotFoundError):
         return Kind.SETUP
-    condition = _condition(error, inner)
+    condition = private.condition_of(error)
     if condition in BY_CONDITION:
         return BY_CONDITION[condition]
-    status = getattr(error, "_status_code", None)
+    status = private.status_of(error)
     if condition in REFUSALS:
         if "MessageException" in names or status is not None:
             return Kind.MESSAGE
@@ -147,8 +149,8 @@ def _of_wrapper(error: sdk.ServiceBusError) -> Kind:
 def _of_token_status(status: Any) -> Kind:
     """The service's answer to a token.
 
-    None is what the SDK makes of an answer with an error condition, which it drops; Azure gives one
-    with 401 and 404. A condition in its place means that the token's link broke.
+    The SDK drops the status of an answer with an error condition, and None is left; Azure sends one
+    with 401 and 404. A condition in place of a status means that the token's link broke.
     """
     if status is None:
         return Kind.SETUP
@@ -175,11 +177,6 @@ def _listed(table: dict[type[BaseException], Kind], error: BaseException) -> Kin
 
 def _blames_client(status: int) -> bool:
     return status < 500 and status not in _TRANSIENT
-
-
-def _condition(error: sdk.ServiceBusError, inner: BaseException | None) -> str | None:
-    found = getattr(error, "_condition", None) or getattr(inner, "condition", None)
-    return found.decode() if isinstance(found, bytes) else found
 
 
 def _passed_a_maker(error: BaseException) -> bool:

@@ -1,183 +1,240 @@
-"""Every part of the official SDK that is not public and that pairbus leans on, in one place.
+"""Every private part of the official SDK that pairbus uses, all of it and nothing else.
 
-The SDK names its sender's class in `get_queue_sender`, retries where a busy service asked for
-patience, and can wait for ever on a silent one. None of that has a public handle. What is used is
-looked up with care: where a later SDK lacks it, the answer is the cautious one, and the tests of
-this module fail.
+pairbus subclasses the SDK's public classes. What has no public handle is here, each entry with its
+reason ("Why") and with what happens when a later SDK lacks it ("Without it"). Where the answer is
+"AttributeError", the tests of this module fail first, and pairbus needs a release for that SDK.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import ssl
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
-from types import FunctionType, MethodType
-from typing import Any, Final, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-import azure.servicebus
-import certifi
-from azure.core.settings import settings
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
-# What the SDK takes a namespace's limit for before a link has told it: that of the Standard tier.
+# What the SDK assumes before a link has told its limit: that of the Standard tier.
 MESSAGE_BYTES_ASSUMED = 262_144
 
-# Whose `send_messages` was read, and is known to do for one message no more than `send` does.
-SHORT_WAY_IN: Final = ("7.15.0",)
-_SENDERS: Final = (
-    "azure.servicebus._servicebus_sender",
-    "azure.servicebus.aio._servicebus_sender_async",
-)
+Adopted = TypeVar("Adopted")
 
-Sender = TypeVar("Sender")
+# --- objects that the SDK makes -------------------------------------------------------------------
 
 
-def adopt(sender: Any, kind: type[Sender]) -> Sender:
-    """Makes a sender that the SDK has built one of ours.
+def adopt(made: Any, kind: type[Adopted]) -> Adopted:
+    """Turn an object that the SDK has made into one of our subclass, by setting `__class__`.
 
-    `get_queue_sender` names the class and takes no other. Repeating its twenty arguments here would
-    break with the next one that it gets.
+    Why: `get_queue_sender` and `create_message_batch` name the class that they make and take no
+    other. Repeating their twenty arguments here would break with the twenty-first.
+    Without it: `__class__` is Python's. A class with `__slots__` would raise TypeError here.
     """
-    sender.__class__ = kind
-    adopted: Sender = sender
+    made.__class__ = kind
+    adopted: Adopted = made
     return adopted
 
 
-def raise_if_busy(error: Any) -> None:
-    """For `_handle_exception`, by which the SDK's retry loop asks what to do: it would send again
-    after 1.6 seconds, where Service Bus asks for ten."""
-    if isinstance(error, ServiceBusServerBusyError):
-        raise error
+class _Handlers(WeakSet[Any]):
+    """A set of senders and receivers that can grow while it is iterated over."""
+
+    def __iter__(self) -> Iterator[Any]:
+        # The copy is one step of the interpreter, so no other thread can be in the middle of it.
+        alive = [reference() for reference in self.data.copy()]  # type: ignore[attr-defined]
+        return iter([each for each in alive if each is not None])
 
 
-def twin_of(client: Any) -> Any:
-    """The same client with a list of senders of its own: the SDK's walks its list when it closes,
-    and fails if another thread makes a sender meanwhile."""
-    twin = copy.copy(client)
-    twin._handlers = WeakSet()
-    return twin
+def make_closable(client: Any) -> None:
+    """Let a client be closed while another thread makes a sender or a receiver of it.
+
+    Why: `close` iterates over `_handlers`, and a handler that another thread adds meanwhile raises
+    "RuntimeError: Set changed size during iteration".
+    Without it: the SDK's own set is used, with that race.
+    """
+    client._handlers = _Handlers(getattr(client, "_handlers", ()))
 
 
-def set_retries(sender: Any, retries: int) -> None:
-    sender._config.retry_total = retries
+def with_own_handlers(client: Any) -> Any:
+    """The same client with a list of senders of its own.
+
+    Why: the senders of our background must not be closed by the application's `close`, which would
+    also raise if the background makes one meanwhile.
+    Without it: the application's `close` closes them too, and what they send fails.
+    """
+    own = copy.copy(client)
+    own._handlers = _Handlers()
+    return own
 
 
-def retries_of(client: Any) -> int:
-    return int(client._config.retry_total)
+# --- senders that report a failure at once --------------------------------------------------------
 
 
-def release_keep_alive(sender: Any) -> Any:
-    """Before a broken link is closed: the SDK would wait up to a second for its keep-alive thread
-    or task, and the failed send with it. That ends by itself; the answer can be joined at leisure.
+class PromptFailures:
+    """For a subclass of the SDK's blocking sender: it reports a failure at once, with its cause.
+
+    Why `_handle_exception`: the SDK's retry loop asks it what to do. A busy service would be tried
+    again after 1.6 seconds, where Service Bus asks for 10; and of a link that the service detached
+    the SDK reports no reason.
+    Why `_close_handler`: the SDK closes a broken link before it raises, and joins its keep-alive
+    thread, which sleeps for up to a second. Here the thread is joined when the sender is closed.
+    Why `_create_handler`: the TLS handshake of the SDK's blocking client has no time limit.
+    Without them: never called; the SDK behaves as it does without pairbus.
+    """
+
+    _released: tuple[threading.Thread, ...] = ()
+
+    @property
+    def raises_busy(self) -> bool:
+        """Whether "server busy" is raised at once instead of being retried by the SDK."""
+        return True
+
+    @property
+    def handshake_seconds(self) -> float | None:
+        """The time limit of a TLS handshake; None leaves it to the SDK."""
+        return None
+
+    def _handle_exception(self, exception: BaseException) -> Any:
+        error = super()._handle_exception(detach_error(self, exception))  # type: ignore[misc]
+        if isinstance(error, ServiceBusServerBusyError) and self.raises_busy:
+            raise error
+        return error
+
+    def _create_handler(self, auth: Any) -> None:
+        super()._create_handler(auth)  # type: ignore[misc]
+        if self.handshake_seconds is not None:
+            _limit_handshake(self, self.handshake_seconds)
+
+    def _close_handler(self) -> None:
+        thread, sock = _take_keep_alive(self), socket_of(self)
+        if thread is not None:
+            self._released = (*(each for each in self._released if each.is_alive()), thread)
+        try:
+            super()._close_handler()  # type: ignore[misc]
+        finally:
+            close_socket(sock)
+
+    def close(self) -> None:
+        super().close()  # type: ignore[misc]
+        for thread in self._released:
+            thread.join()
+        self._released = ()
+
+
+class AsyncPromptFailures:
+    """The same for the SDK's asyncio sender, whose handshake has a time limit already."""
+
+    @property
+    def raises_busy(self) -> bool:
+        return True
+
+    async def _handle_exception(self, exception: BaseException) -> Any:
+        cause = detach_error(self, exception)
+        error = await super()._handle_exception(cause)  # type: ignore[misc]
+        if isinstance(error, ServiceBusServerBusyError) and self.raises_busy:
+            raise error
+        return error
+
+    async def _close_handler(self) -> None:
+        task, writer = _take_keep_alive(self), writer_of(self)
+        if task is not None:
+            task.cancel()
+        try:
+            await super()._close_handler()  # type: ignore[misc]
+        finally:
+            if task is not None:
+                await asyncio.wait([task])
+            await close_writer(writer)
+
+
+def _take_keep_alive(sender: Any) -> Any:
+    """The keep-alive thread or task of an open link, taken away from the SDK; it ends by itself.
+
+    Why: see `PromptFailures._close_handler`. Without it: None; closing waits up to a second.
     """
     handler = getattr(sender, "_handler", None)
-    keeping_alive = getattr(handler, "_keep_alive_thread", None)
-    if handler is not None and keeping_alive is not None:
+    keep_alive = getattr(handler, "_keep_alive_thread", None)
+    if handler is not None and keep_alive is not None:
         handler._keep_alive_thread = None
-    return keeping_alive
+    return keep_alive
 
 
 def detach_error(sender: Any, exception: BaseException) -> BaseException:
-    """Why the link ended, where the SDK only knows that it did: a service that detaches a link
-    while a message is under way, say for its size, would look as if its connection were lost."""
-    told = getattr(exception, "condition", None) or getattr(exception, "_condition", None)
-    if told not in (b"amqp:unknown-error", "amqp:unknown-error"):
+    """The reason for which the service detached the link, in place of "unknown error".
+
+    Why: a service that detaches a link while a message is on its way, for its size for example,
+    would look like a lost connection. Without it: the SDK's own error.
+    """
+    condition = getattr(exception, "condition", None) or getattr(exception, "_condition", None)
+    if condition not in (b"amqp:unknown-error", "amqp:unknown-error"):
         return exception
     link = getattr(getattr(sender, "_handler", None), "_link", None)
     error = getattr(link, "_error", None)
     return error if isinstance(error, BaseException) else exception
 
 
-def is_not_allowed(error: BaseException) -> bool:
-    """Of a backlog queue: that it requires sessions, say, which no diverted message has."""
-    return condition_of(error) == "amqp:not-allowed"
+class BoundedTls(ssl.SSLContext):
+    """A TLS context whose handshake has a time limit."""
+
+    seconds: float = 60.0
+
+    def wrap_socket(self, sock: Any, *args: Any, **kwargs: Any) -> Any:
+        if sock.gettimeout() is not None:  # a WebSocket's has a time limit already
+            return super().wrap_socket(sock, *args, **kwargs)
+        sock.settimeout(self.seconds)
+        wrapped = super().wrap_socket(sock, *args, **kwargs)
+        wrapped.settimeout(None)
+        return wrapped
 
 
-def condition_of(error: BaseException) -> str | None:
-    """What the service called it, where the error is the service's."""
-    return getattr(error, "_condition", None)
+def _limit_handshake(sender: Any, seconds: float) -> None:
+    """Hand the SDK a TLS context that trusts the same authorities, with a time limit.
 
-
-def socket_of(sender: Any) -> Any:
-    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
-    return getattr(getattr(connection, "_transport", None), "sock", None)
-
-
-def close_socket(sock: Any) -> None:
-    """The SDK leaves a socket that was reset to the garbage collector, which warns; and whoever is
-    still reading from it, to himself."""
-    _shut_down(sock)
-    close = getattr(sock, "close", None)
-    if close is not None:
-        with suppress(OSError):
-            close()
-
-
-async def close_writer(writer: Any) -> None:
-    """The same for the asyncio shell."""
-    if writer is None or not hasattr(writer, "wait_closed"):
+    Why: the blocking handshake waits for ever for a silent peer, and `cut` does not reach it. The
+    public keyword `ssl_context` belongs to the application, and to its client.
+    Without it: nothing changes, and such a handshake waits for ever.
+    """
+    handler = getattr(sender, "_handler", None)
+    options = getattr(handler, "_ssl_opts", None)
+    if not isinstance(options, dict) or "context" in options:
+        return  # the application's own context
+    if not getattr(handler, "_use_tls", True) or "ca_certs" not in options:
         return
-    # Not `close`, which for TLS waits for the peer's last word; the SDK has said its own.
-    writer.transport.abort()
-    with suppress(Exception):  # of a connection that is lost: that it is
-        await writer.wait_closed()
+    try:
+        options["context"] = _tls_context(options["ca_certs"], seconds)
+    except OSError:
+        return  # a missing file: the SDK's own error for that is better known
+    del options["ca_certs"]
 
 
-def abort(sender: Any) -> None:
-    """What `cut` is for a blocking sender."""
-    transport = getattr(writer_of(sender), "transport", None)
-    if transport is not None:
-        transport.abort()
+@lru_cache(maxsize=8)  # reading a hundred certificates takes longer than a handshake
+def _tls_context(ca_file: str, seconds: float) -> BoundedTls:
+    context = BoundedTls(ssl.PROTOCOL_TLS_CLIENT)
+    context.seconds = seconds
+    context.load_verify_locations(ca_file)
+    return context
 
 
-def writer_of(sender: Any) -> Any:
-    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
-    return getattr(getattr(connection, "_transport", None), "writer", None)
+# --- the state of a sender ------------------------------------------------------------------------
 
 
 def is_running(sender: Any) -> bool:
-    """Whether the SDK believes that the link is open. If not, its next call opens it."""
+    """Whether the SDK believes that the link is open. If not, its next call opens it.
+
+    Why: an open link needs no time for opening. Without it: AttributeError.
+    """
     return bool(sender._running)
 
 
-def open_link(sender: Any, seconds: float) -> Any:
-    """Opens it, once, where the SDK's public ways would try again; asyncio awaits the answer."""
-    return sender._open(seconds)
-
-
-def has_link(sender: Any) -> bool:
-    """Whether there is one, dead or alive."""
-    return sender._handler is not None
-
-
-def is_usable(sender: Any) -> bool:
-    """The same, and nobody has closed the sender."""
-    return bool(sender._running) and not sender._shutdown.is_set()
-
-
-def check_not_shut(sender: Any) -> None:
-    """A sender that its client has closed meanwhile would raise a ValueError, for a caller's
-    mistake; here it is nobody's who sends."""
-    if sender._shutdown.is_set():
-        raise ServiceBusConnectionError(message="the connection was closed with its client")
-
-
-def is_client_closed(client: Any) -> bool:
-    """Of our own clients only: the SDK's do not know that they are closed."""
-    return bool(getattr(getattr(client, "_state", None), "is_closed", False))
-
-
-def check_client_open(client: Any) -> None:
-    if is_client_closed(client):
-        raise ServiceBusConnectionError(message="the client of the secondary has been closed")
-
-
 def is_attached(sender: Any) -> bool:
-    """Whether the link is open as far as the last incoming frame told."""
+    """Whether the link is open as far as the last incoming frame told.
+
+    Why: one connection per backlog queue is kept open, and replaced when the service closed it.
+    Without it: unknown states count as open.
+    """
     handler = getattr(sender, "_handler", None)
     if not sender._running or handler is None:
         return False
@@ -188,164 +245,220 @@ def is_attached(sender: Any) -> bool:
     )
 
 
-def cut(sender: Any) -> bool:
-    """Ends whatever a blocking sender waits for, from another thread: its read fails as if the peer
-    had gone.
+def is_shut(sender: Any) -> bool:
+    """Whether somebody has closed the sender. Why: the SDK has no public way to ask. Without it:
+    AttributeError."""
+    return bool(sender._shutdown.is_set())
 
-    `close` would wait for the lock that the stuck read holds.
+
+def mark_shut(sender: Any) -> None:
+    """Refuse further calls, before the sender is closed.
+
+    Why: tasks that wait for the sender's lock would go on with it. Without it: AttributeError.
     """
-    return _shut_down(socket_of(sender))
+    sender._shutdown.set()
 
 
-def _shut_down(sock: Any) -> bool:
-    if sock is None:
-        return False
-    try:
-        # A WebSocket's own shutdown() closes; the socket inside is what can be woken.
+def check_live(sender: Any) -> None:
+    """Raise the SDK's ValueError for a sender that is closed.
+
+    Why: a mistake is reported in the same words wherever the message would have gone. Without it:
+    AttributeError.
+    """
+    sender._check_live()
+
+
+def check_not_shut(sender: Any) -> None:
+    """Raise a connection error for a backlog sender that its client has closed meanwhile. The SDK's
+    ValueError would blame the caller."""
+    if is_shut(sender):
+        raise ServiceBusConnectionError(message="the connection was closed with its client")
+
+
+def open_link(sender: Any, seconds: float) -> Any:
+    """Open the link, once. asyncio awaits the answer.
+
+    Why: the SDK's public ways retry. Without it: AttributeError, which is logged; the next send
+    opens the link.
+    """
+    return sender._open(seconds)
+
+
+def close_link(sender: Any) -> Any:
+    """Close the link and leave the sender usable. asyncio awaits the answer.
+
+    Why: the public `close` ends the sender. Without it: AttributeError.
+    """
+    return sender._close_handler()
+
+
+def set_retries(sender: Any, retries: int) -> None:
+    """How often the SDK retries on this sender.
+
+    Why: a ping is sent once, and a backlog queue that fails is left for another one at once; the
+    public keyword holds for the whole client. Without it: AttributeError.
+    """
+    sender._config.retry_total = retries
+
+
+def retries_of(client: Any) -> int:
+    """What the application set as `retry_total`. Without it: AttributeError."""
+    return int(client._config.retry_total)
+
+
+# --- sockets --------------------------------------------------------------------------------------
+
+
+def socket_of(sender: Any) -> Any:
+    """The socket of a blocking sender, or None.
+
+    Why: the SDK reads the first bytes of a new connection without a time limit; only the socket can
+    end that. Without it: None; such a read ends when the peer says something.
+    """
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    return getattr(getattr(connection, "_transport", None), "sock", None)
+
+
+def cut(sender: Any) -> None:
+    """End whatever a blocking sender waits for, from another thread: its read fails as if the peer
+    had gone. `close` would wait for the lock that the stuck read holds."""
+    _shut_down(socket_of(sender))
+
+
+def close_socket(sock: Any) -> None:
+    """Close a socket that the SDK leaves to the garbage collector, which warns, and free a thread
+    that still reads from it."""
+    _shut_down(sock)
+    close = getattr(sock, "close", None)
+    if close is not None:
+        with suppress(OSError):
+            close()
+
+
+def _shut_down(sock: Any) -> None:
+    # A WebSocket's own shutdown() closes; the socket inside is what can be woken.
+    with suppress(OSError, AttributeError, TypeError):
         getattr(sock, "sock", sock).shutdown(2)
-    except (OSError, AttributeError, TypeError):
-        return False
-    return True
 
 
-class PatientTls(ssl.SSLContext):
-    """A TLS handshake that ends. The SDK's blocking transport lets it wait for ever, out of the
-    reach of `cut`."""
-
-    seconds: float = 60.0
-
-    def wrap_socket(self, sock: Any, *args: Any, **kwargs: Any) -> Any:
-        if sock.gettimeout() is not None:  # of a WebSocket, which has an end
-            return super().wrap_socket(sock, *args, **kwargs)
-        sock.settimeout(self.seconds)
-        wrapped = super().wrap_socket(sock, *args, **kwargs)
-        wrapped.settimeout(None)
-        return wrapped
+def writer_of(sender: Any) -> Any:
+    """The stream writer of an asyncio sender. Why and without it: as `socket_of`."""
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    return getattr(getattr(connection, "_transport", None), "writer", None)
 
 
-def tls_for(client: Any, seconds: float) -> PatientTls | None:
-    """What the SDK would make for each connection, with an end to the handshake. None: the SDK's
-    own is right."""
-    config = client._config
-    if config.ssl_context is not None or not config.use_tls:
-        return None
-    context = PatientTls(ssl.PROTOCOL_TLS_CLIENT)
-    context.seconds = seconds
-    try:
-        context.load_verify_locations(config.connection_verify or certifi.where())
-    except OSError:
-        return None  # a file that is not there: the SDK's error for that is better known
-    return context
+def abort(sender: Any) -> None:
+    """What `cut` is for a blocking sender."""
+    transport = getattr(writer_of(sender), "transport", None)
+    if transport is not None:
+        transport.abort()
 
 
-def use_tls(sender: Any, context: PatientTls | None) -> None:
-    if context is not None and sender._config.ssl_context is None:
-        sender._config.ssl_context = context
+async def close_writer(writer: Any) -> None:
+    """What `close_socket` is for a blocking sender."""
+    if writer is None or not hasattr(writer, "wait_closed"):
+        return
+    # Not `close`, which for TLS waits for the peer's last word; the SDK has sent its own.
+    writer.transport.abort()
+    with suppress(Exception):  # a lost connection reports that it is lost
+        await writer.wait_closed()
 
 
-def message_limit(sender: Any) -> int:
-    """The largest message that an open sender's link takes, in bytes."""
-    limit: int = sender._max_message_size_on_link
-    return limit or MESSAGE_BYTES_ASSUMED
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 def link_limits(sender: Any) -> tuple[int, int]:
-    """The largest message and the largest batch that the sender's link takes, in bytes."""
+    """The largest message and the largest batch that the sender's link accepts, in bytes.
+
+    Why: a diverted message is a little larger than the original, and its batch must fit the backlog
+    queue. Without it: the limit of the Standard tier.
+    """
     message = int(getattr(sender, "_max_message_size_on_link", 0) or MESSAGE_BYTES_ASSUMED)
     batch = int(getattr(sender, "_max_batch_size_on_link", 0) or MESSAGE_BYTES_ASSUMED)
     return message, batch
 
 
+def knows_limits(sender: Any) -> bool:
+    """Whether the link has told its limits. Without it: no."""
+    return bool(getattr(sender, "_max_message_size_on_link", 0))
+
+
 def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
-    """Lets a sender make batches before its own link has told it how large they may be."""
-    if not sender._max_message_size_on_link:
+    """Let a sender make batches before its own link has told how large they may be.
+
+    Why: while its entity is failed over, it has no link to the primary. Without it: the SDK opens
+    the link, which fails in an outage.
+    """
+    if not knows_limits(sender):
         sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
 
 
-def send(by_sdk: Any, message: Any, timeout: float) -> Any:
-    """What `by_sdk`, the SDK's `send_messages` bound to its sender, does with a message; and its
-    answer, which asyncio awaits.
-
-    For one message without tracing, most of that method finds out that it is one message without
-    tracing: a tenth of the whole send. What is left of it then is done here. The method itself is
-    called for all else, where the SDK is one that was not looked at, and where somebody has put a
-    method of his own in its place.
-    """
-    outgoing = _outgoing(by_sdk, message)
-    if outgoing is None:
-        return by_sdk(message, timeout=timeout)
-    sender = by_sdk.__self__
-    sender._check_live()
-    return sender._do_retryable_operation(
-        sender._send,
-        message=outgoing,
-        timeout=timeout,
-        operation_requires_timeout=True,
-        apply_try_timeout=True,
-        require_last_exception=True,
-    )
-
-
-class _Outgoing:
-    """What the SDK looks at when it sends a message that is encoded."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Any) -> None:
-        self._message = message
-
-
-def _outgoing(by_sdk: Any, message: Any) -> Any:
-    """A message as the SDK hands it on; None: that is the SDK's own business."""
-    kind = type(message)
-    if kind is not ServiceBusMessage and kind is not AmqpAnnotatedMessage:
-        return None
-    if type(by_sdk) is not MethodType or not _is_known(by_sdk.__func__):
-        return None
-    if is_traced():
-        return None
-    try:
-        sender: Any = by_sdk.__self__
-        encode = sender._amqp_transport.to_outgoing_amqp_message
-        if kind is ServiceBusMessage:
-            message._message = encode(message._raw_amqp_message)
-            return message
-        return _Outgoing(encode(message))
-    except Exception:
-        return None  # the SDK comes upon the same, and says so in its own words
-
-
-def is_traced() -> bool:
-    """Whether the SDK would write a trace into what it sends."""
-    try:
-        return settings.tracing_implementation() is not None
-    except Exception:
-        return True  # the SDK says what is wrong with it
-
-
-@cache
-def _is_known(function: Any) -> bool:
-    return (
-        azure.servicebus.__version__ in SHORT_WAY_IN
-        and type(function) is FunctionType
-        and function.__globals__.get("__name__") in _SENDERS
-    )
-
-
 def encoded_size(sender: Any, message: Any) -> int:
-    """The bytes of one message of the SDK on the wire."""
+    """The bytes of one message on the wire.
+
+    Why: whether a message fits with its envelope must be known before anything is sent. A batch
+    tells sizes too, but starts a trace span for each message. Without it: AttributeError.
+    """
     transport = sender._amqp_transport
     return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
 
 
-def sizes_in(batch: Any) -> list[int]:
-    """The bytes of each message in a batch, encoded."""
-    return [len(one) for one in batch._message[5]]
+def messages_in(batch: Any) -> list[Any]:
+    """The messages of a batch that the SDK's own sender has made.
+
+    Why: they need ids, and a copy for the backlog; the batch shows only bytes. Without it:
+    AttributeError.
+    """
+    return list(batch._messages)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def condition_of(error: BaseException) -> str | None:
+    """The AMQP condition that the service gave.
+
+    Why: the public classes do not tell an outage from a refusal. Without it: None; the error is
+    judged by its class.
+    """
+    inner = getattr(error, "inner_exception", None)
+    found = getattr(error, "_condition", None) or getattr(inner, "condition", None)
+    return found.decode() if isinstance(found, bytes) else found
+
+
+def status_of(error: BaseException) -> int | None:
+    """The status of an answer of `$management`. Why and without it: as `condition_of`."""
+    status: int | None = getattr(error, "_status_code", None)
+    return status
+
+
+# --- what a client was given ----------------------------------------------------------------------
+
+
+def host_of(client: Any) -> str:
+    """Public, and here for its neighbours."""
+    return str(client.fully_qualified_namespace)
+
+
+def address_of(client: Any) -> tuple[str, str | None]:
+    """Where a client connects to: its host, and a custom endpoint.
+
+    Why: a namespace must not be paired with itself. Without it: AttributeError.
+    """
+    endpoint = client._config.custom_endpoint_address
+    return host_of(client).lower(), endpoint and str(endpoint).lower()
 
 
 def entity_of(client: Any) -> str | None:
-    """The EntityPath of a client's connection string, where it has one."""
+    """The EntityPath of a client's connection string, if it has one.
+
+    Why: such a client cannot send to backlog queues. Without it: AttributeError.
+    """
     return client._entity_name or None
+
+
+# The syphon makes connections of its own with what the application's clients were given. Without
+# these three: AttributeError when a client is paired with enable_syphon=True.
 
 
 def credential_of(client: Any) -> Any:
@@ -358,13 +471,3 @@ def uses_tls(client: Any) -> bool:
 
 def ca_file_of(client: Any) -> str | None:
     return client._config.connection_verify or None
-
-
-def address_of(client: Any) -> tuple[str, str | None]:
-    """Where a client connects to: the host, and the way around it that it was told to take."""
-    around = client._config.custom_endpoint_address
-    return host_of(client).lower(), around and str(around).lower()
-
-
-def host_of(client: Any) -> str:
-    return str(client.fully_qualified_namespace)

@@ -15,12 +15,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.client.aio import keeper as aio_keeper
-from pairbus.client.blocking import keeper as blocking_keeper
-from pairbus.client.blocking.failing import QuickToFail
-from pairbus.client.blocking.keeper import Keeper
-from pairbus.client.route.router import Chore, Probe
-from pairbus.client.sdk import private as internals
+from pairbus.client.aio import background as aio_background
+from pairbus.client.blocking import background as blocking_background
+from pairbus.client.blocking.background import BackgroundWorker
+from pairbus.client.blocking.pool import PromptSender
+from pairbus.client.route.router import BackgroundTask, Probe
+from pairbus.client.sdk import private
 from tests.client.fakes import StandIn
 from tests.client.shells.both import AsyncioSide, Others, Side, Work, is_waiting, until
 from tests.client.silent import SilentPeer
@@ -30,17 +30,17 @@ class Agenda:
     """What is due, handed in by the test."""
 
     def __init__(self) -> None:
-        self.chores: list[Chore] = []
+        self.tasks: list[BackgroundTask] = []
         self.next_due: float | None = None
         self.errors: list[Exception] = []
         self.asked = 0
 
-    def __call__(self) -> tuple[list[Chore], float | None]:
+    def __call__(self) -> tuple[list[BackgroundTask], float | None]:
         self.asked += 1
         if self.errors:
             raise self.errors.pop(0)
-        chores, self.chores = self.chores, []
-        return chores, self.next_due
+        tasks, self.tasks = self.tasks, []
+        return tasks, self.next_due
 
 
 @pytest.fixture
@@ -56,47 +56,47 @@ def work() -> Iterator[Work]:
 
 
 @pytest.fixture
-def keeper(side: Side, agenda: Agenda, work: Work) -> Iterator[Any]:
-    keeper = side.keeper(agenda, work)
-    keeper.start()
-    yield keeper
+def worker(side: Side, agenda: Agenda, work: Work) -> Iterator[Any]:
+    worker = side.worker(agenda, work)
+    worker.start()
+    yield worker
     work.gate.set()
-    keeper.stop()
+    worker.stop()
 
 
-def numbered(count: int) -> list[Chore]:
+def numbered(count: int) -> list[BackgroundTask]:
     return [Probe(str(number)) for number in range(count)]
 
 
 def threads() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name in ("pairbus-test", "pairbus-chore")]
+    return [name for name in names if name in ("pairbus-test", "pairbus-task")]
 
 
-# --- chores, in both shells
+# --- tasks, in both shells
 
 
-def test_what_is_due_is_done_when_it_is_woken(keeper: Any, agenda: Agenda, work: Work) -> None:
+def test_what_is_due_is_done_when_it_is_woken(worker: Any, agenda: Agenda, work: Work) -> None:
     until(lambda: agenda.asked, "it has looked")
-    agenda.chores = numbered(3)
+    agenda.tasks = numbered(3)
 
-    keeper.wake()
+    worker.wake()
 
     until(lambda: len(work.ended) == 3, "all are done")
-    assert sorted(chore.queue for chore in work.ended) == ["0", "1", "2"]
+    assert sorted(task.queue for task in work.ended) == ["0", "1", "2"]
 
 
-def test_it_looks_by_itself_when_something_is_due(keeper: Any, agenda: Agenda, work: Work) -> None:
+def test_it_looks_by_itself_when_something_is_due(worker: Any, agenda: Agenda, work: Work) -> None:
     until(lambda: agenda.asked, "it has looked")
     agenda.next_due = time.monotonic() + 0.1
-    keeper.wake()
+    worker.wake()
     until(lambda: agenda.asked >= 2, "it has looked again")
-    agenda.chores, agenda.next_due = numbered(1), None
+    agenda.tasks, agenda.next_due = numbered(1), None
 
     until(lambda: work.ended, "it is done")
 
 
-def test_it_does_not_run_in_circles_when_nothing_is_due(keeper: Any, agenda: Agenda) -> None:
+def test_it_does_not_run_in_circles_when_nothing_is_due(worker: Any, agenda: Agenda) -> None:
     until(lambda: agenda.asked, "it has looked")
     before = agenda.asked
 
@@ -108,14 +108,14 @@ def test_it_does_not_run_in_circles_when_nothing_is_due(keeper: Any, agenda: Age
 def test_only_so_many_are_done_at_once_and_none_is_forgotten(
     side: Side, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (blocking_keeper, aio_keeper):
-        monkeypatch.setattr(module, "CHORES_AT_ONCE_MAX", 3)
+    for module in (blocking_background, aio_background):
+        monkeypatch.setattr(module, "TASKS_AT_ONCE_MAX", 3)
     work = Work(is_open=False)
-    keeper = side.keeper(agenda, work)
-    agenda.chores = numbered(10)
-    keeper.start()
+    worker = side.worker(agenda, work)
+    agenda.tasks = numbered(10)
+    worker.start()
     until(lambda: len(work.begun) == 3, "three have begun")
-    keeper.wake()
+    worker.wake()
     time.sleep(0.05)
     assert len(work.begun) == 3
 
@@ -123,16 +123,16 @@ def test_only_so_many_are_done_at_once_and_none_is_forgotten(
 
     until(lambda: len(work.ended) == 10, "all are done")
     assert work.most == 3
-    keeper.stop()
+    worker.stop()
 
 
-def test_a_chore_that_fails_is_logged_and_the_others_are_done(
-    keeper: Any, agenda: Agenda, work: Work, caplog: pytest.LogCaptureFixture
+def test_a_task_that_fails_is_logged_and_the_others_are_done(
+    worker: Any, agenda: Agenda, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     work.errors = [RuntimeError("no luck")]
-    agenda.chores = numbered(2)
+    agenda.tasks = numbered(2)
 
-    keeper.wake()
+    worker.wake()
 
     until(lambda: len(work.ended) == 2, "both are over")
     [record] = until(lambda: [r for r in caplog.records if r.name == "pairbus.client"])
@@ -141,13 +141,13 @@ def test_a_chore_that_fails_is_logged_and_the_others_are_done(
 
 
 def test_a_look_that_fails_is_logged_and_it_goes_on(
-    keeper: Any, agenda: Agenda, work: Work, caplog: pytest.LogCaptureFixture
+    worker: Any, agenda: Agenda, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agenda.errors, agenda.chores = [RuntimeError("no luck")], numbered(1)
+    agenda.errors, agenda.tasks = [RuntimeError("no luck")], numbered(1)
 
-    keeper.wake()
+    worker.wake()
     until(lambda: not agenda.errors, "it has failed")
-    keeper.wake()
+    worker.wake()
 
     until(lambda: work.ended, "it is done")
     assert any("it goes on" in record.getMessage() for record in caplog.records)
@@ -156,25 +156,25 @@ def test_a_look_that_fails_is_logged_and_it_goes_on(
 @pytest.mark.req("C-02")
 @pytest.mark.req("G-03")
 def test_when_it_has_stopped_nothing_of_it_runs(side: Side, agenda: Agenda, work: Work) -> None:
-    keeper = side.keeper(agenda, work)
-    agenda.chores = numbered(3)
-    keeper.start()
+    worker = side.worker(agenda, work)
+    agenda.tasks = numbered(3)
+    worker.start()
     until(lambda: len(work.ended) == 3, "all are done")
 
-    keeper.stop()
+    worker.stop()
 
     assert threads() == []
     if isinstance(side, AsyncioSide):
         assert _tasks(side) == []
     asked = agenda.asked
-    keeper.wake()
+    worker.wake()
     time.sleep(0.05)
     assert agenda.asked == asked
-    keeper.stop()
+    worker.stop()
 
 
 def test_one_that_never_started_can_be_stopped(side: Side, agenda: Agenda, work: Work) -> None:
-    side.keeper(agenda, work).stop()
+    side.worker(agenda, work).stop()
 
 
 # --- asyncio
@@ -189,38 +189,38 @@ def _tasks(side: AsyncioSide) -> list[str]:
 
 
 @pytest.mark.req("C-02")
-def test_chores_under_way_are_cancelled_when_it_stops(
+def test_tasks_under_way_are_cancelled_when_it_stops(
     asyncio_side: AsyncioSide, agenda: Agenda
 ) -> None:
     work = Work(is_open=False)
-    keeper = asyncio_side.keeper(agenda, work)
-    agenda.chores = numbered(5)
-    keeper.start()
+    worker = asyncio_side.worker(agenda, work)
+    agenda.tasks = numbered(5)
+    worker.start()
     until(lambda: len(work.begun) == 5, "all have begun")
 
-    keeper.stop()
+    worker.stop()
 
     assert _tasks(asyncio_side) == []
     assert work.ended == []
 
 
-def test_a_chore_may_stop_the_keeper_that_runs_it(
-    asyncio_side: AsyncioSide, agenda: Agenda
-) -> None:
+def test_a_task_may_stop_the_worker_that_runs_it(asyncio_side: AsyncioSide, agenda: Agenda) -> None:
     stopped: Future[None] = Future()
 
-    async def do(chore: Chore) -> None:
-        await keeper.stop()
+    async def perform(task: BackgroundTask) -> None:
+        await worker.stop()
         stopped.set_result(None)
 
-    def start() -> aio_keeper.Keeper:
-        keeper = aio_keeper.Keeper("test", clock=time.monotonic, due=agenda, do=do)
-        keeper.start()
-        return keeper
+    def start() -> aio_background.BackgroundWorker:
+        worker = aio_background.BackgroundWorker(
+            "test", clock=time.monotonic, take_due=agenda, perform=perform
+        )
+        worker.start()
+        return worker
 
-    keeper = asyncio_side.call(start)
-    agenda.chores = numbered(1)
-    asyncio_side.call(keeper.wake)
+    worker = asyncio_side.call(start)
+    agenda.tasks = numbered(1)
+    asyncio_side.call(worker.wake)
 
     stopped.result(5)
     until(lambda: _tasks(asyncio_side) == [], "nothing runs")
@@ -232,19 +232,21 @@ def test_the_background_is_no_part_of_what_the_application_does(
     doing = contextvars.ContextVar("doing", default="nothing")
     seen: list[str] = []
 
-    async def do(chore: Chore) -> None:
+    async def perform(task: BackgroundTask) -> None:
         seen.append(doing.get())
 
-    async def start() -> aio_keeper.Keeper:
+    async def start() -> aio_background.BackgroundWorker:
         doing.set("starting up")
-        keeper = aio_keeper.Keeper("test", clock=time.monotonic, due=agenda, do=do)
-        keeper.start()
-        return keeper
+        worker = aio_background.BackgroundWorker(
+            "test", clock=time.monotonic, take_due=agenda, perform=perform
+        )
+        worker.start()
+        return worker
 
-    agenda.chores = numbered(1)
-    keeper = asyncio_side.call(start)
+    agenda.tasks = numbered(1)
+    worker = asyncio_side.call(start)
     until(lambda: seen, "it is done")
-    asyncio_side.call(keeper.stop)
+    asyncio_side.call(worker.stop)
 
     assert seen == ["nothing"]
 
@@ -252,37 +254,37 @@ def test_the_background_is_no_part_of_what_the_application_does(
 # --- threads
 
 
-class Keepers:
+class Workers:
     """Those of a test, which end with it, however it ends."""
 
     def __init__(self) -> None:
-        self._made: list[Keeper] = []
+        self._made: list[BackgroundWorker] = []
 
-    def __call__(self, due: Any, do: Any = lambda chore: None) -> Keeper:
-        keeper = Keeper("test", clock=time.monotonic, due=due, do=do)
-        self._made.append(keeper)
-        keeper.start()
-        return keeper
+    def __call__(self, due: Any, perform: Any = lambda task: None) -> BackgroundWorker:
+        worker = BackgroundWorker("test", clock=time.monotonic, take_due=due, perform=perform)
+        self._made.append(worker)
+        worker.start()
+        return worker
 
     def stop(self) -> None:
-        for keeper in self._made:
-            keeper.stop()
+        for worker in self._made:
+            worker.stop()
 
 
 @pytest.fixture
-def blocking() -> Iterator[Keepers]:
-    keepers = Keepers()
-    yield keepers
-    keepers.stop()
+def blocking() -> Iterator[Workers]:
+    workers = Workers()
+    yield workers
+    workers.stop()
 
 
 @pytest.mark.req("C-02")
-def test_a_stuck_chore_is_freed_when_it_stops(blocking: Keepers, agenda: Agenda) -> None:
+def test_a_stuck_task_is_freed_when_it_stops(blocking: Workers, agenda: Agenda) -> None:
     errors: list[Exception] = []
 
-    def do(chore: Chore) -> None:
+    def perform(task: BackgroundTask) -> None:
         try:
-            with keeper.guard(sender, 60.0):
+            with worker.deadline(sender, 60.0):
                 sender.__enter__()
         except Exception as error:
             errors.append(error)
@@ -291,12 +293,12 @@ def test_a_stuck_chore_is_freed_when_it_stops(blocking: Keepers, agenda: Agenda)
 
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
-        keeper = blocking(agenda, do)
-        agenda.chores = numbered(1)
-        keeper.wake()
-        until(lambda: internals.socket_of(sender), "it has connected")
+        worker = blocking(agenda, perform)
+        agenda.tasks = numbered(1)
+        worker.wake()
+        until(lambda: private.socket_of(sender), "it has connected")
 
-        keeper.stop()
+        worker.stop()
 
         assert threads() == []
         [error] = errors
@@ -306,22 +308,22 @@ def test_a_stuck_chore_is_freed_when_it_stops(blocking: Keepers, agenda: Agenda)
 
 @pytest.mark.req("C-02")
 def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
-    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_keeper, "JOIN_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 0.3)
     release = threading.Event()
 
-    def do(chore: Chore) -> None:
-        with keeper.guard(StandIn(), 60.0):  # without a socket, as in a TLS handshake
+    def perform(task: BackgroundTask) -> None:
+        with worker.deadline(StandIn(), 60.0):  # without a socket, as in a TLS handshake
             release.wait(30)
 
-    keeper = blocking(agenda, do)
-    agenda.chores = numbered(5)
-    keeper.wake()
-    until(lambda: threads().count("pairbus-chore") == 5, "all are stuck")
+    worker = blocking(agenda, perform)
+    agenda.tasks = numbered(5)
+    worker.wake()
+    until(lambda: threads().count("pairbus-task") == 5, "all are stuck")
 
     began = time.monotonic()
-    keeper.stop()
+    worker.stop()
     took = time.monotonic() - began
     release.set()
 
@@ -329,132 +331,131 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
     until(lambda: threads() == [], "they end by themselves")
 
 
-@pytest.mark.parametrize("who", ["a chore", "the keeper itself"])
-def test_it_may_be_stopped_by(blocking: Keepers, who: str, agenda: Agenda) -> None:
+@pytest.mark.parametrize("who", ["a task", "the worker itself"])
+def test_it_may_be_stopped_by(blocking: Workers, who: str, agenda: Agenda) -> None:
     stopped = threading.Event()
 
     def stop() -> None:
-        keeper.stop()
+        worker.stop()
         stopped.set()
 
-    def do(chore: Chore) -> None:
-        if who == "a chore":
+    def perform(task: BackgroundTask) -> None:
+        if who == "a task":
             stop()
 
-    def due() -> tuple[list[Chore], None]:
-        if who == "the keeper itself" and agenda.asked:
+    def due() -> tuple[list[BackgroundTask], None]:
+        if who == "the worker itself" and agenda.asked:
             stop()
         return agenda()[0], None
 
-    keeper = blocking(due, do)
+    worker = blocking(due, perform)
     until(lambda: agenda.asked, "it has looked")
-    agenda.chores = numbered(1)
-    keeper.wake()
+    agenda.tasks = numbered(1)
+    worker.wake()
 
     assert stopped.wait(5)
     until(lambda: threads() == [], "nothing runs")
 
 
-def test_a_chore_for_which_there_is_no_thread_is_done_when_there_is(
-    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+def test_a_task_for_which_there_is_no_thread_is_done_when_there_is(
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[Chore] = []
-    keeper = blocking(agenda, done.append)
+    done: list[BackgroundTask] = []
+    worker = blocking(agenda, done.append)
     until(lambda: agenda.asked, "it has looked")
     start, refused = threading.Thread.start, []
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name == "pairbus-chore" and not refused:
+        if thread.name == "pairbus-task" and not refused:
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    agenda.chores = numbered(2)
-    keeper.wake()
+    agenda.tasks = numbered(2)
+    worker.wake()
 
     until(lambda: len(done) == 2, "both are done")
     assert len(refused) == 1
 
 
-# --- guards
+# --- deadlines of sockets
 
 
-def silent_sender(peer: SilentPeer, **settings: Any) -> tuple[ServiceBusClient, QuickToFail]:
+def silent_sender(peer: SilentPeer, **settings: Any) -> tuple[ServiceBusClient, PromptSender]:
     settings = {"retry_total": 0, **settings}
     client = ServiceBusClient.from_connection_string(peer.connection_string(), **settings)
-    return client, internals.adopt(client.get_queue_sender("orders"), QuickToFail)
+    return client, private.adopt(client.get_queue_sender("orders"), PromptSender)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_keeper, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_background, "GRACE_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_is_stuck_is_freed_when_its_time_is_over(blocking: Keepers, agenda: Agenda) -> None:
-    keeper = blocking(agenda)
+def test_who_is_stuck_is_freed_when_its_time_is_over(blocking: Workers, agenda: Agenda) -> None:
+    worker = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
         began = time.monotonic()
 
         with (
             pytest.raises(
-                OperationTimeoutError, match=r"'localhost:.*' was silent for 0\.2 seconds"
+                OperationTimeoutError, match=r"'localhost:.*' did not answer within 0\.2 seconds"
             ),
-            keeper.guard(sender, 0.2),
+            worker.deadline(sender, 0.2),
         ):
             sender.send_messages(ServiceBusMessage("a"))
 
         assert time.monotonic() - began < 5
         client.close()
-    keeper.stop()
+    worker.stop()
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_tries_again_and_is_stuck_again_is_freed_again(
-    blocking: Keepers, agenda: Agenda
+    blocking: Workers, agenda: Agenda
 ) -> None:
-    keeper = blocking(agenda)
+    worker = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer, retry_total=2, retry_backoff_factor=0.01)
 
-        with pytest.raises(OperationTimeoutError), keeper.guard(sender, 0.1):
+        with pytest.raises(OperationTimeoutError), worker.deadline(sender, 0.1):
             sender.send_messages(ServiceBusMessage("a"))
 
         assert peer.count == 3
         client.close()
-    keeper.stop()
+    worker.stop()
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_gets_stuck_after_its_link_was_open_is_freed_in_time(
-    blocking: Keepers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its connection was reset, and the SDK opens another within the same call.
     freed = threading.Event()
-    monkeypatch.setattr(internals, "cut", lambda sender: freed.set())
-    keeper = blocking(agenda)
+    monkeypatch.setattr(private, "cut", lambda sender: freed.set())
+    worker = blocking(agenda)
     until(lambda: agenda.asked, "it has looked, and sleeps")
     time.sleep(0.05)
     sender = StandIn()
     sender.open()
 
-    with keeper.guard(sender, 0.1):
+    with worker.deadline(sender, 0.1):
         assert freed.wait(3)
-    keeper.stop()
+    worker.stop()
 
 
-def test_who_fails_by_itself_gets_its_own_error(blocking: Keepers, agenda: Agenda) -> None:
-    keeper = blocking(agenda)
+def test_who_fails_by_itself_gets_its_own_error(blocking: Workers, agenda: Agenda) -> None:
+    worker = blocking(agenda)
     error = RuntimeError("my own")
 
-    with pytest.raises(RuntimeError) as caught, keeper.guard(StandIn(), 60.0):
+    with pytest.raises(RuntimeError) as caught, worker.deadline(StandIn(), 60.0):
         raise error
 
     assert caught.value is error
-    assert keeper._guards == {}
-    keeper.stop()
+    worker.stop()
 
 
 @pytest.mark.parametrize(
@@ -464,27 +465,27 @@ def test_who_fails_by_itself_gets_its_own_error(blocking: Keepers, agenda: Agend
         pytest.param(60.0, False, id="who has longer does not: most sends have"),
     ],
 )
-def test_the_keeper_is_woken_only_by_who_needs_it(
-    blocking: Keepers, agenda: Agenda, seconds: float, is_woken: bool
+def test_the_worker_is_woken_only_by_who_needs_it(
+    blocking: Workers, agenda: Agenda, seconds: float, is_woken: bool
 ) -> None:
-    keeper = blocking(agenda)
+    worker = blocking(agenda)
     until(lambda: agenda.asked, "it has looked")
     time.sleep(0.05)
     before = agenda.asked
 
     for _ in range(3):
-        with keeper.guard(StandIn(), seconds):
+        with worker.deadline(StandIn(), seconds):
             time.sleep(0.05)
 
     # And once only: after that it knows of the earlier time.
     assert agenda.asked == before + is_woken
 
 
-def test_who_is_guarded_while_the_keeper_looks_around_is_not_overlooked(
-    blocking: Keepers, agenda: Agenda
+def test_who_is_guarded_while_the_worker_looks_around_is_not_overlooked(
+    blocking: Workers, agenda: Agenda
 ) -> None:
-    """It enters in the very moment in which the keeper decides how long to sleep."""
-    keeper = blocking(agenda)
+    """It enters in the very moment in which the worker decides how long to sleep."""
+    worker = blocking(agenda)
     until(lambda: agenda.asked, "it has looked")
     time.sleep(0.05)
     entered: list[Any] = []
@@ -496,14 +497,14 @@ def test_who_is_guarded_while_the_keeper_looks_around_is_not_overlooked(
             seen = list(super().values())
             self.looks += 1
             if self.looks == 2:  # at those whose time is over, and at when the next one's is
-                entered.append(keeper.guard(StandIn(), 1.0))
+                entered.append(worker.deadline(StandIn(), 1.0))
                 entered[0].__enter__()
             return seen
 
-    keeper._guards = Watched()
+    worker._deadlines = Watched()
     before = agenda.asked
-    keeper._looks_at = time.monotonic()  # so it would wake by itself now
-    keeper.wake()
+    worker._looks_at = time.monotonic()  # so it would wake by itself now
+    worker.wake()
 
     until(lambda: entered, "it has entered")
     try:
@@ -514,21 +515,21 @@ def test_who_is_guarded_while_the_keeper_looks_around_is_not_overlooked(
 
 @pytest.mark.req("C-02")
 def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
-    blocking: Keepers, agenda: Agenda, others: Others
+    blocking: Workers, agenda: Agenda, others: Others
 ) -> None:
-    keeper = blocking(agenda)
+    worker = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
 
         def send() -> None:
-            with keeper.guard(sender, 60.0):
+            with worker.deadline(sender, 60.0):
                 sender.send_messages(ServiceBusMessage("a"))
 
         call = others.begin(send)
-        until(lambda: internals.socket_of(sender), "it has connected")
+        until(lambda: private.socket_of(sender), "it has connected")
         assert is_waiting(call)
 
-        keeper.stop()
+        worker.stop()
 
         with pytest.raises(ValueError, match="the paired client has been closed"):
             call.result(5)
@@ -536,21 +537,20 @@ def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
     assert threads() == []
 
 
-def test_who_comes_after_the_end_is_refused(blocking: Keepers, agenda: Agenda) -> None:
-    keeper = blocking(agenda)
-    keeper.stop()
+def test_who_comes_after_the_end_is_refused(blocking: Workers, agenda: Agenda) -> None:
+    worker = blocking(agenda)
+    worker.stop()
 
     with pytest.raises(ValueError, match="has been closed; make a new one"):
-        keeper.guard(StandIn(), 60.0).__enter__()
-    assert keeper._guards == {}
+        worker.deadline(StandIn(), 60.0).__enter__()
 
 
 def test_nothing_is_logged_that_nobody_did_wrong(
-    blocking: Keepers, agenda: Agenda, caplog: pytest.LogCaptureFixture
+    blocking: Workers, agenda: Agenda, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "pairbus"):
-        keeper = blocking(agenda)
+        worker = blocking(agenda)
         until(lambda: agenda.asked, "it has looked")
-        keeper.stop()
+        worker.stop()
 
     assert caplog.records == []

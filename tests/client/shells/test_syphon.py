@@ -1,4 +1,4 @@
-"""Where a syphon runs, the two clients of a pair end together: in both shells."""
+"""With a syphon, the two clients of a pair end together: in both shells."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from pairbus.client.aio import partnership as aio_partnership
-from pairbus.client.blocking import partnership as blocking_partnership
-from pairbus.client.route.partners import GRACE_SECONDS, Partners
+from pairbus.client.aio import client as aio_client
 from pairbus.client.sdk.errors import ClientFaulted
 from pairbus.client.state import ClientState
-from pairbus.client.syphon import STOP_SECONDS_MAX, SyphonContext
+from pairbus.client.syphon import (
+    PARTNER_SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    SyphonContext,
+    SyphonSupervisor,
+)
 from tests.client.shells.both import AsyncioSide, Others, Side, until
 
 SHORT_SECONDS = 0.2
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.req("C-01")
 
 
 class Client:
-    """As much of a client as the partnership knows: it ends, and may be faulted."""
+    """As much of a client as the supervisor needs: it ends, and may be faulted."""
 
     def __init__(self, host: str) -> None:
         self.fully_qualified_namespace = host
@@ -106,11 +109,24 @@ class Pair:
                 messaging_factory=self.secondary, secondary_namespace_manager="manager"
             ),
         )
-        module: Any = blocking_partnership if side.name == "sync" else aio_partnership
-        self.partnership = side.call(module.Partnership, self.primary, pairing, self.syphon)
+        self.supervisor = SyphonSupervisor(self.syphon, pairing, self.primary, fault=self._fault)
+
+    def _fault(self, client: Any, reason: str) -> None:
+        if isinstance(self.side, AsyncioSide):
+            aio_client._fault(self.side.loop, client, reason)
+        else:
+            client.fault(reason)
 
     def start(self) -> None:
-        self.side.call(self.partnership.start)
+        if isinstance(self.side, AsyncioSide):
+            self.side.call(aio_client._start, self.supervisor)
+            return
+        self.supervisor.start()
+        for state, listener in self.supervisor.listeners():
+            state.listen(self.supervisor, listener)
+
+    def abandon(self) -> None:
+        self.supervisor.abandon()
 
     def close(self, client: Any) -> None:
         self.side.call(client.close)
@@ -118,9 +134,8 @@ class Pair:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The grace is five seconds; that it is so is told below."""
-    for module in (blocking_partnership, aio_partnership):
-        monkeypatch.setattr(module, "Partners", lambda: Partners(SHORT_SECONDS))
+    """It is five seconds; a test below says so."""
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", SHORT_SECONDS)
 
 
 @pytest.fixture
@@ -130,13 +145,6 @@ def pair(side: Side) -> Pair:
 
 def partner_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name in ("pairbus-partner", "pairbus-fault")]
-
-
-def partner_tasks(side: AsyncioSide) -> list[str]:
-    async def named() -> list[str]:
-        return [t.get_name() for t in asyncio.all_tasks() if t.get_name() == "pairbus-partner"]
-
-    return list(side.call(named))
 
 
 # --- starting
@@ -155,13 +163,13 @@ def test_the_syphon_is_started_with_what_it_works_with(pair: Pair) -> None:
 
 
 @pytest.mark.req("A-06")
-def test_what_it_raises_when_it_starts_is_told(pair: Pair) -> None:
+def test_what_it_raises_when_it_starts_is_raised(pair: Pair) -> None:
     pair.syphon.start_error = RuntimeError("no Java")
 
     with pytest.raises(RuntimeError, match="no Java"):
         pair.start()
 
-    pair.side.call(pair.partnership.abandon)
+    pair.abandon()
     assert pair.syphon.stops == [STOP_SECONDS_MAX]
 
 
@@ -184,23 +192,17 @@ def test_when_one_closes_and_its_partner_does_not_the_partner_is_faulted(
 
     [reason] = partner.faults
     assert reason == (
-        f"the {first} namespace's client ended (closed), and its partner did not within 0.2 seconds"
+        f"the client of the {first} namespace ended (closed), and its partner did not end within "
+        "0.2 seconds"
     )
-    with pytest.raises(ClientFaulted, match="ended after its partner"):
+    with pytest.raises(ClientFaulted, match="ended because its partner ended"):
         partner._state.check()
     assert closing.faults == []
     assert any("faulting the" in record.getMessage() for record in caplog.records)
 
 
 def test_the_moment_is_five_seconds() -> None:
-    partners = Partners()
-    partners.ended("primary", now=100.0, reason="closed")
-
-    assert GRACE_SECONDS == 5.0
-    assert partners.due(now=104.9) is None
-    fault = partners.due(now=105.0)
-    assert fault is not None
-    assert fault.which == "secondary"
+    assert PARTNER_SECONDS_MAX == 5.0
 
 
 @pytest.mark.parametrize("first", ["primary", "secondary"])
@@ -239,7 +241,7 @@ def test_the_syphon_is_stopped_once_as_soon_as_one_of_them_ends(pair: Pair, firs
     assert pair.syphon.stops == [STOP_SECONDS_MAX]
 
 
-def test_a_syphon_that_does_not_stop_well_is_logged_and_the_client_closes(
+def test_a_syphon_that_fails_to_stop_is_logged_and_the_client_closes(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.start()
@@ -247,14 +249,13 @@ def test_a_syphon_that_does_not_stop_well_is_logged_and_the_client_closes(
 
     pair.close(pair.primary)
 
-    assert any("did not stop well" in record.getMessage() for record in caplog.records)
+    assert any("failed to stop" in record.getMessage() for record in caplog.records)
     until(lambda: pair.secondary.faults, "the secondary is faulted all the same")
 
 
 @pytest.mark.req("C-02")
 def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocking_partnership, aio_partnership):
-        monkeypatch.setattr(module, "Partners", lambda: Partners(60.0))
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 60.0)
     pair = Pair(side)
     pair.start()
 
@@ -262,9 +263,6 @@ def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.Mo
     pair.close(pair.secondary)
 
     until(lambda: partner_threads() == [], "no thread waits")
-    if isinstance(pair.side, AsyncioSide):
-        side = pair.side
-        until(lambda: partner_tasks(side) == [], "no task waits")
     for client in (pair.primary, pair.secondary):
         assert client._state._listeners == [], "and nobody keeps the pair alive"
 
@@ -320,11 +318,11 @@ def test_a_client_that_ends_while_the_syphon_starts_is_noticed(
     assert not pair.syphon.is_running
 
 
-def test_a_pairing_that_came_to_nothing_faults_nobody(pair: Pair) -> None:
+def test_a_pairing_that_failed_faults_nobody(pair: Pair) -> None:
     pair.close(pair.primary)
     pair.start()
 
-    pair.side.call(pair.partnership.abandon)
+    pair.abandon()
     time.sleep(2 * SHORT_SECONDS)
 
     assert pair.secondary.faults == []
@@ -339,13 +337,13 @@ def test_a_task_that_is_cancelled_while_the_syphon_starts_can_stop_it(
     pair.syphon.gate.clear()
 
     async def run() -> None:
-        starting = asyncio.create_task(pair.partnership.start())
+        starting = asyncio.create_task(aio_client._start(pair.supervisor))
         await asyncio.to_thread(pair.syphon.started.wait, 5)
         starting.cancel()
         asyncio.get_running_loop().call_later(0.2, pair.syphon.gate.set)
         with pytest.raises(asyncio.CancelledError):
             await starting
-        await pair.partnership.abandon()
+        await asyncio.to_thread(pair.abandon)
 
     asyncio_side.call(run)
 

@@ -1,0 +1,113 @@
+"""The background worker of a paired client: one task that runs what is due.
+
+Like `blocking/background.py`, without deadlines of sockets: the SDK's asyncio client keeps its
+time-outs, except when it opens a link. `bounded` is for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.client.route.router import BackgroundTask
+from pairbus.client.timing import GRACE_SECONDS
+
+logger = logging.getLogger("pairbus.client")
+
+TASKS_AT_ONCE_MAX = 64
+LOOK_SECONDS_MAX = 15.0
+
+
+@asynccontextmanager
+async def bounded(seconds: float, what: str) -> AsyncIterator[None]:
+    """A time limit for what the SDK would wait for without one: opening a link."""
+    limit = asyncio.timeout(seconds + GRACE_SECONDS)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise OperationTimeoutError(
+            message=f"{what} took longer than {seconds:g} seconds"
+        ) from None
+
+
+class BackgroundWorker:
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Callable[[], float],
+        take_due: Callable[[], tuple[list[BackgroundTask], float | None]],
+        perform: Callable[[BackgroundTask], Awaitable[None]],
+    ) -> None:
+        """`take_due` returns the tasks that are due and when the next one is; `perform` runs
+        one."""
+        self._name = f"pairbus-{name}"
+        self._clock = clock
+        self._take_due, self._perform = take_due, perform
+        self._woken = asyncio.Event()
+        self._waiting: deque[BackgroundTask] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        # A context of its own: what happens in the background is no part of what the application
+        # was doing when it paired.
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name=self._name, context=contextvars.Context())
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """When it returns, none of its tasks runs."""
+        tasks = [*self._running, *([self._task] if self._task is not None else [])]
+        tasks = [task for task in tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- the task ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:  # until it is cancelled
+            self._woken.clear()
+            try:
+                wait = self._work()
+            except Exception:
+                logger.exception("the background worker of a paired client failed; it goes on")
+                wait = 1.0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._woken.wait()
+
+    def _work(self) -> float:
+        """Start what is due, and return for how long nothing will be."""
+        tasks, next_due = self._take_due()
+        self._waiting.extend(tasks)
+        while self._waiting and len(self._running) < TASKS_AT_ONCE_MAX:
+            work = self._run_task(self._waiting.popleft())
+            task = asyncio.get_running_loop().create_task(work, name="pairbus-task")
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        now = self._clock()
+        return max(0.0, min(now + LOOK_SECONDS_MAX, next_due or float("inf")) - now)
+
+    async def _run_task(self, task: BackgroundTask) -> None:
+        try:
+            await self._perform(task)
+        except Exception:
+            logger.exception("%r failed", task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self.wake()

@@ -1,0 +1,182 @@
+"""The background worker of a paired client: one thread that runs what is due (pings, probes, and
+connections that are kept open), and that enforces deadlines of sockets.
+
+The SDK's blocking client reads the first bytes of a new connection without a time limit. A call
+that might get stuck there enters a `SocketDeadline`; if its time is over, the worker shuts its
+socket down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.client.route.router import BackgroundTask
+from pairbus.client.sdk import private
+from pairbus.client.timing import GRACE_SECONDS
+
+logger = logging.getLogger("pairbus.client")
+
+TASKS_AT_ONCE_MAX = 16
+# If nothing is due it looks this often, for deadlines that were entered without waking it.
+LOOK_SECONDS_MAX = 15.0
+JOIN_SECONDS_MAX = 10.0
+CUT_AGAIN_SECONDS = 0.05
+
+CLOSED = "the paired client has been closed; make a new one"
+
+
+class SocketDeadline:
+    """A context in which the sender's socket is shut down when the time is over, and again if the
+    call goes on.
+
+    A class and not a generator: every message enters one.
+    """
+
+    __slots__ = ("_seconds", "_worker", "deadline", "is_cut", "sender")
+
+    def __init__(
+        self, worker: BackgroundWorker, sender: Any, seconds: float, deadline: float
+    ) -> None:
+        self._worker = worker
+        self._seconds = seconds
+        self.sender = sender
+        self.deadline = deadline
+        self.is_cut = False
+
+    def __enter__(self) -> None:
+        worker = self._worker
+        worker._deadlines[id(self)] = self
+        if worker._is_stopped:  # asked after entering: the last look at the deadlines may be over
+            worker._deadlines.pop(id(self), None)
+            raise ValueError(CLOSED)
+        if self.deadline < worker._looks_at:
+            worker.wake()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._worker._deadlines.pop(id(self), None)
+        if not self.is_cut or not isinstance(error, Exception):
+            return
+        if self._worker._is_stopped:
+            raise ValueError(CLOSED) from error
+        # The SDK reports that the server closed the connection, which it did not.
+        host = self.sender.fully_qualified_namespace
+        raise OperationTimeoutError(
+            message=f"{host!r} did not answer within {self._seconds:g} seconds"
+        ) from error
+
+
+class BackgroundWorker:
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Callable[[], float],
+        take_due: Callable[[], tuple[list[BackgroundTask], float | None]],
+        perform: Callable[[BackgroundTask], None],
+    ) -> None:
+        """`take_due` returns the tasks that are due and when the next one is; `perform` runs
+        one."""
+        self._clock = clock
+        self._take_due, self._perform = take_due, perform
+        self._woken = threading.Event()
+        # When it looks next. A deadline before that wakes it.
+        self._looks_at = 0.0
+        self._is_stopped = False
+        self._deadlines: dict[int, SocketDeadline] = {}
+        self._running: set[threading.Thread] = set()
+        self._waiting: deque[BackgroundTask] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"pairbus-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """When it returns, none of its threads runs, unless one is stuck where nothing can reach
+        it."""
+        self._is_stopped = True
+        self.wake()
+        deadline = time.monotonic() + JOIN_SECONDS_MAX
+        for thread in [*self._running, self._thread]:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def deadline(self, sender: Any, seconds: float) -> SocketDeadline:
+        """A context for a call on this sender that should end within so many seconds."""
+        return SocketDeadline(self, sender, seconds, self._clock() + seconds + GRACE_SECONDS)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._woken.clear()
+            try:
+                wait = self._work()
+            except Exception:
+                logger.exception("the background worker of a paired client failed; it goes on")
+                wait = 1.0
+            self._woken.wait(wait)
+        # Nothing else would free a call that runs when the client closes; and it may get stuck
+        # again, because the SDK retries.
+        while self._cut(lambda deadline: True):
+            time.sleep(CUT_AGAIN_SECONDS)
+
+    def _work(self) -> float:
+        """Start what is due, and return for how long nothing will be."""
+        self._looks_at = float("inf")  # a deadline that is entered meanwhile wakes it again
+        tasks, next_due = self._take_due()
+        self._waiting.extend(tasks)
+        soon: list[float] = []
+        while self._waiting and len(self._running) < TASKS_AT_ONCE_MAX:
+            if not self._start(self._waiting[0]):
+                soon.append(self._clock() + 1.0)
+                break
+            self._waiting.popleft()
+        now = self._clock()
+        self._cut(lambda deadline: deadline <= now)
+        # One that is over already is cut again in a moment: the SDK may have begun a second try.
+        soon += [max(each.deadline, now + GRACE_SECONDS) for each in [*self._deadlines.values()]]
+        if next_due is not None:
+            soon.append(next_due)
+        self._looks_at = min([*soon, now + LOOK_SECONDS_MAX])
+        return max(0.0, self._looks_at - self._clock())
+
+    def _start(self, task: BackgroundTask) -> bool:
+        thread = threading.Thread(
+            target=self._run_task, args=(task,), name="pairbus-task", daemon=True
+        )
+        self._running.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads; it may later
+            self._running.discard(thread)
+            logger.warning("could not start a thread for %r; it is tried again", task)
+            return False
+        return True
+
+    def _run_task(self, task: BackgroundTask) -> None:
+        try:
+            if not self._is_stopped:
+                self._perform(task)
+        except Exception:
+            logger.exception("%r failed", task)
+        finally:
+            self._running.discard(threading.current_thread())
+            self.wake()
+
+    def _cut(self, is_over: Callable[[float], bool]) -> bool:
+        """Cut the calls whose deadline is over. False if there are none."""
+        over = [each for each in [*self._deadlines.values()] if is_over(each.deadline)]
+        for each in over:
+            each.is_cut = True  # first: the call that is freed looks at it at once
+            private.cut(each.sender)
+        return bool(over)

@@ -1,0 +1,313 @@
+"""One call of a paired sender, as a generator of steps: where its messages go next, how long it
+waits, and which error its caller gets.
+
+Every send of both shells is decided here. Nothing here waits: a shell carries the steps out.
+
+What happens to a message if the process dies during a call: before a namespace has acknowledged it,
+it is still the caller's, who got no answer; afterwards it is stored in that namespace. If the
+outcome on the primary is unknown, the message goes to the backlog under the id that it had, so that
+duplicate detection can drop the second copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusError,
+)
+
+from pairbus.client.backlog_batch import BacklogBatch, make_batches
+from pairbus.client.billing import extra_units
+from pairbus.client.pairing import PairingCore
+from pairbus.client.pool import BacklogConnection, PoolExhausted
+from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary, Way
+from pairbus.client.sdk import private
+from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
+from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.client.sdk.messages import count_of, diverted_all, unknown_numbers
+from pairbus.client.steps import (
+    AcquireLock,
+    Borrow,
+    CallPrimary,
+    OpenLink,
+    ResetLink,
+    SendBatch,
+    Step,
+    Steps,
+    Wait,
+)
+from pairbus.client.timing import BACKLOG_SECONDS_MIN, OPEN_SECONDS_MIN, TimeBudget
+
+
+@dataclass(slots=True, kw_only=True)
+class SendRequest:
+    """What the application asked for."""
+
+    on_primary: Callable[[float], Any]
+    """The SDK's own call, given its timeout; an awaitable in the asyncio shell."""
+    messages: Any = None
+    """The messages, with ids; None if the call only opens the link."""
+    schedule: datetime | None = None
+    returns_numbers: bool = False
+    """It is `schedule_messages`, which returns sequence numbers."""
+
+    @property
+    def count(self) -> int:
+        return 0 if self.messages is None else count_of(self.messages)
+
+
+class SendCall:
+    def __init__(
+        self, pairing: PairingCore, sender: Any, request: SendRequest, timeout: float | None
+    ) -> None:
+        """`sender` is the paired sender of either shell."""
+        pairing.check_process()
+        sender.has_called = True
+        self.request = request
+        # The shell sets these two before it answers a step, so that an interrupt between the step
+        # and its answer leaks neither.
+        self.has_lock = False
+        self.connection: Any = None
+
+        self._pairing = pairing
+        self._sender = sender
+        self._path: str = sender.entity_name
+        self._count = request.count
+        self._time = TimeBudget(timeout, pairing.timing.send_seconds)
+        self._batches: list[BacklogBatch] | None = None
+        self._diverted_count = 0
+        self._throttle_waits = 0
+        self._result: Any = None
+
+    def steps(self) -> Steps[Any]:
+        try:
+            # Each round ends the call, waits for a busy service, or follows a change of plan: the
+            # entity failed over or failed back, or a backlog queue left the rotation.
+            while True:
+                plan = self._plan()
+                if isinstance(plan, ToPrimary):
+                    is_done = yield from self._on_primary(plan)
+                elif isinstance(plan, ToBacklog) and self._count:
+                    is_done = yield from self._in_backlog(plan)
+                else:
+                    return None  # there is nothing to send: the call only opens the link
+                if is_done:
+                    return self._result
+        except Exception as error:
+            reported = self._for_caller(error)
+            if reported is error:
+                raise
+            raise reported from error
+        finally:
+            self._release_lock()
+            self._give_back(is_usable=False)
+
+    def _plan(self) -> Plan:
+        # Once a part of the call is in the backlog, the rest follows it: on the primary, that part
+        # would be sent twice.
+        plan = self._pairing.plan(self._path, is_begun=bool(self._diverted_count))
+        if isinstance(plan, Nowhere) and self._count:
+            raise self._exhausted(plan)
+        return plan
+
+    # --- the primary ------------------------------------------------------------------------------
+
+    def _on_primary(self, plan: Plan) -> Generator[Step, Any, bool]:
+        failure: Exception | None = None
+        has_waited = False
+        try:
+            has_waited = yield AcquireLock(self._time.on_primary(now=self._pairing.clock()))
+            if has_waited:
+                # Meanwhile another call may have failed the entity over, or a ping may have brought
+                # it back. Observers are notified when the lock is free: one of them may send.
+                plan = self._pairing.plan(self._path, notify=False)
+            if isinstance(plan, ToPrimary):
+                try:
+                    if plan.epoch != self._sender.epoch:
+                        yield ResetLink(plan.epoch)
+                    seconds = self._time.on_primary(now=self._pairing.clock())
+                    self._result = yield CallPrimary(seconds)
+                except GeneratorExit:
+                    # An interrupt: the answer to this call may still come, on this link.
+                    self._sender.require_new_link()
+                    raise
+        except Exception as error:
+            failure = error
+        finally:
+            self._release_lock()
+        if has_waited:
+            self._pairing.notify_observers()
+        if not isinstance(plan, ToPrimary):
+            return False
+        if failure is not None:
+            yield from self._wait(self._primary_failed(plan, failure), failure)
+            return False
+        if self._count:  # a link that opens does not prove that messages are accepted
+            extra = extra_units(self._sender, self.request.messages)
+            self._pairing.sent(self._path, plan, count=self._count, extra=extra)
+        return True
+
+    def _primary_failed(self, plan: ToPrimary, error: Exception) -> float:
+        """The seconds to wait before the next attempt; raises the error if there is none."""
+        kind = kind_of(error)
+        if kind is Kind.THROTTLED:
+            return self._throttled(plan, error)
+        if isinstance(error, SenderBusy) and not error.is_stuck:
+            raise error
+        if kind is Kind.OUTAGE and self._pairing.failed(self._path, plan, error):
+            self._time.forget_primary()
+            return 0.0
+        raise error
+
+    # --- the backlog ------------------------------------------------------------------------------
+
+    def _in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
+        """Send what is left to one backlog queue; on a new connection if the kept one was stale."""
+        for is_fresh in (False, True):
+            try:
+                connection = yield Borrow(way.queue, self._open_seconds(), is_fresh)
+            except ServiceBusError as error:
+                failure: Exception = error
+                break
+            was_kept, is_usable = not connection.is_fresh, False
+            try:
+                yield from self._send_on(connection, way)
+                is_usable = True
+                if self.request.returns_numbers:
+                    self._result = unknown_numbers(self.request.messages, way.queue)
+                return True
+            except Exception as error:
+                failure = error
+                is_usable = leaves_usable(error)
+            finally:
+                self._give_back(is_usable=is_usable)
+            if not (was_kept and is_stale(failure)):
+                break
+        yield from self._wait(self._backlog_failed(way, failure), failure)
+        return False
+
+    def _send_on(
+        self, connection: BacklogConnection[Any], way: ToBacklog
+    ) -> Generator[Step, Any, None]:
+        private.check_not_shut(connection.sender)
+        private.set_retries(connection.sender, self._pairing.backlog_retries())
+        if not private.is_running(connection.sender):
+            yield OpenLink(connection, self._open_seconds())
+        if self._batches is None:
+            # All batches are made before the first is sent: a message that fits nowhere is refused
+            # while all messages of the call are still the caller's. Only an open link knows limits.
+            copies = diverted_all(self.request.messages, self._path, self.request.schedule)
+            self._batches = make_batches(
+                connection.sender, copies, path=self._path, queue=way.queue
+            )
+        while self._batches:
+            batch, began = self._batches[0], self._pairing.clock()
+            seconds = self._time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
+            yield SendBatch(connection, batch.content, seconds)
+            del self._batches[0]
+            self._diverted_count += batch.count
+            took = self._pairing.clock() - began
+            self._pairing.sent(self._path, way, count=batch.count, seconds=took, extra=batch.extra)
+
+    def _open_seconds(self) -> float:
+        return self._time.in_backlog(now=self._pairing.clock(), at_least=OPEN_SECONDS_MIN)
+
+    def _backlog_failed(self, way: ToBacklog, error: Exception) -> float:
+        """The seconds to wait before the next attempt; raises an error for which the message is at
+        fault. For any other, the queue is at fault, and there are others."""
+        if isinstance(error, PoolExhausted):
+            raise error
+        kind = kind_of(error)
+        if kind is Kind.THROTTLED:
+            return self._throttled(way, error)
+        # A backlog queue that requires sessions, for example, answers "not allowed".
+        is_not_allowed = private.condition_of(error) == "amqp:not-allowed"
+        if kind in (Kind.OUTAGE, Kind.SETUP) or is_not_allowed:
+            self._pairing.failed(self._path, way, error)
+            if self._time.in_backlog(now=self._pairing.clock()) <= 0:
+                raise self._exhausted(self._pairing.causes(self._path))
+            return 0.0
+        if isinstance(error, MessageSizeExceededError) and private.condition_of(error):
+            # The service refuses what `make_batches` found small enough.
+            raise EnvelopeTooLarge(
+                entity=self._path, backlog_queue=way.queue, error=error
+            ) from error
+        raise error
+
+    # --- waiting and ending -----------------------------------------------------------------------
+
+    def _throttled(self, way: Way, error: Exception) -> float:
+        """How long to wait for a busy service. Raises its error if that is too long or too
+        often."""
+        seconds = self._pairing.timing.throttle_wait_seconds
+        self._throttle_waits += 1
+        if self._throttle_waits > self._pairing.timing.throttle_waits_max:
+            raise error
+        is_backlog = isinstance(way, ToBacklog)
+        if not self._time.can_wait(seconds, is_backlog=is_backlog, now=self._pairing.clock()):
+            raise error
+        self._pairing.throttled(self._path, way)
+        return seconds
+
+    def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, None]:
+        """Neither the lock nor a connection is held meanwhile."""
+        if seconds and (yield Wait(seconds)):
+            raise error  # the client was closed
+
+    def _release_lock(self) -> None:
+        if self.has_lock:
+            self.has_lock = False
+            self._sender.lock.release()
+
+    def _give_back(self, *, is_usable: bool) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self._pairing.pool.give_back(connection, is_usable=is_usable)
+
+    def _for_caller(self, error: Exception) -> Exception:
+        """The error for the caller: if a part is in the backlog, one that says how much."""
+        if not self._diverted_count or isinstance(error, BacklogExhausted):
+            return error
+        return self._exhausted(Nowhere(self._pairing.causes(self._path).primary_error, error))
+
+    def _exhausted(self, causes: Nowhere) -> BacklogExhausted:
+        self._pairing.send_failed(self._path, causes)
+        error = BacklogExhausted(
+            entity=self._path,
+            primary_error=causes.primary_error,
+            backlog_error=causes.backlog_error,
+            diverted_count=self._diverted_count,
+            queue_count=len(self._pairing.backlog_queues),
+        )
+        error.__cause__ = causes.backlog_error or causes.primary_error
+        return error
+
+
+def is_stale(error: Exception) -> bool:
+    """Whether a kept connection may have failed only because of its age."""
+    return kind_of(error) is Kind.OUTAGE and not isinstance(error, OperationTimeoutError)
+
+
+def leaves_usable(error: Exception) -> bool:
+    """Whether a connection that reported this error can be used again."""
+    return kind_of(error) in (Kind.THROTTLED, Kind.MESSAGE)
+
+
+class SenderBusy(OperationTimeoutError):
+    """Other calls used the same sender for as long as this call had time."""
+
+    def __init__(self, path: str, seconds: float, *, calls: int) -> None:
+        """`calls`: how many other calls got the sender's lock while this one waited."""
+        super().__init__(
+            message=f"timed out after {seconds:g} s waiting for another thread or task to finish "
+            f"sending on this sender of {path!r}; give each thread or task a sender of its own"
+        )
+        self.is_stuck = calls == 0 and seconds >= OPEN_SECONDS_MIN
+        """One other call held the lock all the time, for longer than it takes to open a connection:
+        so the primary does not answer."""

@@ -1,0 +1,183 @@
+"""Many that share one sender take turns, in both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from pairbus.client.aio.sender import SenderLock
+from pairbus.client.send import SenderBusy
+from tests.client.shells.both import AsyncioSide, Others, Side, SyncSide, is_waiting
+
+
+@pytest.fixture
+def lock(side: Side) -> Any:
+    return side.lock("orders")
+
+
+def test_one_at_a_time(lock: Any, others: Others) -> None:
+    lock.acquire(1.0)
+    second = others.begin(lock.acquire, 10.0)
+    assert is_waiting(second)
+
+    lock.release()
+
+    second.result(5)
+    lock.release()
+
+
+def test_who_waits_too_long_is_told_that_one_call_is_stuck(
+    lock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", 0.05)
+    lock.acquire(1.0)
+
+    with pytest.raises(SenderBusy, match=r"after 0\.05 s .* 'orders'") as caught:
+        lock.acquire(0.05)
+    assert caught.value.is_stuck
+
+
+def test_who_waits_too_long_among_many_is_told_that_they_are_many(
+    lock: Any, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", 0.05)
+    lock.acquire(1.0)
+    unlucky = others.begin(lock.acquire, 0.3)
+    assert is_waiting(unlucky, 0.05)
+    # Another was quicker: as if it had been released and taken in between.
+    getattr(lock, "target", lock)._acquired += 1
+
+    error = unlucky.exception(5)
+
+    assert isinstance(error, SenderBusy)
+    assert not error.is_stuck
+
+
+def test_who_has_less_time_than_opening_a_link_takes_says_nothing_of_the_primary(
+    lock: Any,
+) -> None:
+    lock.acquire(1.0)
+
+    with pytest.raises(SenderBusy) as caught:
+        lock.acquire(0.05)
+    assert not caught.value.is_stuck
+
+
+def test_who_takes_a_turn_knows_whether_it_had_to_wait(lock: Any, others: Others) -> None:
+    assert lock.acquire(1.0) is False
+    second = others.begin(lock.acquire, 10.0)
+    assert is_waiting(second)
+
+    lock.release()
+
+    assert second.result(5) is True
+
+
+def test_a_turn_that_is_free_can_be_had_at_once(lock: Any, others: Others) -> None:
+    assert lock.try_acquire()
+    assert not lock.try_acquire()
+    waiting = others.begin(lock.acquire, 10.0)
+    assert is_waiting(waiting)
+
+    lock.release()
+
+    waiting.result(5)
+    assert not lock.try_acquire()
+    lock.release()
+    assert lock.try_acquire()
+
+
+def test_a_turn_is_known_to_who_has_it(side: Side, lock: Any) -> None:
+    async def mine_within_a_task() -> list[bool]:
+        own = SenderLock("orders")
+        seen = [own.is_mine()]
+        await own.acquire(1.0)
+        seen.append(own.is_mine())
+        seen.append(await asyncio.create_task(_asked(own)))
+        own.release()
+        return [*seen, own.is_mine()]
+
+    if side.name == "asyncio":
+        assert side.call(mine_within_a_task) == [False, True, False, False]
+        return
+    seen = [lock.is_mine()]
+    lock.acquire(1.0)
+    seen.append(lock.is_mine())
+    lock.release()
+    assert [*seen, lock.is_mine()] == [False, True, False]
+
+
+async def _asked(lock: SenderLock) -> bool:
+    return lock.is_mine()
+
+
+def test_a_turn_of_another_thread_is_not_mine(others: Others) -> None:
+    lock = SyncSide().lock("orders")
+    others.begin(lock.acquire, 1.0).result(5)
+
+    assert not lock.is_mine()
+
+
+# --- asyncio
+
+
+def test_a_time_limit_holds_also_for_who_comes_just_when_the_turn_is_passed_on(
+    asyncio_side: AsyncioSide,
+) -> None:
+    async def run() -> None:
+        lock = SenderLock("orders")
+        await lock.acquire(1.0)
+        second = asyncio.create_task(lock.acquire(5.0))
+        await asyncio.sleep(0)
+        lock.release()  # to the second, which has not run yet
+
+        began = time.monotonic()
+        with pytest.raises(SenderBusy):
+            await lock.acquire(0.1)
+        assert time.monotonic() - began < 2
+        await second
+        lock.release()
+
+    asyncio_side.call(run)
+
+
+def test_who_is_cancelled_while_it_waits_leaves_the_turn_to_the_next(
+    asyncio_side: AsyncioSide,
+) -> None:
+    async def run() -> None:
+        lock = SenderLock("orders")
+        await lock.acquire(1.0)
+        cancelled = asyncio.create_task(lock.acquire(5.0))
+        patient = asyncio.create_task(lock.acquire(5.0))
+        await asyncio.sleep(0)
+        lock.release()
+        cancelled.cancel()  # in the very moment in which it would have been its lock
+
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await asyncio.wait_for(patient, 2)
+        lock.release()
+        await asyncio.wait_for(lock.acquire(1.0), 2)
+        lock.release()
+
+    asyncio_side.call(run)
+
+
+def test_nobody_takes_a_turn_at_once_that_is_just_passed_on(asyncio_side: AsyncioSide) -> None:
+    async def run() -> None:
+        lock = SenderLock("orders")
+        assert await lock.try_acquire()
+        second = asyncio.create_task(lock.acquire(5.0))
+        await asyncio.sleep(0)
+        lock.release()  # to the second, which has not run yet
+
+        assert not await lock.try_acquire()
+        await second
+        assert not await lock.try_acquire()
+        lock.release()
+        assert await lock.try_acquire()
+
+    asyncio_side.call(run)

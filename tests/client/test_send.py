@@ -1,0 +1,925 @@
+"""One call, step by step: where its messages go, how long it waits, and which error its caller
+gets. Pure: a script answers the steps, and nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.client.pool import BacklogConnection, PoolExhausted
+from pairbus.client.sdk import private
+from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
+from pairbus.client.send import SendCall, SenderBusy, SendRequest, is_stale, leaves_usable
+from pairbus.client.steps import (
+    AcquireLock,
+    Borrow,
+    CallPrimary,
+    OpenLink,
+    ResetLink,
+    SendBatch,
+    Step,
+    Wait,
+    run,
+)
+from pairbus.events import (
+    BacklogWithdrawn,
+    Diverted,
+    Event,
+    FailedOver,
+    PrimaryFailed,
+    Recovered,
+    SendFailed,
+    Throttled,
+)
+from tests.client.fakes import Clock, busy, outage, pairing_of, plain_client
+
+PATH = "orders"
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Interrupted(BaseException):
+    """Like a KeyboardInterrupt, or the cancellation of a task."""
+
+
+class Lock:
+    is_held = False
+
+    def release(self) -> None:
+        assert self.is_held
+        self.is_held = False
+
+
+class Sender:
+    """A paired sender, as far as a call needs it."""
+
+    entity_name = PATH
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.epoch = 0
+        self.has_called = False
+        self.needs_new_link = False
+
+    def require_new_link(self) -> None:
+        self.needs_new_link = True
+
+
+class World:
+    """A pairing whose steps are answered by the test. An answer is a value, an error, or a function
+    that is called."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        self.clock = clock
+        self.pairing, self.events = pairing_of(clock, **settings)
+        self.pairing.pool = self
+        self.sender = Sender()
+        self.limit = 100_000
+        self.kept: list[str] = []
+        """Queues to which an open connection is kept."""
+        self.answers: dict[type, list[Any]] = {}
+        self.steps: list[Step] = []
+        self.given_back: list[tuple[str, bool]] = []
+        self.lent: list[BacklogConnection[Any]] = []
+
+    # --- the shell
+
+    def give_back(self, connection: BacklogConnection[Any], *, is_usable: bool) -> None:
+        self.lent.remove(connection)
+        self.given_back.append((connection.queue, is_usable))
+        if is_usable:
+            self.kept.append(connection.queue)
+
+    def send(
+        self,
+        count: int = 1,
+        *,
+        size: int = 10,
+        timeout: float | None = None,
+        schedule: datetime | None = None,
+    ) -> Any:
+        messages = [ServiceBusMessage(b"x" * size) for _ in range(count)] or None
+        request = SendRequest(
+            messages=messages,
+            on_primary=lambda seconds: None,
+            schedule=schedule,
+            returns_numbers=schedule is not None,
+        )
+        call = SendCall(self.pairing, self.sender, request, timeout)
+        try:
+            return run(call.steps(), lambda step: self._perform(call, step))
+        finally:
+            assert not self.sender.lock.is_held, "the lock is released"
+            assert not self.lent, "the connection is given back"
+
+    def open(self) -> Any:
+        return self.send(0)
+
+    def _perform(self, call: SendCall, step: Step) -> Any:
+        self.steps.append(step)
+        script = self.answers.get(type(step), [])
+        answer = script.pop(0) if script else None
+        if callable(answer):
+            answer = answer()
+        if isinstance(answer, BaseException):
+            raise answer
+        match step:
+            case AcquireLock():
+                assert not self.sender.lock.is_held
+                self.sender.lock.is_held = call.has_lock = True
+                return bool(answer)
+            case ResetLink(epoch):
+                self.sender.epoch = epoch
+            case CallPrimary():
+                assert self.sender.lock.is_held
+                return "primary" if answer is None else answer
+            case Borrow(queue, _, is_fresh):
+                is_kept = queue in self.kept and not is_fresh
+                self.kept = [each for each in self.kept if each != queue]
+                call.connection = self._connection(queue, is_kept=is_kept)
+                return call.connection
+            case OpenLink(connection):
+                connection.sender._running = True
+            case Wait(seconds):
+                assert not self.sender.lock.is_held
+                assert not self.lent
+                self.clock.advance(seconds)
+                return bool(answer)
+        return None
+
+    def _connection(self, queue: str, *, is_kept: bool) -> BacklogConnection[Any]:
+        sender: Any = plain_client().get_queue_sender(queue)
+        private.lend_limits(sender, (self.limit, self.limit))
+        sender._running = is_kept
+        connection = BacklogConnection(queue, sender, is_fresh=not is_kept)
+        self.lent.append(connection)
+        return connection
+
+    # --- what a test asks for
+
+    def script(self, **answers: Any) -> None:
+        """By name of the step; in the order of its occurrences."""
+        kinds = {kind.__name__: kind for kind in Step.__args__}
+        self.answers = {kinds[name]: list(script) for name, script in answers.items()}
+
+    def fail_over(self) -> str:
+        self.pairing.failed(PATH, self.pairing.plan(PATH), outage())  # type: ignore[arg-type]
+        self.pairing.plan(PATH)
+        self.events.clear()
+        return self.queue
+
+    @property
+    def queue(self) -> str:
+        """The backlog queue in use."""
+        return str(self.pairing.status().entity(PATH).backlog_queue)
+
+    @property
+    def state(self) -> str:
+        return self.pairing.status().entity(PATH).state
+
+    def kinds(self) -> list[type[Step]]:
+        return [type(step) for step in self.steps]
+
+    def event_kinds(self) -> list[type[Event]]:
+        return [type(event) for event in self.events]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [step for step in self.steps if isinstance(step, kind)]
+
+
+@pytest.fixture
+def world(clock: Clock) -> World:
+    return World(clock)
+
+
+@pytest.fixture
+def patient(clock: Clock) -> World:
+    """With a failover interval of ten seconds."""
+    return World(clock, failover_interval=timedelta(seconds=10))
+
+
+# --- a healthy primary
+
+
+@pytest.mark.req("A-10")
+def test_a_healthy_send_acquires_the_lock_and_calls_the_sdk_once(world: World) -> None:
+    assert world.send(3) == "primary"
+
+    assert world.steps == [AcquireLock(60.0), CallPrimary(60.0)]
+    assert world.events == []
+    assert world.pairing.status().entity(PATH).sent == 3
+    assert world.sender.has_called
+
+
+def test_the_callers_timeout_is_that_of_the_lock_and_of_the_attempt(world: World) -> None:
+    def take_two_seconds() -> bool:
+        world.clock.advance(2)
+        return True
+
+    world.script(AcquireLock=[take_two_seconds])
+
+    world.send(timeout=5.0)
+
+    assert world.steps == [AcquireLock(5.0), CallPrimary(3.0)]
+
+
+@pytest.mark.req("F-08")
+def test_the_link_is_reset_once_after_each_failback(world: World) -> None:
+    world.send()
+    world.fail_over()
+    world.pairing.mark_path_healthy(PATH)
+    world.steps.clear()
+
+    world.send()
+    world.send()
+
+    assert world.kinds() == [AcquireLock, ResetLink, CallPrimary, AcquireLock, CallPrimary]
+    assert world.of(ResetLink) == [ResetLink(1)]
+
+
+@pytest.mark.req("F-02")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServiceBusAuthorizationError(message="no Send claim"),
+        MessageSizeExceededError(message="too large"),
+        ValueError("a mistake of the caller"),
+        TypeError("no message"),
+    ],
+)
+def test_an_error_that_is_not_the_namespaces_fault_is_the_callers(
+    world: World, error: Exception
+) -> None:
+    world.script(CallPrimary=[error])
+
+    with pytest.raises(type(error)) as caught:
+        world.send()
+
+    assert caught.value is error
+    assert world.state == "healthy"
+    assert world.kinds() == [AcquireLock, CallPrimary]
+
+
+# --- failing over
+
+
+@pytest.mark.req("A-05")
+def test_with_an_interval_of_zero_the_call_that_fails_is_diverted_itself(world: World) -> None:
+    world.script(CallPrimary=[outage()])
+
+    assert world.send(2) is None
+
+    assert world.kinds() == [AcquireLock, CallPrimary, Borrow, OpenLink, SendBatch]
+    assert world.event_kinds() == [FailedOver, Diverted]
+    assert world.given_back == [(world.queue, True)]
+
+
+@pytest.mark.req("A-05")
+@pytest.mark.req("A-10")
+def test_within_the_interval_the_caller_gets_the_sdks_own_error(patient: World) -> None:
+    patient.script(CallPrimary=[error := outage()])
+
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        patient.send()
+
+    assert caught.value is error
+    assert patient.state == "suspect"
+    assert patient.event_kinds() == [PrimaryFailed]
+
+
+@pytest.mark.req("F-03")
+def test_when_the_interval_is_over_a_failing_call_is_diverted(patient: World) -> None:
+    def fail_late() -> Exception:
+        patient.clock.advance(10)
+        return outage()
+
+    patient.script(CallPrimary=[outage(), fail_late])
+    with pytest.raises(ServiceBusConnectionError):
+        patient.send()
+
+    patient.send()
+
+    assert patient.state == "failed over"
+    assert patient.of(SendBatch)
+
+
+@pytest.mark.req("F-01")
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationTimeoutError(message="too slow"),
+        MessagingEntityDisabledError(message="disabled"),
+        ServiceBusError("internal"),
+    ],
+)
+def test_a_failure_that_counts_diverts(world: World, error: Exception) -> None:
+    world.script(CallPrimary=[error])
+
+    world.send()
+
+    assert len(world.of(SendBatch)) == 1
+
+
+@pytest.mark.req("F-03")
+def test_while_failed_over_the_primary_is_not_tried(world: World) -> None:
+    world.fail_over()
+
+    for _ in range(3):
+        world.send()
+
+    assert world.kinds() == [Borrow, OpenLink, SendBatch, Borrow, SendBatch, Borrow, SendBatch]
+
+
+@pytest.mark.req("F-05")
+def test_a_call_whose_entity_failed_over_while_it_waited_for_the_lock_is_diverted(
+    world: World,
+) -> None:
+    world.script(AcquireLock=[lambda: bool(world.fail_over())])
+
+    world.send()
+
+    assert world.kinds() == [AcquireLock, Borrow, OpenLink, SendBatch]
+
+
+@pytest.mark.req("F-05")
+def test_a_failure_from_before_the_failback_is_tried_again_on_the_primary(world: World) -> None:
+    def fail_late() -> Exception:
+        world.fail_over()
+        world.pairing.mark_path_healthy(PATH)
+        return outage()
+
+    world.script(CallPrimary=[fail_late])
+
+    assert world.send() == "primary"
+    assert len(world.of(CallPrimary)) == 2
+
+
+def test_a_diverted_call_that_comes_back_to_the_primary_has_its_time_again(world: World) -> None:
+    def fail_late() -> Exception:
+        world.clock.advance(5)
+        return outage()
+
+    def come_back() -> Exception:
+        world.pairing.mark_path_healthy(PATH)
+        return outage()
+
+    world.script(CallPrimary=[fail_late], SendBatch=[come_back])
+
+    assert world.send(timeout=5.0) == "primary"
+    assert world.of(CallPrimary) == [CallPrimary(5.0), CallPrimary(5.0)]
+
+
+# --- a lock that others hold
+
+
+@pytest.mark.parametrize(("calls", "state"), [(0, "suspect"), (3, "healthy")])
+def test_a_lock_that_never_came_counts_only_if_one_call_was_stuck(
+    patient: World, calls: int, state: str
+) -> None:
+    patient.script(AcquireLock=[SenderBusy(PATH, 60.0, calls=calls)])
+
+    with pytest.raises(SenderBusy):
+        patient.send()
+
+    assert patient.state == state
+
+
+def test_a_call_behind_a_stuck_one_is_diverted(world: World) -> None:
+    world.script(AcquireLock=[SenderBusy(PATH, 60.0, calls=0)])
+
+    world.send()
+
+    assert world.kinds() == [AcquireLock, Borrow, OpenLink, SendBatch]
+
+
+@pytest.mark.parametrize(
+    ("calls", "seconds", "is_stuck"),
+    [
+        pytest.param(0, 60.0, True, id="one call had it for a minute"),
+        pytest.param(0, 5.0, True, id="one call had it for longer than opening a link takes"),
+        pytest.param(0, 4.9, False, id="one call had it, and may have opened its link"),
+        pytest.param(1, 60.0, False, id="several calls had it"),
+    ],
+)
+def test_one_call_that_held_the_lock_all_the_time_is_stuck(
+    calls: int, seconds: float, is_stuck: bool
+) -> None:
+    error = SenderBusy("orders", seconds, calls=calls)
+
+    assert error.is_stuck is is_stuck
+    assert isinstance(error, OperationTimeoutError)
+    assert str(error).startswith(f"timed out after {seconds:g} s waiting for another thread or ")
+    assert "this sender of 'orders'; give each" in str(error)
+
+
+def test_observers_are_notified_when_the_lock_is_free(patient: World) -> None:
+    """An observer may send on the same sender: under the lock, it would wait for itself."""
+    held: list[tuple[type[Event], bool]] = []
+    patient.pairing.observe(lambda event: held.append((type(event), patient.sender.lock.is_held)))
+    patient.script(CallPrimary=[outage()])
+    with pytest.raises(ServiceBusConnectionError):
+        patient.send()
+
+    def let_the_interval_end() -> bool:
+        patient.clock.advance(10)
+        return True
+
+    patient.script(AcquireLock=[let_the_interval_end])
+    patient.send()
+
+    assert held == [(PrimaryFailed, False), (FailedOver, False), (Diverted, False)]
+
+
+def test_a_success_after_a_failure_is_notified_when_the_lock_is_free(patient: World) -> None:
+    patient.script(CallPrimary=[outage()])
+    with pytest.raises(ServiceBusConnectionError):
+        patient.send()
+    held: list[bool] = []
+    patient.pairing.observe(lambda event: held.append(patient.sender.lock.is_held))
+
+    patient.send()
+
+    assert patient.event_kinds() == [PrimaryFailed, Recovered]
+    assert held == [False]
+
+
+# --- a busy service
+
+
+@pytest.mark.req("R-03")
+@pytest.mark.req("F-02")
+def test_a_busy_primary_is_waited_for_and_nothing_is_diverted(world: World) -> None:
+    world.script(CallPrimary=[busy(), busy()])
+
+    assert world.send() == "primary"
+
+    assert world.of(Wait) == [Wait(10.0), Wait(10.0)]
+    assert world.event_kinds() == [Throttled, Throttled]
+    assert world.state == "healthy"
+
+
+@pytest.mark.req("R-03")
+@pytest.mark.parametrize(("retry_total", "waits"), [(0, 1), (1, 1), (3, 3)])
+def test_a_busy_primary_is_waited_for_as_often_as_the_sdk_would_retry(
+    clock: Clock, retry_total: int, waits: int
+) -> None:
+    world = World(clock, retry_total=retry_total)
+    world.script(CallPrimary=[busy() for _ in range(waits + 1)])
+
+    with pytest.raises(ServiceBusServerBusyError):
+        world.send()
+
+    assert len(world.of(Wait)) == len(world.events) == waits
+
+
+@pytest.mark.req("R-03")
+def test_a_call_without_the_time_to_wait_gets_the_error_at_once(world: World) -> None:
+    world.script(CallPrimary=[busy()])
+
+    with pytest.raises(ServiceBusServerBusyError):
+        world.send(timeout=10.0)
+
+    assert world.of(Wait) == []
+    assert world.events == []
+
+
+@pytest.mark.req("R-03")
+def test_a_call_waits_as_long_as_its_own_time_allows(world: World) -> None:
+    world.script(CallPrimary=[busy(), busy()])
+
+    with pytest.raises(ServiceBusServerBusyError):
+        world.send(timeout=15.0)
+
+    assert world.of(Wait) == [Wait(10.0)]
+
+
+@pytest.mark.req("C-02")
+def test_a_client_that_closes_does_not_leave_a_throttled_call_waiting(world: World) -> None:
+    world.script(CallPrimary=[error := busy()], Wait=[True])
+
+    with pytest.raises(ServiceBusServerBusyError) as caught:
+        world.send()
+
+    assert caught.value is error
+
+
+@pytest.mark.req("R-03")
+def test_a_busy_backlog_queue_is_waited_for_and_stays_in_the_rotation(world: World) -> None:
+    queue = world.fail_over()
+    world.script(SendBatch=[busy()])
+
+    world.send()
+
+    assert world.kinds() == [Borrow, OpenLink, SendBatch, Wait, Borrow, SendBatch]
+    assert [(type(each), each.backlog_queue) for each in world.events] == [  # type: ignore[attr-defined]
+        (Throttled, queue),
+        (Diverted, queue),
+    ]
+
+
+# --- connections to the backlog
+
+
+def test_a_stale_connection_is_replaced_and_the_queue_stays(world: World) -> None:
+    queue = world.fail_over()
+    world.kept = [queue]
+    world.script(SendBatch=[outage()])
+
+    world.send()
+
+    assert [step.is_fresh for step in world.of(Borrow)] == [False, True]
+    assert world.given_back == [(queue, False), (queue, True)]
+    assert world.event_kinds() == [Diverted]
+
+
+def test_a_kept_connection_that_its_client_closed_is_replaced(world: World) -> None:
+    queue = world.fail_over()
+    world.kept = [queue]
+    make = world._connection
+
+    def closed(queue: str, *, is_kept: bool) -> BacklogConnection[Any]:
+        connection = make(queue, is_kept=is_kept)
+        if is_kept:
+            connection.sender._shutdown.set()
+        return connection
+
+    world._connection = closed  # type: ignore[method-assign]
+    world.send()
+
+    assert [step.is_fresh for step in world.of(Borrow)] == [False, True]
+
+
+@pytest.mark.req("F-06")
+@pytest.mark.parametrize("error", [outage(), ServiceBusAuthorizationError(message="no Send claim")])
+def test_a_queue_that_fails_on_a_new_connection_is_left_for_another(
+    world: World, error: Exception
+) -> None:
+    failing = world.fail_over()
+    world.script(SendBatch=[error])
+
+    world.send()
+
+    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
+    assert world.queue != failing
+    assert world.event_kinds() == [BacklogWithdrawn, Diverted]
+
+
+@pytest.mark.req("F-06")
+def test_a_queue_that_refuses_what_has_no_session_is_left_for_another(world: World) -> None:
+    failing = world.fail_over()
+    error = ServiceBusError("sessions required")
+    error._condition = "amqp:not-allowed"  # type: ignore[attr-defined]
+    world.script(SendBatch=[error])
+
+    world.send()
+
+    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
+
+
+@pytest.mark.req("F-06")
+def test_a_queue_that_does_not_answer_in_time_is_not_tried_twice(world: World) -> None:
+    failing = world.fail_over()
+    world.kept = [failing]
+    world.script(SendBatch=[OperationTimeoutError(message="too slow")])
+
+    world.send()
+
+    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
+
+
+@pytest.mark.req("F-06")
+@pytest.mark.parametrize("step", ["Borrow", "OpenLink"])
+def test_a_queue_that_cannot_be_connected_to_is_left_for_another(world: World, step: str) -> None:
+    failing = world.fail_over()
+    world.script(**{step: [ServiceBusConnectionError(message="refused")]})
+
+    world.send()
+
+    assert [each.queue for each in world.of(Borrow)] == [failing, world.queue]
+
+
+@pytest.mark.req("F-07")
+def test_when_no_queue_is_left_the_caller_gets_both_causes(clock: Clock) -> None:
+    world = World(clock, queues=2)
+    world.script(
+        CallPrimary=[primary_error := outage()], SendBatch=[outage(), backlog_error := outage()]
+    )
+
+    with pytest.raises(BacklogExhausted) as caught:
+        world.send()
+
+    error = caught.value
+    assert (error.entity, error.diverted_count, error.queue_count) == (PATH, 0, 2)
+    assert error.primary_error is primary_error
+    assert error.backlog_error is backlog_error
+    assert error.__cause__ is backlog_error
+    assert isinstance(world.events[-1], SendFailed)
+    assert world.pairing.status().entity(PATH).refused == 1
+
+
+@pytest.mark.req("A-04")
+def test_with_one_queue_the_error_says_that_there_is_no_other(clock: Clock) -> None:
+    world = World(clock, queues=1)
+    world.script(CallPrimary=[outage()], SendBatch=[outage()])
+
+    with pytest.raises(BacklogExhausted, match="only one backlog queue"):
+        world.send()
+
+
+@pytest.mark.req("F-07")
+def test_when_the_time_is_over_no_further_queue_is_tried(clock: Clock) -> None:
+    world = World(clock, queues=5)
+    world.fail_over()
+
+    def be_slow() -> Exception:
+        clock.advance(2)
+        return OperationTimeoutError(message="too slow")
+
+    world.script(SendBatch=[be_slow])
+
+    with pytest.raises(BacklogExhausted) as caught:
+        world.send(timeout=2.0)
+
+    assert isinstance(caught.value.backlog_error, OperationTimeoutError)
+    assert isinstance(world.events[-1], SendFailed)
+    assert len(world.of(SendBatch)) == 1
+
+
+def test_the_sdk_does_not_retry_on_a_queue_while_there_is_another(clock: Clock) -> None:
+    world = World(clock, queues=2)
+    world.fail_over()
+    world.script(SendBatch=[outage()])
+
+    world.send()
+
+    retries = [step.connection.sender._config.retry_total for step in world.of(SendBatch)]
+    assert retries == [0, 3]
+
+
+def test_a_backlog_queue_has_a_moment_however_short_the_callers_timeout(world: World) -> None:
+    world.fail_over()
+
+    world.send(timeout=0.001)
+
+    borrow, opening, sending = world.steps
+    assert isinstance(borrow, Borrow)
+    assert isinstance(opening, OpenLink)
+    assert isinstance(sending, SendBatch)
+    assert (borrow.seconds, opening.seconds, sending.seconds) == (5.0, 5.0, 1.0)
+
+
+def test_a_message_at_fault_leaves_the_connection_to_the_next_one(world: World) -> None:
+    queue = world.fail_over()
+    world.script(SendBatch=[MessageSizeExceededError(message="too large")])
+
+    with pytest.raises(MessageSizeExceededError):
+        world.send()
+    world.send()
+
+    assert world.given_back == [(queue, True), (queue, True)]
+    assert len(world.of(OpenLink)) == 1
+
+
+def test_an_exhausted_pool_says_nothing_about_the_queue(world: World) -> None:
+    queue = world.fail_over()
+    world.script(Borrow=[PoolExhausted(queue, 1.0)])
+
+    with pytest.raises(PoolExhausted):
+        world.send()
+
+    assert world.queue == queue
+    assert world.events == []
+
+
+@pytest.mark.req("E-05")
+def test_a_message_that_the_backlog_finds_too_large_is_reported_with_the_reason(
+    world: World,
+) -> None:
+    queue = world.fail_over()
+    error = MessageSizeExceededError(message="too large")
+    error._condition = "amqp:link:message-size-exceeded"  # type: ignore[attr-defined]
+    world.script(SendBatch=[error])
+
+    with pytest.raises(EnvelopeTooLarge, match="'orders', which is failed over") as caught:
+        world.send()
+
+    assert caught.value.backlog_queue == queue
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.req("E-05")
+def test_a_message_that_does_not_fit_is_refused_before_anything_is_sent(world: World) -> None:
+    world.limit = 1_000
+    world.fail_over()
+
+    with pytest.raises(EnvelopeTooLarge):
+        world.send(3, size=2_000)
+
+    assert world.of(SendBatch) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stale", "usable"),
+    [
+        pytest.param(outage(), True, False, id="a lost connection"),
+        pytest.param(OperationTimeoutError(message="late"), False, False, id="a time-out"),
+        pytest.param(busy(), False, True, id="a busy service"),
+        pytest.param(MessageSizeExceededError(message="large"), False, True, id="a large message"),
+        pytest.param(ServiceBusAuthorizationError(message="no"), False, False, id="no claim"),
+        pytest.param(ValueError("a mistake"), False, False, id="a mistake"),
+    ],
+)
+def test_a_kept_connection_is_judged_by_how_it_failed(
+    error: Exception, stale: bool, usable: bool
+) -> None:
+    assert is_stale(error) is stale
+    assert leaves_usable(error) is usable
+
+
+# --- calls in parts
+
+
+@pytest.fixture
+def small(clock: Clock) -> World:
+    """Ten messages of 300 bytes take more than one batch."""
+    world = World(clock)
+    world.limit = 3_000
+    return world
+
+
+def diverted_counts(world: World) -> list[int]:
+    return [event.count for event in world.events if isinstance(event, Diverted)]
+
+
+def test_a_call_too_large_for_one_batch_goes_in_parts_on_one_connection(small: World) -> None:
+    small.fail_over()
+
+    small.send(10, size=300)
+
+    assert len(small.of(SendBatch)) > 1
+    assert len(small.of(Borrow)) == 1
+    assert sum(diverted_counts(small)) == 10
+
+
+@pytest.mark.req("F-06")
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("is_back", [False, True])
+def test_parts_that_are_safe_are_not_sent_again(small: World, is_back: bool) -> None:
+    failing = small.fail_over()
+
+    def break_down() -> Exception:
+        if is_back:
+            small.pairing.mark_path_healthy(PATH)
+        return outage()
+
+    small.script(SendBatch=[None, break_down])
+
+    small.send(10, size=300)
+
+    first, second, third, *_ = small.of(SendBatch)
+    assert first.connection.queue == second.connection.queue == failing
+    assert third.connection.queue != failing
+    assert third.content is second.content, "the part that failed, and no other"
+    assert sum(diverted_counts(small)) == 10
+    assert small.of(CallPrimary) == [], "no part of it went to the primary"
+
+
+def test_a_call_of_which_nothing_was_diverted_goes_to_a_primary_that_is_back(small: World) -> None:
+    small.fail_over()
+
+    def come_back() -> Exception:
+        small.pairing.mark_path_healthy(PATH)
+        return outage()
+
+    small.script(SendBatch=[come_back])
+
+    assert small.send(10, size=300) == "primary"
+
+
+@pytest.mark.req("F-07")
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: MessageSizeExceededError(message="too large"),
+        lambda: PoolExhausted("q", 1.0),
+        lambda: ValueError("the paired client has been closed"),
+    ],
+)
+def test_whatever_ends_a_call_in_its_middle_the_caller_learns_what_is_safe(
+    small: World, fail: Callable[[], Exception]
+) -> None:
+    small.fail_over()
+    small.script(SendBatch=[None, error := fail()])
+
+    with pytest.raises(BacklogExhausted, match="of this call are safe") as caught:
+        small.send(10, size=300)
+
+    [count] = diverted_counts(small)
+    assert caught.value.diverted_count == count
+    assert caught.value.backlog_error is caught.value.__cause__ is error
+    assert isinstance(caught.value.primary_error, ServiceBusError)
+    assert isinstance(small.events[-1], SendFailed)
+
+
+# --- schedules
+
+
+def test_a_diverted_schedule_has_numbers_that_are_unknown(world: World) -> None:
+    queue = world.fail_over()
+
+    numbers = world.send(2, schedule=LATER)
+
+    assert numbers == [-1, -1]
+    assert {number.backlog_queue for number in numbers} == {queue}
+
+
+# --- opening a link
+
+
+def test_opening_a_link_counts_its_failure_but_no_success(world: World) -> None:
+    world.open()
+    assert world.pairing.status().entity(PATH).sent == 0
+
+    world.script(CallPrimary=[outage()])
+    assert world.open() is None
+
+    assert world.pairing.status().failed_over == (PATH,)
+    assert world.of(Borrow) == []
+
+
+def test_nothing_is_opened_while_failed_over_even_if_no_queue_is_left(clock: Clock) -> None:
+    world = World(clock, queues=1)
+    world.fail_over()
+    world.script(SendBatch=[outage()])
+    with pytest.raises(BacklogExhausted):
+        world.send()
+    world.steps.clear()
+    world.events.clear()
+
+    assert world.open() is None
+
+    assert world.steps == []
+    assert world.events == []
+
+
+# --- interrupts
+
+
+def test_an_interrupted_call_on_the_primary_requires_a_new_link(world: World) -> None:
+    world.script(CallPrimary=[Interrupted()])
+
+    with pytest.raises(Interrupted):
+        world.send()
+
+    assert world.sender.needs_new_link, "an answer may still come on the old one"
+
+
+def test_an_interrupt_while_waiting_leaves_the_link_of_another_call_alone(world: World) -> None:
+    world.script(AcquireLock=[Interrupted()])
+
+    with pytest.raises(Interrupted):
+        world.send()
+
+    assert not world.sender.needs_new_link
+
+
+def test_an_interrupted_send_to_the_backlog_gives_its_connection_back_to_be_closed(
+    world: World,
+) -> None:
+    queue = world.fail_over()
+    world.script(SendBatch=[Interrupted()])
+
+    with pytest.raises(Interrupted):
+        world.send()
+
+    assert world.given_back == [(queue, False)]
+
+
+def test_an_observer_that_exits_leaves_no_lock_held(patient: World) -> None:
+    def exit_now(event: Event) -> None:
+        raise Interrupted
+
+    patient.script(CallPrimary=[outage()])
+    with pytest.raises(ServiceBusConnectionError):
+        patient.send()
+    patient.pairing.observe(exit_now)
+
+    def let_the_interval_end() -> bool:
+        patient.clock.advance(10)
+        return True
+
+    patient.script(AcquireLock=[let_the_interval_end])
+    with pytest.raises(Interrupted):
+        patient.send()  # and `World.send` looks at the lock
