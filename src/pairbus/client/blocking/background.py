@@ -111,7 +111,7 @@ class BackgroundWorker:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def deadline(self, sender: Any, seconds: float) -> SocketDeadline:
-        """A context for a call on this sender that should end within so many seconds."""
+        """A context for a call on this sender that should end within this time."""
         return SocketDeadline(self, sender, seconds, self._clock() + seconds + GRACE_SECONDS)
 
     # --- the thread -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Which backlog queues are in the rotation, and which of them takes an entity's messages.
 
-A queue that fails leaves the rotation, rests, and is probed; whoever probes it reports the outcome.
-This module knows neither entities nor how a queue is reached. `choose` picks one of several: at
+A queue that fails leaves the rotation, rests, and is probed; the shell reports the outcome. This
+module knows neither entities nor how a queue is reached. `choose` picks one of several: at
 random in the shells, as a test says in tests.
 """
 

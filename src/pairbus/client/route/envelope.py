@@ -1,9 +1,9 @@
 """What a message carries in its application properties while it waits in a backlog queue.
 
 A backlog queue has no sessions, must not let messages expire early or hold them back, and is not
-where they belong: so session, time to live, schedule and destination travel as properties. Takes
-and gives plain values; making AMQP's long and timestamp of the numbers, and clearing the originals,
-is the business of whoever holds the message.
+their destination: so session, time to live, schedule and destination travel as properties. This
+module takes and returns plain values; the caller encodes the numbers as AMQP's long and timestamp,
+and clears the originals.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
 ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED)
 KEPT_PREFIX: Final = "x-pairbus-kept:"
-"""Before the names of an application's own properties that would be taken for ours."""
+"""The prefix for an application's own properties that have the name of one of ours."""
 
 _KEPT_PREFIX_BYTES: Final = KEPT_PREFIX.encode()
 _RESERVED: Final = frozenset([*ALIASES, *(alias.encode() for alias in ALIASES)])
 
 Name = str | bytes
-"""The SDK takes and gives names as bytes, too; on the wire both are strings, and may collide."""
+"""The SDK also accepts and returns names as bytes; on the wire both are strings and may collide."""
 
 
 class EnvelopeError(PairbusError, ValueError):
-    """A message in a backlog queue does not carry what it should. It cannot be brought home."""
+    """A message in a backlog queue lacks a property that it needs to be brought home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Unwrapped:
     scheduled_ms: int | None
     """Milliseconds since 1970, UTC."""
     properties: dict[Name, Any]
-    """The application's own; empty when it had none."""
+    """The application's own; empty if it had none."""
 
 
 def wrap(
@@ -56,8 +56,8 @@ def wrap(
 ) -> dict[Name, Any]:
     """The application's own properties, in their order and unchanged, and then the aliases.
 
-    A property of the application that has an alias's name is kept under another one, so that a
-    message which has been through a backlog of somebody else's comes through ours as it was.
+    A property of the application that has the name of an alias is kept under another name, so that
+    a message that has been through somebody else's backlog comes out of ours as it was.
     """
     assert path, "a message without a path could not be brought home"
     wrapped: dict[Name, Any] = (
@@ -73,8 +73,9 @@ def wrap(
     return wrapped
 
 
-# What begins with a dollar is a part of an entity. Some of them take messages and do not keep them:
-# one sent to $management would be acknowledged and lost. A subscription takes none.
+# A path segment that begins with a dollar is a part of an entity. Some of these accept messages and
+# do not keep them: one sent to $management would be acknowledged and lost. A subscription accepts
+# none.
 _NO_ENTITY = re.compile(
     r"[\s\x00-\x1f\x7f?#]|(?:^|/)(?:\$|/|$)|/subscriptions(?:/|$)", re.IGNORECASE
 )
@@ -83,14 +84,14 @@ _PATH_LENGTH_MAX = 260
 
 @lru_cache(maxsize=1024)
 def can_be_entity(path: str) -> bool:
-    """Whether a queue or topic may have this path, as far as its letters tell."""
-    # A slash at either end is dropped by whoever looks the entity up.
+    """Whether a queue or topic may have this path, judged by its characters alone."""
+    # Service Bus ignores a slash at either end.
     name = path.strip("/")
     return 0 < len(name) <= _PATH_LENGTH_MAX and not _NO_ENTITY.search(name)
 
 
 def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapped:
-    """The reverse of `wrap`. Raises EnvelopeError for what no `wrap` has made."""
+    """The reverse of `wrap`. Raises EnvelopeError for properties that `wrap` cannot have made."""
     aliases: dict[Name, Any] = {}
     own: dict[Name, Any] = {}
     for name, value in (properties or {}).items():
@@ -126,10 +127,8 @@ def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapp
     )
 
 
-# What begins with the prefix gets another one, so that taking one off always restores the name.
-
-
-# What is neither str nor bytes is no name at all, and passes: the SDK says so better than we could.
+# A name that begins with the prefix gets a second one, so that removing one restores the name.
+# A name that is neither str nor bytes passes: the SDK refuses it in its own words.
 
 
 def _kept(name: Any) -> Any:

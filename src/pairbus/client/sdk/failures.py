@@ -107,9 +107,6 @@ BY_CAUSE: Final[dict[type[BaseException], Kind]] = {
 # counts only where no traceback tells the two apart.
 _ENCODING: Final = (TypeError, ValueError, OverflowError, struct.error)
 
-# The SDK's functions that encode messages: if one of them fails, the message is at fault.
-_MESSAGE_MAKERS: Final = frozenset({"encode_payload", "transform_outbound_messages"})
-
 # The statuses of an HTTP or CBS answer for which the client is not to blame.
 _TRANSIENT: Final = frozenset({0, 408, 429})
 
@@ -124,7 +121,7 @@ def kind_of(error: BaseException) -> Kind:
 
 def _of_wrapper(error: sdk.ServiceBusError) -> Kind:
     inner = error.inner_exception
-    names = set() if inner is None else {kind.__name__ for kind in type(inner).__mro__}
+    names = private.class_names(inner)
     if "TokenAuthFailure" in names:
         return _of_token_status(getattr(inner, "status_code", None))
     if isinstance(getattr(inner, "inner_error", None), FileNotFoundError):
@@ -160,7 +157,7 @@ def _of_token_status(status: Any) -> Kind:
 def _of_cause(error: BaseException, *, unknown: Kind) -> Kind:
     if not isinstance(error, Exception):
         return Kind.OTHER
-    if _passed_a_maker(error):
+    if any(name in private.ENCODING_FUNCTIONS for name in _functions(error)):
         return Kind.MESSAGE
     if isinstance(error, HttpResponseError) and error.status_code is not None:
         return Kind.SETUP if _blames_client(error.status_code) else Kind.OUTAGE
@@ -179,11 +176,8 @@ def _blames_client(status: int) -> bool:
     return status < 500 and status not in _TRANSIENT
 
 
-def _passed_a_maker(error: BaseException) -> bool:
-    return any(name in _MESSAGE_MAKERS for name in _functions(error))
-
-
 def _functions(error: BaseException) -> Iterator[str]:
+    """The functions that the error passed through."""
     step = error.__traceback__
     while step is not None:
         yield step.tb_frame.f_code.co_name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -49,6 +49,8 @@ def give_ids(messages: Any) -> Any:
     """
     if isinstance(messages, ServiceBusMessageBatch):
         return _batch_with_ids(messages)
+    if isinstance(messages, list):
+        return [_with_id(message) for message in messages]
     if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
         return _with_id(messages)
     return [_with_id(message) for message in messages]
@@ -64,14 +66,14 @@ def id_of(message: Message) -> str:
 
 
 def _with_id(message: Any) -> Any:
-    if isinstance(message, Mapping):
+    raw = getattr(message, "raw_amqp_message", message)
+    if isinstance(raw, AmqpAnnotatedMessage):  # first: a look for `Mapping` takes longer
+        _identify(raw)
+    elif isinstance(message, Mapping):
         try:
             return ServiceBusMessage(**message)
         except (TypeError, ValueError):
             return message
-    raw = getattr(message, "raw_amqp_message", message)
-    if isinstance(raw, AmqpAnnotatedMessage):
-        _identify(raw)
     return message
 
 
@@ -97,7 +99,7 @@ class Batch(ServiceBusMessageBatch):
     application changes that object and adds it again, only this class knows what was encoded.
     """
 
-    as_added: list[AmqpAnnotatedMessage]
+    as_added: list[_Snapshot]
 
     @classmethod
     def of(cls, made: ServiceBusMessageBatch) -> Batch:
@@ -107,9 +109,9 @@ class Batch(ServiceBusMessageBatch):
         return batch
 
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
-        identified = give_ids(message)
+        identified = _with_id(message)
         super().add_message(identified)
-        self.as_added.append(_snapshot(identified))
+        self.as_added.append(_Snapshot.of(_raw(identified)))
 
 
 def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
@@ -133,19 +135,39 @@ def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
     return rebuilt
 
 
-def _snapshot(message: Message) -> AmqpAnnotatedMessage:
-    """A copy of a message as it is now: the application may change the object and add it again."""
-    raw = _raw(message)
-    kept = _copy(raw)
-    if raw.properties is not None:
-        kept.properties = _copy(raw.properties)
-    if raw.header is not None:
-        kept.header = _copy(raw.header)
-    if raw.application_properties:
-        kept.application_properties = dict(raw.application_properties)
-    if raw.annotations:
-        kept.annotations = dict(raw.annotations)
-    return kept
+class _Snapshot(NamedTuple):
+    """A message as it was added to a batch: the fields of its parts, and no objects yet. Every
+    message of a batch is kept like this, and few are ever diverted."""
+
+    message: dict[str, Any]
+    properties: dict[str, Any] | None
+    header: dict[str, Any] | None
+    application_properties: dict[Any, Any] | None
+    annotations: dict[Any, Any] | None
+
+    @classmethod
+    def of(cls, raw: AmqpAnnotatedMessage) -> _Snapshot:
+        properties, header = raw.properties, raw.header
+        application_properties, annotations = raw.application_properties, raw.annotations
+        return cls(
+            vars(raw).copy(),
+            None if properties is None else vars(properties).copy(),
+            None if header is None else vars(header).copy(),
+            dict(application_properties) if application_properties else None,
+            dict(annotations) if annotations else None,
+        )
+
+    def restored(self) -> AmqpAnnotatedMessage:
+        raw = _made(AmqpAnnotatedMessage, self.message)
+        if self.properties is not None:
+            raw.properties = _made(AmqpMessageProperties, self.properties)
+        if self.header is not None:
+            raw.header = _made(AmqpMessageHeader, self.header)
+        if self.application_properties is not None:
+            raw.application_properties = self.application_properties
+        if self.annotations is not None:
+            raw.annotations = self.annotations
+        return raw
 
 
 # --- the messages of a call -----------------------------------------------------------------------
@@ -158,7 +180,7 @@ def count_of(messages: Any) -> int:
 def messages_of(messages: Any) -> list[Message]:
     """Each message of a call. Raises what the SDK raises for something that is no message."""
     if isinstance(messages, Batch):
-        return list(messages.as_added)
+        return [snapshot.restored() for snapshot in messages.as_added]
     if isinstance(messages, ServiceBusMessageBatch):
         return private.messages_in(messages)
     listed = messages if isinstance(messages, list) else [messages]
@@ -295,10 +317,13 @@ _Section = TypeVar("_Section", AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMess
 def _copy(section: _Section) -> _Section:
     """A shallow copy. `copy.copy` takes three times as long, and every message in an outage is
     copied."""
-    kind = type(section)
-    copied = kind.__new__(kind)
-    copied.__dict__.update(section.__dict__)
-    return copied
+    return _made(type(section), vars(section).copy())
+
+
+def _made(kind: type[_Section], fields: dict[str, Any]) -> _Section:
+    made = kind.__new__(kind)
+    made.__dict__ = fields
+    return made
 
 
 # --- the ping -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
-# What the SDK assumes before a link has told its limit: that of the Standard tier.
+# What the SDK assumes before a link has reported its limit: that of the Standard tier.
 MESSAGE_BYTES_ASSUMED = 262_144
 
 Adopted = TypeVar("Adopted")
@@ -230,7 +230,7 @@ def is_running(sender: Any) -> bool:
 
 
 def is_attached(sender: Any) -> bool:
-    """Whether the link is open as far as the last incoming frame told.
+    """Whether the link is open as far as the last incoming frame says.
 
     Why: one connection per backlog queue is kept open, and replaced when the service closed it.
     Without it: unknown states count as open.
@@ -379,12 +379,12 @@ def link_limits(sender: Any) -> tuple[int, int]:
 
 
 def knows_limits(sender: Any) -> bool:
-    """Whether the link has told its limits. Without it: no."""
+    """Whether the link has reported its limits. Without it: no."""
     return bool(getattr(sender, "_max_message_size_on_link", 0))
 
 
 def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
-    """Let a sender make batches before its own link has told how large they may be.
+    """Let a sender make batches before its own link has reported how large they may be.
 
     Why: while its entity is failed over, it has no link to the primary. Without it: the SDK opens
     the link, which fails in an outage.
@@ -424,6 +424,23 @@ def condition_of(error: BaseException) -> str | None:
     inner = getattr(error, "inner_exception", None)
     found = getattr(error, "_condition", None) or getattr(inner, "condition", None)
     return found.decode() if isinstance(found, bytes) else found
+
+
+def class_names(inner: BaseException | None) -> set[str]:
+    """The names of the classes of an error that the SDK has wrapped, "AMQPLinkError" for example.
+
+    Why: as `condition_of`; those classes are private, and their names outlive a move to another
+    module. Without it: no name matches, and the error counts as an outage.
+    """
+    return set() if inner is None else {kind.__name__ for kind in type(inner).__mro__}
+
+
+ENCODING_FUNCTIONS = frozenset({"encode_payload", "transform_outbound_messages"})
+"""The SDK's functions that encode messages: if one of them raises, the message is at fault.
+
+Why: the SDK reports that like a lost connection. Without it: no traceback has such a name, and the
+type of the error decides.
+"""
 
 
 def status_of(error: BaseException) -> int | None:
