@@ -95,7 +95,7 @@ class Kill:
         if self._noticed_at is None:
             self._noticed_at = time.monotonic()
 
-    def told(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         if isinstance(event, Diverted):
             self.notice()
 
@@ -116,7 +116,7 @@ def _retries(options: argparse.Namespace) -> dict[str, int]:
 
 def _kill_paired(options: argparse.Namespace, ends: Ends) -> None:
     kill, client = Kill(ends.primary_pid), ends.unpaired(**_retries(options))
-    client.pair_namespace(ends.options(observers=[kill.told]))
+    client.pair_namespace(ends.options(observers=[kill.observe]))
     with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
         while kill.goes_on:
@@ -126,7 +126,7 @@ def _kill_paired(options: argparse.Namespace, ends: Ends) -> None:
 
 async def _kill_paired_asyncio(options: argparse.Namespace, ends: Ends) -> None:
     kill, client = Kill(ends.primary_pid), ends.aio_unpaired(**_retries(options))
-    await client.pair_namespace(ends.aio_options(observers=[kill.told]))
+    await client.pair_namespace(ends.aio_options(observers=[kill.observe]))
     async with client.get_queue_sender(QUEUE) as sender:
         kill.begin()
         while kill.goes_on:
@@ -179,7 +179,7 @@ class Failback:
     def begin(self) -> None:
         self._set("Disabled")
 
-    def told(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         if isinstance(event, FailedOver):
             self._enabling.start()  # not here: the send that was diverted waits for us
         elif isinstance(event, FailedBack):
@@ -205,7 +205,7 @@ class Failback:
 
 def _failback(options: argparse.Namespace, ends: Ends) -> None:
     failback, client = Failback(ends, options.shell), ends.unpaired(retry_total=0)
-    client.pair_namespace(ends.options(**Failback.SETTINGS, observers=[failback.told]))
+    client.pair_namespace(ends.options(**Failback.SETTINGS, observers=[failback.observe]))
     with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():
@@ -216,7 +216,7 @@ def _failback(options: argparse.Namespace, ends: Ends) -> None:
 
 async def _failback_asyncio(options: argparse.Namespace, ends: Ends) -> None:
     failback, client = Failback(ends, options.shell), ends.aio_unpaired(retry_total=0)
-    await client.pair_namespace(ends.aio_options(**Failback.SETTINGS, observers=[failback.told]))
+    await client.pair_namespace(ends.aio_options(**Failback.SETTINGS, observers=[failback.observe]))
     async with client.get_queue_sender(options.shell) as sender:
         failback.begin()
         while not failback.is_over():

@@ -142,33 +142,33 @@ def test_a_client_that_was_closed_while_it_was_paired_stays_unpaired() -> None:
 
 def test_the_end_is_told_once_to_each_who_listens() -> None:
     client = state()
-    told: list[str] = []
-    client.listen("one", told.append)
-    client.listen("another", told.append)
+    seen: list[str] = []
+    client.listen("one", seen.append)
+    client.listen("another", seen.append)
 
     for listener in [*client.end(), *client.end()]:
         listener("closed")
 
-    assert told == ["closed", "closed"]
+    assert seen == ["closed", "closed"]
     assert client.is_closed
 
 
 def test_who_listens_to_what_has_ended_is_told_at_once() -> None:
     client = state()
     client.end()
-    told: list[str] = []
+    seen: list[str] = []
 
-    client.listen("one", told.append)
+    client.listen("one", seen.append)
 
-    assert told == ["closed"]
+    assert seen == ["closed"]
 
 
 def test_who_is_forgotten_is_not_told() -> None:
     client = state()
-    told: list[str] = []
-    client.listen("one", told.append)
-    client.listen("another", told.append)
-    client.listen("one", told.append)
+    seen: list[str] = []
+    client.listen("one", seen.append)
+    client.listen("another", seen.append)
+    client.listen("one", seen.append)
 
     client.forget("one")
     client.forget("nobody")

@@ -175,7 +175,7 @@ def test_closing_twice_is_no_mistake(world):
     client.close()
     client.close()
     sender.close()
-    assert len(world.told(Closed)) == 1
+    assert len(world.events_of(Closed)) == 1
     with pytest.raises(ValueError, match="shutdown"):
         sender.send_messages(ServiceBusMessage("x"))
     world.check(queue, primary=["1"])
@@ -228,7 +228,7 @@ def test_a_client_in_a_with_block_closes_its_pairing(world):
         world.pair(client)
         with client.get_queue_sender(queue) as sender:
             world.send(sender, "1")
-    assert len(world.told(Closed)) == 1
+    assert len(world.events_of(Closed)) == 1
     world.check(queue, primary=["1"])
 
 

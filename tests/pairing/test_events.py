@@ -38,10 +38,10 @@ def test_an_outage_is_told_in_order(world):
     kinds = [type(event) for event in world.events]
     assert kinds.index(PingSent) > kinds.index(FailedOver)
     assert kinds[-3:] == [PingSent, FailedBack, Closed]
-    told = [Paired, FailedOver, BacklogWithdrawn, Diverted, FailedBack, Closed]
-    assert [kind for kind in kinds if kind is not PingSent] == told
+    seen = [Paired, FailedOver, BacklogWithdrawn, Diverted, FailedBack, Closed]
+    assert [kind for kind in kinds if kind is not PingSent] == seen
     assert {event.namespace for event in world.events} == {world.name}
-    failed_over, diverted = world.told(FailedOver)[0], world.told(Diverted)[0]
+    failed_over, diverted = world.events_of(FailedOver)[0], world.events_of(Diverted)[0]
     assert failed_over.backlog_queue == broken
     assert diverted.backlog_queue != broken
     assert (diverted.path, diverted.count) == (queue, 1)
@@ -51,10 +51,10 @@ def test_an_outage_is_told_in_order(world):
 
 def test_an_observer_that_raises_harms_nobody(world, caplog):
     queue = world.queue()
-    told = []
+    seen = []
 
     def broken(event):
-        told.append(event)
+        seen.append(event)
         raise RuntimeError("an observer's own mistake")
 
     client = world.client()
@@ -65,7 +65,7 @@ def test_an_observer_that_raises_harms_nobody(world, caplog):
     world.wait_for(FailedBack)
     world.send(sender, "2")
     client.close()
-    assert [type(event) for event in told] == [type(event) for event in world.events]
+    assert [type(event) for event in seen] == [type(event) for event in world.events]
     assert "an observer's own mistake" in caplog.text
     world.check(queue, primary=["2"], backlog=["1"])
 
@@ -74,16 +74,16 @@ def test_an_observer_can_come_later_and_leave(world):
     queue = world.queue()
     client = world.pair()
     sender = world.sender(client, queue)
-    told = []
-    stop = client.pairing.observe(told.append)
+    seen = []
+    stop = client.pairing.observe(seen.append)
     world.primary.fault("cannot_send", queue)
     world.send(sender, "1")
-    assert [type(event) for event in told] == [FailedOver, Diverted]
+    assert [type(event) for event in seen] == [FailedOver, Diverted]
     stop()
     stop()
     world.send(sender, "2")
-    assert len(told) == 2
-    assert len(world.told(Diverted)) == 2
+    assert len(seen) == 2
+    assert len(world.events_of(Diverted)) == 2
     with pytest.raises((TypeError, ValueError)):
         client.pairing.observe("not callable")
 
@@ -170,4 +170,4 @@ def test_the_status_counts_a_list_by_its_messages(world):
     sender.send_messages([ServiceBusMessage("x") for _ in range(4)])
     entity = world.entity(client, queue)
     assert (entity.sent, entity.diverted) == (3, 4)
-    assert [event.count for event in world.told(Diverted)] == [4]
+    assert [event.count for event in world.events_of(Diverted)] == [4]

@@ -35,8 +35,8 @@ def test_a_ping_that_is_taken_brings_the_entity_back(world):
     failed_over = time.monotonic()
     world.wait_for(PingSent, count=2)
     assert time.monotonic() - failed_over > 1.8, "one a second, the first after a second"
-    assert fault.hits == 1 + len(world.told(PingSent))
-    assert not any(ping.answered for ping in world.told(PingSent))
+    assert fault.hits == 1 + len(world.events_of(PingSent))
+    assert not any(ping.answered for ping in world.events_of(PingSent))
     fault.clear()
     [failed_back] = world.wait_for(FailedBack)
     assert (failed_back.path, failed_back.reason) == (queue, "ping")
@@ -44,8 +44,8 @@ def test_a_ping_that_is_taken_brings_the_entity_back(world):
     world.send(sender, "back 1")
     world.send(another, "back 2")
     world.check(queue, primary=["before", "back 1", "back 2"], backlog=["diverted"])
-    assert [ping.answered for ping in world.told(PingSent)][-1:] == [True]
-    pings = settled(lambda: len(world.told(PingSent)), seconds=1.5)
+    assert [ping.answered for ping in world.events_of(PingSent)][-1:] == [True]
+    pings = settled(lambda: len(world.events_of(PingSent)), seconds=1.5)
     assert len(pings) == 1, "none for what is healthy"
     assert world.primary.count(queue) == 3, "and none of them is to be seen"
 
@@ -64,7 +64,7 @@ def test_a_primary_that_was_killed_is_used_again_when_it_is_back(world):
     world.wait_for(FailedBack, queue)
     for number, sender in enumerate(senders):
         world.send(sender, f"after {number}")
-    assert len(world.told(FailedOver)) == 1, "links of before the outage are opened anew"
+    assert len(world.events_of(FailedOver)) == 1, "links of before the outage are opened anew"
     expected = [f"{when} {number}" for when in ("before", "after") for number in range(3)]
     world.check(queue, primary=expected, backlog=[f"during {number}" for number in range(3)])
 
@@ -83,9 +83,9 @@ def test_an_entity_is_brought_back_by_hand(world):
     world.send(sender, "back 1")
     world.send(another, "back 2")
     world.check(queue, primary=["back 1", "back 2"], backlog=["diverted"])
-    [failed_back] = world.told(FailedBack)
+    [failed_back] = world.events_of(FailedBack)
     assert (failed_back.path, failed_back.reason) == (queue, "by hand")
-    assert not world.told(PingSent)
+    assert not world.events_of(PingSent)
 
 
 @pytest.mark.req("A-11")
@@ -98,7 +98,7 @@ def test_what_is_marked_healthy_and_is_not_fails_over_again(world):
     assert client.pairing.mark_path_healthy(queue) is True
     world.send(sender, "2")
     assert fault.hits == 2
-    assert len(world.told(FailedOver)) == 2
+    assert len(world.events_of(FailedOver)) == 2
     world.check(queue, backlog=["1", "2"])
 
 
@@ -123,12 +123,12 @@ def test_each_failed_over_entity_is_pinged_and_no_other(world):
     world.send(world.sender(client, gone), "2")
     for queue in (failed, gone):
         world.wait_for(PingSent, queue, count=2)
-    assert not world.told(PingSent, healthy)
+    assert not world.events_of(PingSent, healthy)
     assert watching.hits == seen, "nothing came to the healthy one"
     assert all(fault.hits >= 3 for fault in faults)
     faults[0].clear()
     world.wait_for(FailedBack, failed)
-    assert not world.told(FailedBack, gone), "each comes back alone"
+    assert not world.events_of(FailedBack, gone), "each comes back alone"
     world.check_all({failed: ([], ["1"]), gone: ([], ["2"])})
 
 
@@ -140,7 +140,7 @@ def test_each_client_pings_for_itself(world):
         client = world.pair(ping_primary_interval=SECOND)
         world.send(world.sender(client, queue), name)
     wait_until(lambda: fault.hits >= 2 + 4, "two pings of each")
-    assert fault.hits - 2 <= len(world.told(PingSent)) + 2, "but for what is under way"
+    assert fault.hits - 2 <= len(world.events_of(PingSent)) + 2, "but for what is under way"
 
 
 @pytest.mark.req("G-03", "C-02")
@@ -153,10 +153,10 @@ def test_no_ping_comes_after_the_client_is_closed(world):
     world.send(sender, "diverted")
     world.wait_for(PingSent)
     client.close()
-    hits, told = fault.hits, len(world.events)
+    hits, seen = fault.hits, len(world.events)
     assert isinstance(world.events[-1], Closed)
     assert settled(lambda: fault.hits, seconds=2.2) == [hits]
-    assert len(world.events) == told
+    assert len(world.events) == seen
     world.check(queue, backlog=["diverted"])
 
 
@@ -215,7 +215,7 @@ def test_a_throttled_ping_is_not_answered(world):
         world.send(sender, "1")
         with world.primary.fault("throttle", queue):
             world.wait_for(PingSent, count=2)
-    assert not any(ping.answered for ping in world.told(PingSent)[:2])
+    assert not any(ping.answered for ping in world.events_of(PingSent)[:2])
     world.wait_for(FailedBack)
     world.send(sender, "2")
     world.check(queue, primary=["2"], backlog=["1"])

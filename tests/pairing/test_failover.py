@@ -32,7 +32,7 @@ def test_a_paired_client_of_a_healthy_primary_is_the_sdks_client(world):
     sender.cancel_scheduled_messages(number)
     receiver = world.enter(client.get_queue_receiver(queue))
     assert [str(m) for m in receiver.peek_messages(9)] == ["single", "one", "two", "batch"]
-    assert not world.told(FailedOver)
+    assert not world.events_of(FailedOver)
 
 
 @pytest.mark.req("F-01", "F-03", "A-05")
@@ -45,10 +45,10 @@ def test_a_primary_that_is_killed_is_failed_over_by_the_send_that_notices(world)
     world.send(sender, "during 1", "during 2")
     world.primary.start()
     world.check(queue, primary=["before"], backlog=["during 1", "during 2"])
-    [failed_over] = world.told(FailedOver)
+    [failed_over] = world.events_of(FailedOver)
     assert (failed_over.path, failed_over.namespace) == (queue, world.name)
     assert isinstance(failed_over.error, ServiceBusError)
-    assert [each.count for each in world.told(Diverted, queue)] == [1, 1]
+    assert [each.count for each in world.events_of(Diverted, queue)] == [1, 1]
 
 
 @pytest.mark.req("F-01", "A-05")
@@ -58,7 +58,7 @@ def test_a_primary_that_refuses_connections_is_failed_over_by_opening_the_link(w
     world.primary.kill()
     world.pair(client)  # which asks nothing of the primary
     with client.get_queue_sender(queue) as sender:
-        assert [each.path for each in world.told(FailedOver)] == [queue]
+        assert [each.path for each in world.events_of(FailedOver)] == [queue]
         batch = sender.create_message_batch()
         batch.add_message(ServiceBusMessage("in a batch", message_id="in a batch"))
         sender.send_messages(batch)
@@ -137,7 +137,7 @@ def test_a_disabled_entity_is_failed_over_and_others_are_not(world):
     world.send(to_disabled, "2")
     world.send(to_other, "3")
     world.check_all({disabled: (["1"], ["2"]), other: (["3"], [])})
-    assert [each.path for each in world.told(FailedOver)] == [disabled]
+    assert [each.path for each in world.events_of(FailedOver)] == [disabled]
 
 
 @pytest.mark.req("F-01")
@@ -221,7 +221,7 @@ def test_every_sender_of_the_client_sees_a_failover_at_once(world):
     world.send(world.sender(client, queue.upper()), "4")
     assert fault.hits == 1
     unopened.close()
-    assert len(world.told(FailedOver)) == 1
+    assert len(world.events_of(FailedOver)) == 1
     found = world.backlog()
     assert ids(found) == ["1", "2", "3", "4"]
     assert {aliases(each)["x-ms-path"].lower() for each in found} == {queue.lower()}
@@ -295,10 +295,10 @@ def test_a_throttled_sender_waits_ten_seconds_and_stays_on_the_primary(world):
         assert 10 <= time.monotonic() - began < 15, "not tried again before that"
         assert fault.is_over
     world.check(queue, primary=["patient"])
-    [throttled] = world.told(Throttled)
+    [throttled] = world.events_of(Throttled)
     assert (throttled.path, throttled.wait_seconds) == (queue, 10)
     assert throttled.backlog_queue is None
-    assert not world.told(FailedOver)
+    assert not world.events_of(FailedOver)
 
 
 @pytest.mark.req("F-02", "R-03")
@@ -312,7 +312,7 @@ def test_a_throttled_sender_without_the_time_to_wait_gets_the_sdks_error(world):
         assert fault.hits == 1
     world.send(sender, "after")
     world.check(queue, primary=["after"])
-    assert not world.told(FailedOver)
+    assert not world.events_of(FailedOver)
 
 
 @pytest.mark.req("F-02", "R-03")
@@ -330,5 +330,5 @@ def test_a_throttled_backlog_queue_is_waited_for_and_kept(world):
         assert 10 <= time.monotonic() - began < 15
         assert fault.is_over
     world.check(queue, backlog=["first", "patient"])
-    [throttled] = world.told(Throttled)
+    [throttled] = world.events_of(Throttled)
     assert throttled.backlog_queue == world.queue_in_use(client, queue) == backlog_queue

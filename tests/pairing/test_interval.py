@@ -45,11 +45,11 @@ def test_an_entity_fails_over_when_it_has_failed_for_the_interval(world):
     world.send(sender, "diverted")
     assert fault.hits == 2
     world.check(queue, backlog=["diverted"])
-    first, second = world.told(PrimaryFailed)
+    first, second = world.events_of(PrimaryFailed)
     assert (first.path, first.since_seconds) == (queue, 0)
     assert first.failover_in_seconds == pytest.approx(3)
     assert second.failover_in_seconds == pytest.approx(3 - second.since_seconds)
-    [failed_over] = world.told(FailedOver)
+    [failed_over] = world.events_of(FailedOver)
     assert failed_over.after_seconds >= 3
 
 
@@ -117,12 +117,12 @@ def test_before_the_interval_is_over_opening_a_link_raises_as_the_sdk_does(world
         sender.create_message_batch()
     with pytest.raises(ServiceBusError):
         sender.send_messages(ServiceBusMessage("x"))
-    assert len(world.told(PrimaryFailed, queue)) == 3
+    assert len(world.events_of(PrimaryFailed, queue)) == 3
     fault.clear()
     world.send(sender, "after")
     sender.close()
     world.check(queue, primary=["after"])
-    assert len(world.told(Recovered, queue)) == 1
+    assert len(world.events_of(Recovered, queue)) == 1
 
 
 @pytest.mark.req("A-05", "F-03")

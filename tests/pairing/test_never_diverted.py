@@ -21,9 +21,9 @@ pytestmark = pytest.mark.req("F-02", "A-10")
 
 
 def check_nothing_counted(world, client, *queues: str) -> None:
-    assert not world.told(FailedOver)
-    assert not world.told(PrimaryFailed)
-    assert not world.told(Diverted)
+    assert not world.events_of(FailedOver)
+    assert not world.events_of(PrimaryFailed)
+    assert not world.events_of(Diverted)
     assert world.backlog() == []
     for entity in client.pairing.status().entities:
         assert entity.state == "healthy"

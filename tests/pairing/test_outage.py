@@ -149,7 +149,7 @@ def test_a_crowd_sends_through_an_outage(world, sharing):
     diverted = ids(world.backlog(queue))
     check_account(account, ids(world.primary.peek(queue)), diverted)
     assert len(diverted) >= 250
-    assert world.told(FailedOver, queue)
+    assert world.events_of(FailedOver, queue)
     world.bring_home(queue)
     home = ids(world.primary.peek(queue))
     assert home == sorted(account.acknowledged), "all of them, once each"

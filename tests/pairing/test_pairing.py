@@ -52,7 +52,7 @@ def test_missing_backlog_queues_are_made_as_documented(world):
         }
         assert made["enable_batched_operations"] is True
     assert not world.secondary.has_queue(world.backlog_path(2))
-    [paired] = world.told(Paired)
+    [paired] = world.events_of(Paired)
     assert paired.backlog_queues == paired.made == (world.backlog_path(0), world.backlog_path(1))
 
 
@@ -89,7 +89,7 @@ def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world):
     options = world.options(backlog_queue_count=2)
     client.pair_namespace(options)
     assert options.backlog_queue_count == 2
-    [paired] = world.told(Paired)
+    [paired] = world.events_of(Paired)
     assert paired.made == (world.backlog_path(1),)
     sender = world.sender(client, queue)
     world.primary.fault("cannot_send", queue)
@@ -119,7 +119,7 @@ def test_clients_that_pair_at_once_do_not_get_in_each_others_way(world):
             for client, options in zip(clients, each, strict=True)
         ]:
             future.result(30)
-    made = [queue for paired in world.told(Paired) for queue in paired.made]
+    made = [queue for paired in world.events_of(Paired) for queue in paired.made]
     assert sorted(made) == [world.backlog_path(index) for index in range(5)]
 
 
@@ -225,7 +225,7 @@ def test_options_whose_pairing_failed_can_be_used_again(world):
     check_unpaired(world, client, queue)
     client.pair_namespace(options)
     assert client.pairing is not None
-    assert len(world.told(Paired)) == 1
+    assert len(world.events_of(Paired)) == 1
 
 
 @pytest.mark.req("A-07")
@@ -383,4 +383,4 @@ def test_a_sender_of_the_secondarys_client_is_never_diverted(world):
     fault.clear()
     sender.send_messages(ServiceBusMessage("y"))
     assert world.secondary.count(f"{world.name}.own") == 1
-    assert not world.told(FailedOver)
+    assert not world.events_of(FailedOver)

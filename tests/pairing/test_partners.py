@@ -1,6 +1,6 @@
 """A client that hosts a syphon: the two clients of the pair, and the syphon, end together.
 
-The syphon here does nothing but remember what it was told.
+The syphon here does nothing but record its calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Syphon:
 
 
 def is_faulted(client, queue: str) -> bool:
-    """Whoever goes on using it is told."""
+    """Using it afterwards raises an error."""
     try:
         client.get_queue_sender(queue)
     except ClientFaulted as error:

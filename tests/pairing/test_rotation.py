@@ -66,9 +66,9 @@ def test_a_backlog_queue_that_fails_is_replaced_and_every_sender_learns_of_it(wo
     BREAK[how](world, broken)
     watching = world.secondary.fault("slow", broken, latency_seconds=0.001)
     world.send(sender, "2")
-    [told] = world.told(BacklogWithdrawn)
-    assert (told.backlog_queue, told.left) == (broken, 1)
-    assert isinstance(told.error, ServiceBusError)
+    [seen] = world.events_of(BacklogWithdrawn)
+    assert (seen.backlog_queue, seen.left) == (broken, 1)
+    assert isinstance(seen.error, ServiceBusError)
     seen = watching.hits
     world.send(another, "3")
     world.send(sender, "4")
@@ -76,7 +76,7 @@ def test_a_backlog_queue_that_fails_is_replaced_and_every_sender_learns_of_it(wo
     assert in_rotation(client) == (spare,)
     assert withdrawn(client) == [broken]
     assert world.queue_in_use(client, queue) == world.queue_in_use(client, other) == spare
-    assert [each.backlog_queue for each in world.told(Diverted)][1:] == [spare] * 3
+    assert [each.backlog_queue for each in world.events_of(Diverted)][1:] == [spare] * 3
     world.secondary.faults.clear_all()
     if how == "disabled":
         world.secondary.set_status(broken, "Active")
@@ -97,7 +97,7 @@ def test_a_full_backlog_queue_is_replaced(world):
     full = world.queue_in_use(client, queue)
     fill(world, full)
     world.send(sender, "2")
-    assert [each.backlog_queue for each in world.told(BacklogWithdrawn)] == [full]
+    assert [each.backlog_queue for each in world.events_of(BacklogWithdrawn)] == [full]
     [spare] = in_rotation(client)
     assert ids(world.secondary.peek(spare)) == ["2"]
 
@@ -133,7 +133,7 @@ def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world,
         world.send(sender, queue)
         sender.close()
     assert fault.hits <= 2, "a link that was kept gets a second try on a new one"
-    assert len(world.told(BacklogWithdrawn)) <= 1
+    assert len(world.events_of(BacklogWithdrawn)) <= 1
     assert ids(world.secondary.peek(world.backlog_path(1))) == sorted(queues)
 
 
@@ -157,7 +157,7 @@ def test_when_no_backlog_queue_is_left_the_error_names_both_causes(world):
     for words in (queue, "the primary's trouble", "the backlog's trouble"):
         assert words in str(error)
     assert str(message) == "still mine"
-    [failed] = world.told(SendFailed)
+    [failed] = world.events_of(SendFailed)
     assert failed.path == queue
     assert (failed.primary_error, failed.backlog_error) == (
         error.primary_error,
@@ -239,7 +239,7 @@ def test_a_silent_secondary_is_given_up_in_bounded_time(world):
     world.send(sender, "1")
     with world.secondary.fault("hang", world.queue_in_use(client, queue)):
         world.send(sender, "2")
-    assert len(world.told(BacklogWithdrawn)) == 1
+    assert len(world.events_of(BacklogWithdrawn)) == 1
     # What was said into the silence may be done in the end: an unknown outcome, under one id.
     found = ids(world.backlog(queue))
     assert set(found) == {"1", "2"}
@@ -257,7 +257,7 @@ def test_a_link_to_the_backlog_that_was_lost_while_idle_is_opened_anew(world):
     world.secondary.kill()
     world.secondary.start()
     world.send(sender, "2")
-    assert not world.told(BacklogWithdrawn)
+    assert not world.events_of(BacklogWithdrawn)
     world.check(queue, backlog=["1", "2"])
 
 
@@ -273,4 +273,4 @@ def test_the_backlog_queue_is_chosen_at_random(world):
     # All sixteen alike: once in a billion runs.
     assert len(chosen) > 1
     assert chosen <= {world.backlog_path(index) for index in range(4)}
-    assert not world.told(FailedOver)
+    assert not world.events_of(FailedOver)

@@ -56,7 +56,7 @@ def test_one_message_a_list_a_batch_a_dict_and_an_annotated_one(world):
     world.check(queue, backlog=["single", *names])
     for message in world.backlog(queue):
         assert str(message) == message.message_id
-    assert sum(each.count for each in world.told(Diverted)) == len(names) + 1
+    assert sum(each.count for each in world.events_of(Diverted)) == len(names) + 1
 
 
 @pytest.mark.req("E-02")

@@ -104,7 +104,7 @@ class World:
         return self.enter(self.shell.manager(text, **options))
 
     def options(self, *, manager: Any = None, factory: Any = None, **settings: Any) -> Any:
-        """Fails over at once and pings never, unless told."""
+        """Fails over at once and pings never, by default."""
         defaults = {
             "primary_namespace_name": self.name,
             "backlog_queue_count": QUEUES,
@@ -117,7 +117,7 @@ class World:
         )
 
     def pair(self, client: Any = None, **settings: Any) -> Any:
-        """A client that is paired, one of its own unless told."""
+        """A client that is paired, one of its own by default."""
         client = client or self.client()
         client.pair_namespace(self.options(**settings))
         return client
@@ -141,7 +141,7 @@ class World:
     def send(
         self, sender: Any, *bodies: str, timeout: float | None = None, **settings: Any
     ) -> None:
-        """One send each; a message's id is its text, unless told."""
+        """One send each; a message's id is its text, by default."""
         for body in bodies:
             message = ServiceBusMessage(body, **{"message_id": body, **settings})
             sender.send_messages(message, timeout=timeout)
@@ -154,9 +154,9 @@ class World:
         together(lambda sender: sender.close(), self._senders)
         self._open.close()
 
-    # what was told
+    # what was observed
 
-    def told(self, kind: type[Any], path: str | None = None) -> list[Any]:
+    def events_of(self, kind: type[Any], path: str | None = None) -> list[Any]:
         return [
             event
             for event in list(self.events)
@@ -164,13 +164,13 @@ class World:
         ]
 
     def wait_for(self, kind: type[Any], path: str | None = None, *, count: int = 1) -> list[Any]:
-        wait_until(lambda: len(self.told(kind, path)) >= count, f"{count} {kind.__name__}")
-        return self.told(kind, path)
+        wait_until(lambda: len(self.events_of(kind, path)) >= count, f"{count} {kind.__name__}")
+        return self.events_of(kind, path)
 
     # the account
 
     def backlog(self, path: str | None = None) -> list[ServiceBusReceivedMessage]:
-        """All messages in this test's backlog queues, of one entity if told."""
+        """All messages in this test's backlog queues, or those of one entity."""
         queues = []
         while self.secondary.has_queue(self.backlog_path(len(queues))):
             queues.append(self.backlog_path(len(queues)))

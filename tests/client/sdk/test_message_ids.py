@@ -145,9 +145,9 @@ def test_a_batch_with_ids_is_not_touched():
 
 def test_an_id_is_told_as_text():
     number = uuid.uuid4()
-    told = {"a": "a", b"b": "b", number: str(number), 7: "7", None: ""}
+    texts = {"a": "a", b"b": "b", number: str(number), 7: "7", None: ""}
 
-    assert [id_of(annotated(properties={"message_id": each})) for each in told] == list(
-        told.values()
+    assert [id_of(annotated(properties={"message_id": each})) for each in texts] == list(
+        texts.values()
     )
     assert id_of(annotated()) == ""

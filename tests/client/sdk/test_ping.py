@@ -69,8 +69,8 @@ def test_an_unknown_number_is_a_number_that_says_what_it_is():
 
     assert number == -1
     assert isinstance(number, int)
-    for told in (repr(number), str(number), f"{number}", f"{[number]}"):
-        assert "'m-1' was diverted to backlog queue 'contoso/x-servicebus-transfer/3'" in told
+    for text in (repr(number), str(number), f"{number}", f"{[number]}"):
+        assert "'m-1' was diverted to backlog queue 'contoso/x-servicebus-transfer/3'" in text
     assert (number.backlog_queue, number.message_id) == ("contoso/x-servicebus-transfer/3", "m-1")
     assert json.dumps([number]) == "[-1]"
 

@@ -55,7 +55,7 @@ class Stage:
         return self.primary.faults.unreachable()
 
     def client(self, text: str | None = None, **settings: Any) -> Any:
-        """Of the primary, unless told."""
+        """Of the primary by default."""
         made = self.shell.client(
             text or self.primary.connection_string, **{"retry_total": 0, **settings}
         )

@@ -77,9 +77,9 @@ def test_a_ping_that_is_not_answered_leaves_it_failed_over_with_the_reason(
     with stage.outage:
         do(stage, client, ping)
 
-    [told] = [event for event in stage.events if isinstance(event, PingSent)]
-    assert not told.answered
-    assert told.error is not None
+    [seen] = [event for event in stage.events if isinstance(event, PingSent)]
+    assert not seen.answered
+    assert seen.error is not None
     entity = client.pairing.status().entity("orders")
     assert (entity.state, entity.pings_sent, entity.pings_answered) == ("failed over", 1, 0)
 
@@ -121,8 +121,8 @@ def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
     with stage.primary.faults.hang():
         do(stage, client, ping)
 
-    [told] = [event for event in stage.events if isinstance(event, PingSent)]
-    assert not told.answered
+    [seen] = [event for event in stage.events if isinstance(event, PingSent)]
+    assert not seen.answered
 
 
 # --- links for the way back

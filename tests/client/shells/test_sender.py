@@ -184,9 +184,9 @@ def test_mistakes_are_told_in_the_words_of_the_sdk_wherever_the_message_would_go
     ):
         with pytest.raises((TypeError, ValueError)) as right:
             mistake(expected)
-        with pytest.raises((TypeError, ValueError)) as told:
+        with pytest.raises((TypeError, ValueError)) as ours:
             mistake(sender)
-        assert (type(told.value), str(told.value)) == (type(right.value), str(right.value))
+        assert (type(ours.value), str(ours.value)) == (type(right.value), str(right.value))
     assert stage.kinds().count("Diverted") == is_failed_over
     plain.close()
 
