@@ -115,7 +115,7 @@ def test_each_failed_over_entity_is_pinged_and_no_other(world):
     failed, gone, healthy = (world.queue(name) for name in ("failed", "gone", "healthy"))
     client = world.pair(ping_primary_interval=SECOND)
     # One that strikes at nothing still counts whoever comes by.
-    watching = world.primary.fault("slow", healthy, latency_seconds=0.001)
+    watching = world.primary.fault("slow", healthy, latencySeconds=0.001)
     world.send(world.sender(client, healthy), "before")
     seen = watching.hits
     faults = [world.primary.fault("cannot_send", queue) for queue in (failed, gone)]
