@@ -21,7 +21,7 @@ POLICIES = (
     Policy(name="listener", key="bGlzdGVu", rights=frozenset({Right.LISTEN})),
 )
 SECONDS = 5.0
-"""What a client waits for an answer that should come."""
+"""How long a client waits for an answer."""
 
 Connect = Callable[..., FastClient]
 

@@ -68,7 +68,7 @@ def test_a_signature_replaces_the_key() -> None:
         (f"Endpoint=sb://h;{KEY};SharedAccessSignature=x", "remove one of them"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_key(text: str, said: str) -> None:
+def test_the_error_does_not_quote_the_key(text: str, said: str) -> None:
     with pytest.raises(OptionsError, match=said) as caught:
         parse(text)
     assert "s3cret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Peers that are gone, silent, closing or mad: every call ends, says why, and the next one works.
+"""Peers that are gone, silent, closing or wrong: every call ends with a reason, and the next works.
 
 No call may take longer than its time-out, and a bit for a busy machine.
 """
@@ -52,7 +52,7 @@ def client_of(port: int, **more) -> FastClient:
 # -- no connection ----------------------------------------------------------------------------
 
 
-def test_nobody_is_there():
+def test_a_port_without_a_listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     client = client_of(port)
@@ -128,7 +128,7 @@ def works(client: FastClient) -> bool:
     return True
 
 
-def test_an_unreachable_namespace_is_told_and_found_again(client, broker):
+def test_an_unreachable_namespace_raises_and_is_found_again(client, broker):
     assert works(client)
     with broker.faults.unreachable():
         for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_namespace_that_swallows_everything_is_given_up(connect, broker):
     assert works(client)
 
 
-def test_a_hanging_namespace_cannot_be_told_from_an_empty_queue_for_long(connect, broker):
+def test_a_hanging_namespace_looks_like_an_empty_queue_only_for_a_while(connect, broker):
     client = connect(silence_seconds=2.0)
     receiver = client.receiver("q", credit=10)
     assert receiver.receive(1, max_wait_seconds=0) == []
@@ -174,7 +174,7 @@ def test_heartbeats_keep_a_quiet_connection(connect, broker):
     assert client.is_open
 
 
-def test_a_restart_is_told_with_its_reason_and_survived(client, broker):
+def test_a_restart_is_reported_with_its_reason_and_survived(client, broker):
     client.sender("q").send(messages(2))
     receiver = client.receiver("q", credit=1)
     [first] = take(receiver, 1)
@@ -238,7 +238,7 @@ def test_without_a_connection_there_is_nothing_to_close(client):
 
 
 class Mischief:
-    """An AMQP server that follows the protocol up to where a test wants it to stop."""
+    """An AMQP server that follows the protocol up to the point that a test chooses."""
 
     def __init__(self, transferred=None, attached=None, answers_tokens=True) -> None:
         self._answers_tokens = answers_tokens
@@ -329,7 +329,7 @@ def test_a_session_that_ends_takes_its_links_along():
     assert "sorry" in str(failed.error)
 
 
-def test_a_connection_that_is_closed_with_a_reason_tells_it():
+def test_the_reason_for_closing_a_connection_is_in_the_error():
     error = AmqpError("amqp:connection:forced", "going down")
     peer = Mischief(transferred=lambda event: peer.engine.close(error))
     failed = sent_to_peer(peer)

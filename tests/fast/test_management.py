@@ -1,4 +1,4 @@
-"""Requests to $management: peeking, renewing, settling by token, scheduling."""
+"""Requests to $management: peeking, renewing, settling by token."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_of_several_tokens_all_are_settled_or_none(client, clock):
     assert len(client.management("q").peek(1, 10)) == 2
 
 
-def test_what_the_broker_refuses_is_told_as_the_sdk_would(client, broker):
+def test_a_refusal_of_the_broker_raises_the_error_of_the_sdk(client, broker):
     management = client.management("q")
     with broker.faults.throttle("q"), pytest.raises(ServiceBusServerBusyError):
         management.peek(1, 1)
@@ -90,7 +90,7 @@ def test_what_the_broker_refuses_is_told_as_the_sdk_would(client, broker):
     assert management.peek(1, 1) == []
 
 
-def test_an_unknown_entity_is_told_as_the_sdk_would(client):
+def test_an_unknown_entity_raises_the_error_of_the_sdk(client):
     with pytest.raises(ServiceBusAuthenticationError) as caught:
         client.management("nowhere").peek(1, 1)
     assert kind_of(caught.value) is Kind.SETUP

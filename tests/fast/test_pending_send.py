@@ -83,7 +83,7 @@ def test_when_the_connection_is_lost_all_that_is_in_the_air_is_in_doubt(client):
 
 
 def test_batches_of_one_flight_follow_each_other_and_stop_behind_a_refused_one(client):
-    """One batch at a time, unless more are asked for: so order is kept."""
+    """One batch at a time by default, so the order is kept."""
     wrong = message("wrong", body=LARGE)  # without a session id
     fine = [message(f"s-{number}", body=LARGE, group="g") for number in range(6)]
     sends = [

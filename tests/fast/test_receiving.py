@@ -1,4 +1,4 @@
-"""Receiving: what comes, in which order, how much of it, and what is given back."""
+"""Receiving: order, limits, and what is released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_messages_come_in_order_and_byte_for_byte(client):
     assert client.management("q").peek(1, 10) == []
 
 
-def test_what_the_broker_says_of_a_message_can_be_read(client):
+def test_the_annotations_of_the_broker_can_be_read(client):
     send_one(client.sender("q"), message("a"))
     before = datetime.now(UTC)
     [one] = take(client.receiver("q", credit=1), 1)
@@ -54,7 +54,7 @@ def test_a_wait_ends_with_the_first_message(client, connect):
     assert time.monotonic() - begun < 10
 
 
-def test_no_more_are_taken_than_asked_for_and_the_rest_waits(client):
+def test_no_more_than_max_count_is_returned_and_the_rest_waits(client):
     client.sender("q").send(messages(10))
     receiver = client.receiver("q", credit=10)
     assert names(take(receiver, 3)) == ["m-0", "m-1", "m-2"]
@@ -165,7 +165,7 @@ def test_what_is_closed_says_so(client):
 
 
 @pytest.mark.parametrize("mode", ["peekLock", "receiveAndDelete"])
-def test_what_has_come_can_be_taken_although_nobody_is_there_any_more(client, broker, mode):
+def test_delivered_messages_can_be_received_after_the_connection_is_lost(client, broker, mode):
     client.sender("q").send(messages(10))
     receiver = client.receiver("q", credit=10, mode=mode)
     taken = take(receiver, 2)
@@ -176,7 +176,7 @@ def test_what_has_come_can_be_taken_although_nobody_is_there_any_more(client, br
     assert names(taken) == [f"m-{number}" for number in range(10)]
 
 
-def test_stopping_when_nobody_is_there_any_more_loses_nothing_that_was_deleted(client, broker):
+def test_stopping_without_a_connection_loses_no_deleted_message(client, broker):
     client.sender("q").send(messages(10))
     receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
     taken = take(receiver, 2)
@@ -238,7 +238,7 @@ def test_at_least_one_message_must_be_asked_for(client):
         client.receiver("q", credit=1).receive(0, max_wait_seconds=0)
 
 
-def test_no_more_are_ever_asked_for_than_at_most(client):
+def test_no_more_messages_than_at_most_are_requested(client):
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=8, at_most=20, mode="receiveAndDelete")
     taken = take(receiver, 20)
@@ -247,7 +247,7 @@ def test_no_more_are_ever_asked_for_than_at_most(client):
     assert len(client.management("q").peek(1, 100)) == 10
 
 
-def test_one_that_asks_no_more_gets_what_it_had_asked_for_and_goes_on_after_a_stop(client):
+def test_stop_granting_keeps_the_granted_credit_and_ends_with_a_stop(client):
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=10)
     first = take(receiver, 1)  # which asks for one more in its place, or will
@@ -273,9 +273,7 @@ def test_several_receivers_stop_in_one_go_and_give_back_what_they_have(client):
         assert names(take(again, 9)) == [f"m-{number}" for number in range(1, 10)]
 
 
-def test_several_are_attached_in_the_time_of_one_and_those_that_cannot_be_are_told_later(
-    client, broker
-):
+def test_several_are_attached_in_the_time_of_one_and_failures_are_raised_later(client, broker):
     client.open()
     paths = ["q", "other", "nowhere", "events/Subscriptions/audit"]
     receivers = [client.receiver(path, credit=5) for path in paths]
@@ -291,7 +289,7 @@ def test_several_are_attached_in_the_time_of_one_and_those_that_cannot_be_are_to
         receivers[2].receive(1, max_wait_seconds=1)
 
 
-def test_a_credential_that_fails_is_told_by_the_one_that_needs_it(connect):
+def test_the_error_of_a_credential_is_raised_by_the_call_that_needs_it(connect):
     class Failing:
         def get_token(self, *scopes, **options):
             raise OSError("no metadata service")

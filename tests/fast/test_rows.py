@@ -1,4 +1,4 @@
-"""Messages as rows and rows as messages, on bytes alone."""
+"""Messages as rows and rows as messages, without a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITABLE = [column.name for column in COLUMNS if column.writable]
 
 
 def delivered(data: bytes, **more: Any) -> bytes:
-    """As a broker hands it out."""
+    """As a broker delivers it."""
     parts = slice_message(data)
     settings: dict[str, Any] = {
         "durable": parts.durable,
@@ -200,7 +200,7 @@ def test_a_life_that_is_too_long_for_the_header_is_kept() -> None:
     assert as_row(data)["timeToLive"] == ninety_days
 
 
-def test_a_dead_letter_tells_why() -> None:
+def test_a_dead_lettered_message_has_its_reason() -> None:
     row = as_row(
         message(application={"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"})
     )
@@ -212,7 +212,7 @@ def test_only_the_columns_that_are_asked_for_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"\x00\x53\x75", FULL[:-3], b"\x00\x53\x73\xc0\x05\x01"])
-def test_bytes_that_are_no_message_are_said_to_be_none(data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
     with pytest.raises(UnreadableMessage, match="a message of 'orders' cannot be read"):
         reader_of(NAMES)(read(data, entity="orders"))
 
@@ -238,7 +238,7 @@ def test_a_schedule_is_a_moment_in_any_zone() -> None:
         assert as_row(data)["scheduledEnqueueTime"] == NOW_MS * 1000
 
 
-def test_what_the_service_says_of_a_message_is_not_written() -> None:
+def test_columns_of_the_service_are_not_written() -> None:
     data = message_of(
         {
             "annotations": [("x-opt-sequence-number", {"type": "long", "value": "5"})],
@@ -289,7 +289,7 @@ def test_a_row_without_an_id_gets_the_same_one_each_time() -> None:
         ({"bodyType": "value"}, "column body: it is null, but bodyType is 'value'"),
     ],
 )
-def test_what_is_wrong_in_a_row_is_said_with_its_column(row: dict[str, Any], said: str) -> None:
+def test_a_wrong_value_is_reported_with_its_column(row: dict[str, Any], said: str) -> None:
     with pytest.raises(RowError) as caught:
         message_of(row, now_ms=0)
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""Who is let in, by which credential, for how long; and over TLS."""
+"""Credentials, the renewal of tokens, and TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEY = AzureNamedKeyCredential(DEFAULT_POLICY_NAME, DEFAULT_KEY)
 
 
 def passes(client: FastClient) -> bool:
-    """A message can be sent, received and settled, and be asked for."""
+    """Whether a message can be sent, peeked, received and settled."""
     send_one(client.sender("q"), message("a"))
     receiver = client.receiver("q", credit=1)
     receiver.complete(take(receiver, 1))
@@ -101,7 +101,7 @@ def test_a_signature_for_the_namespace_or_the_entity_opens(broker, clock, connec
 
 
 class Issuer:
-    """A credential as those of azure-identity are."""
+    """A credential like those of azure-identity."""
 
     def __init__(self, clock, *, seconds: float = 3600) -> None:
         self._clock = clock
@@ -226,7 +226,7 @@ def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(beare
         assert len(issuer.scopes) == 2
 
 
-def test_a_signature_that_has_run_out_ends_the_link_until_there_is_another(broker, clock):
+def test_an_expired_signature_ends_the_link_until_there_is_another(broker, clock):
     def signature() -> str:
         audience = f"sb://localhost:{broker.port}/q"
         return make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
@@ -246,7 +246,7 @@ def test_a_signature_that_has_run_out_ends_the_link_until_there_is_another(broke
         assert names(client.management("q").peek(1, 10)) == ["a", "b", "d"]
 
 
-def test_what_came_before_a_token_ran_out_is_not_lost_with_the_link(broker, clock):
+def test_messages_delivered_before_a_token_expired_are_not_lost(broker, clock):
     audience = f"sb://localhost:{broker.port}/q"
     token = make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
     credential = AzureSasCredential(token)
@@ -283,7 +283,7 @@ def test_a_connection_string_without_the_emulator_s_flag_means_tls(broker, conne
     assert passes(connect(text, port=broker.port, ca_file=broker.ca_file))
 
 
-def test_a_server_that_nobody_vouches_for_is_not_talked_to(broker):
+def test_a_server_with_an_untrusted_certificate_is_refused(broker):
     client = FastClient("localhost", KEY, port=broker.port, timeout_seconds=5)
     with closing(client), pytest.raises(ServiceBusConnectionError, match="certificate") as caught:
         client.open()

@@ -1,4 +1,4 @@
-"""Sending: batches within the limits, in order; and what is known when not all were taken."""
+"""Sending: batches within the limits, in order; and the error when not all are accepted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_window_of_less_than_one_is_refused(client):
         client.sender("q").send(messages(1), window=0)
 
 
-def test_a_refused_batch_is_told_and_those_behind_it_are_not_sent(client, broker):
+def test_a_refused_batch_is_reported_and_those_behind_it_are_not_sent(client, broker):
     sender = client.sender("q")
     sender.start([])  # attaches the link
     with (
@@ -111,7 +111,7 @@ def test_a_refused_batch_is_told_and_those_behind_it_are_not_sent(client, broker
     assert len(take(client.receiver("q", credit=6), 6)) == 6
 
 
-def test_with_a_window_a_batch_behind_a_refused_one_may_be_taken_and_is_told(client, broker):
+def test_with_a_window_a_batch_behind_a_refused_one_may_be_accepted(client, broker):
     sender = client.sender("q")
     sender.start([])  # attaches the link
     with (
@@ -127,14 +127,14 @@ def test_with_a_window_a_batch_behind_a_refused_one_may_be_taken_and_is_told(cli
     assert kind_of(failed.error) is Kind.OUTAGE
 
 
-def test_a_single_message_fails_as_the_sdk_would(client, broker):
+def test_a_single_message_raises_the_error_of_the_sdk(client, broker):
     sender = client.sender("q")
     send_one(sender, message("a"))
     with broker.faults.throttle("q"), pytest.raises(ServiceBusServerBusyError):
         send_one(sender, message("b"))
 
 
-def test_what_was_cut_off_while_it_arrived_is_doubtful_and_not_there(client, broker):
+def test_a_batch_that_was_interrupted_is_doubtful_and_not_stored(client, broker):
     sender = client.sender("q")
     send_one(sender, message("before"))
     with (
@@ -151,7 +151,7 @@ def test_what_was_cut_off_while_it_arrived_is_doubtful_and_not_there(client, bro
     assert left(client) == ["before", "after"]
 
 
-def test_what_was_stored_before_the_cut_is_doubtful_too(client, broker):
+def test_a_batch_that_was_stored_before_the_connection_was_lost_is_doubtful_too(client, broker):
     sender = client.sender("q")
     with (
         broker.faults.cut_after_accept("q", times=1),
@@ -162,7 +162,7 @@ def test_what_was_stored_before_the_cut_is_doubtful_too(client, broker):
     assert left(client) == ["m-0", "m-1", "m-2"]
 
 
-def test_an_acknowledgement_that_does_not_come_is_not_waited_for_for_ever(connect, broker):
+def test_waiting_for_an_acknowledgement_times_out(connect, broker):
     client = connect(timeout_seconds=0.5)
     sender = client.sender("q")
     send_one(sender, message("before"))

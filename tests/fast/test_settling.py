@@ -1,4 +1,4 @@
-"""Settling: what becomes of messages, in ranges, by token, and when it fails."""
+"""Settling: in ranges, by lock token, and what happens when it fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_a_dead_letter_bears_its_reason_and_nothing_else(client, receiver):
         }
 
 
-def test_a_lost_lock_is_told_for_its_message_and_the_others_are_settled(client, receiver, clock):
+def test_a_lost_lock_is_reported_for_its_message_and_the_others_are_settled(
+    client, receiver, clock
+):
     early = take(receiver, 3)
     clock.advance(40)
     late = take(receiver, 7)
@@ -82,7 +84,7 @@ def test_a_lost_lock_is_told_for_its_message_and_the_others_are_settled(client, 
     assert left(client) == ["m-0", "m-2"]
 
 
-def test_settling_twice_is_told_as_a_lost_lock(client, receiver):
+def test_settling_twice_is_a_lost_lock(client, receiver):
     taken = take(receiver, 2)
     receiver.complete(taken)
     with pytest.raises(SettleFailed, match="2 messages of 'q'"):
@@ -135,7 +137,7 @@ def test_of_many_tokens_those_that_are_lost_are_found(client, receiver, clock):
     assert left(client) == ["m-0", "m-3", "m-4", "m-8", "m-9"]
 
 
-def test_a_busy_broker_is_told_as_the_sdk_would(client, receiver, broker):
+def test_a_busy_broker_raises_the_error_of_the_sdk(client, receiver, broker):
     taken = take(receiver, 2)
     with (
         broker.faults.throttle("q", on=["settle"]),
@@ -146,7 +148,7 @@ def test_a_busy_broker_is_told_as_the_sdk_would(client, receiver, broker):
     assert len(caught.value.failed) == 2
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(connect, broker):
+def test_waiting_for_a_settlement_times_out(connect, broker):
     client = connect(timeout_seconds=0.5)
     client.sender("q").send(messages(2))
     receiver = client.receiver("q", credit=2)
@@ -161,7 +163,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(connect, broker
 # -- begun, and answered later ---------------------------------------------------------------------
 
 
-def test_a_settlement_that_was_begun_is_answered_when_somebody_asks(client, receiver):
+def test_a_started_settlement_is_answered_when_it_is_waited_for(client, receiver):
     taken = take(receiver, 10)
     first = receiver.start_completing(taken[:5])
     second = receiver.start_completing(taken[5:8])
@@ -171,7 +173,7 @@ def test_a_settlement_that_was_begun_is_answered_when_somebody_asks(client, rece
     assert left(client) == ["m-8", "m-9"]
 
 
-def test_what_was_begun_is_settled_although_its_sender_dies_at_once(broker, client, connect):
+def test_a_started_settlement_survives_the_death_of_its_sender(broker, client, connect):
     client.sender("q").send(messages(10))
     dying = connect()
     receiver = dying.receiver("q", credit=10)
@@ -184,9 +186,7 @@ def test_what_was_begun_is_settled_although_its_sender_dies_at_once(broker, clie
     assert left(client) == []
 
 
-def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
-    client, receiver, broker
-):
+def test_a_settlement_without_an_answer_raises_and_can_be_tried_again(client, receiver, broker):
     taken = take(receiver, 10)
     with broker.faults.hang(entity="q"):
         begun = receiver.start_completing(taken[:5])
@@ -199,7 +199,7 @@ def test_a_settlement_whose_answer_never_comes_is_told_and_can_be_tried_again(
     assert set(left(client)) <= {f"m-{number}" for number in range(5, 10)}
 
 
-def test_locks_that_were_lost_are_told_by_what_was_begun(client, receiver, clock):
+def test_a_started_settlement_reports_lost_locks(client, receiver, clock):
     taken = take(receiver, 10)
     clock.advance(120)
     begun = receiver.start_completing(taken[:5])

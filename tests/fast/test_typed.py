@@ -51,13 +51,13 @@ def test_a_value_without_a_type_is_a_string_or_null() -> None:
     assert from_typed(None, None) == encode(None)
 
 
-def test_a_time_may_be_said_in_other_zones_and_as_a_number() -> None:
+def test_a_time_may_be_written_in_other_zones_and_as_a_number() -> None:
     assert decode(from_typed("timestamp", "2026-01-01T01:00:00+01:00"))[0] == 1_767_225_600_000
     assert decode(from_typed("timestamp", "2026-01-01T00:00:00"))[0] == 1_767_225_600_000
     assert decode(from_typed("timestamp", "12"))[0] == 12
 
 
-def test_not_a_number_is_a_number_that_can_be_said() -> None:
+def test_not_a_number_can_be_written() -> None:
     assert math.isnan(decode(from_typed("double", "NaN"))[0])
 
 
@@ -80,9 +80,7 @@ def test_not_a_number_is_a_number_that_can_be_said() -> None:
         ("string", None, "the value is null"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_would_be_right(
-    kind: str, text: str | None, said: str
-) -> None:
+def test_the_error_says_what_is_expected(kind: str, text: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         from_typed(kind, text)
 

@@ -1,4 +1,4 @@
-"""A syphon's client and the broker count the same, each at its own end."""
+"""The client and the broker count the same operations."""
 
 import random
 import time
@@ -37,7 +37,7 @@ def client(broker, meter):
 
 
 def agreed(broker, meter, queue):
-    """What both have counted; a link's end is noticed a moment after it."""
+    """The counts of both; the broker notices the end of a link a moment later."""
     until = time.monotonic() + SECONDS
     while (theirs := broker.meter.read().of(queue)) != (ours := meter.read().of(queue)):
         assert time.monotonic() < until, (ours, theirs)
@@ -92,7 +92,7 @@ def test_messages_that_are_put_back_unread(broker, client, meter):
     assert counted.receive == counted.settle + 1 > 1
 
 
-def test_a_batch_that_is_taken_in_part(broker, client, meter):
+def test_a_batch_that_is_accepted_in_part(broker, client, meter):
     large = encoded(b"x" * 300 * KB)
     with pytest.raises(SendFailed):
         client.sender("q3").send([*[encoded(b"x" * 60 * KB)] * 10, large], window=1)
@@ -115,7 +115,7 @@ def test_requests_to_management(broker, client, meter):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_a_syphon_does(broker, client, meter, seed):
+def test_random_operations(broker, client, meter, seed):
     """Top-ups race with deliveries, and stops with arrivals."""
     dice, queue = random.Random(seed), f"q{5 + seed}"
     sender = client.sender(queue)

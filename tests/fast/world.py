@@ -1,4 +1,4 @@
-"""What tests of the fast client need: messages as bytes, and a way to look at a queue.
+"""Helpers for tests of the fast client: encoded messages, and a way to see what is in a queue.
 
 The other side is always the real broker, or, where it must misbehave, a socket that says what a
 test tells it to.
@@ -59,12 +59,12 @@ def names(received: Iterable[ReceivedMessage | bytes]) -> list[str]:
 
 
 def bare(data: bytes) -> bytes:
-    """Without what the broker put in front."""
+    """Without the sections that the broker adds."""
     return slice_message(data).bare
 
 
 def take(receiver: Receiver, count: int, *, seconds: float = 10.0) -> list[ReceivedMessage]:
-    """Exactly so many."""
+    """Receive exactly `count` messages."""
     taken: list[ReceivedMessage] = []
     while len(taken) < count:
         some = receiver.receive(count - len(taken), max_wait_seconds=seconds)
@@ -81,7 +81,7 @@ def exhaust(receiver: Receiver) -> None:
 
 @contextmanager
 def listening(script: Callable[[socket.socket], None]) -> Iterator[int]:
-    """The port of a peer that follows the script with each that connects, then hangs up."""
+    """The port of a peer that runs the script for each connection, then closes it."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)

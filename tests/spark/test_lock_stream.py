@@ -1,4 +1,4 @@
-"""Streams that take: settled when the batch is safe, and not before. Plain objects, real broker."""
+"""Streams that receive: settled when the batch is safe, not before. Plain objects, real broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def advance(reader: LockStreamReader, start: dict[str, int]) -> dict[str, int]:
 
 
 def run(reader: LockStreamReader, start: dict[str, int]) -> tuple[list[list[str]], dict[str, int]]:
-    """Batches until there is no more, as Spark does with availableNow."""
+    """Read batches until there are no more, as Spark does with availableNow."""
     found = []
     while True:
         end = advance(reader, start)
@@ -179,7 +179,7 @@ def test_locks_are_renewed_while_a_batch_takes_its_time(
     assert bus.peek("q") == []
 
 
-def test_a_lock_that_was_lost_is_told_and_its_message_comes_again(
+def test_a_lost_lock_is_logged_and_its_message_comes_again(
     make_bus: Buses, make_reader: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=1)))
@@ -224,7 +224,7 @@ def test_a_batch_is_bounded_in_bytes(make_bus: Buses, make_reader: Readers) -> N
     assert max(map(len, found)) <= 10
 
 
-def test_a_lost_connection_is_made_anew(make_bus: Buses, make_reader: Readers) -> None:
+def test_a_lost_connection_is_opened_again(make_bus: Buses, make_reader: Readers) -> None:
     bus = make_bus("q")
     bus.send("q", messages(4))
     reader = make_reader(bus, maxMessagesPerTrigger="2")
@@ -236,7 +236,9 @@ def test_a_lost_connection_is_made_anew(make_bus: Buses, make_reader: Readers) -
     assert names(rows_of(reader, first, second)) == ["m-2", "m-3"]
 
 
-def test_a_trigger_that_never_tells_is_refused(make_bus: Buses, make_reader: Readers) -> None:
+def test_a_trigger_that_never_completes_a_batch_is_refused(
+    make_bus: Buses, make_reader: Readers
+) -> None:
     reader = make_reader(make_bus("q"))
     with pytest.raises(OptionsError, match=r"use trigger\(availableNow=True\)"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

@@ -1,4 +1,4 @@
-"""The data source's options: what is taken, and what is refused with which words."""
+"""The options of the data source: what is accepted, and the errors for the rest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_connection_string_for_one_entity_is_for_no_other(streaming: bool) -> 
         write_options(given, has_destination=False)
 
 
-def test_names_and_words_are_taken_in_any_case() -> None:
+def test_names_and_values_may_be_in_any_case() -> None:
     options = read_options(
         {"CONNECTIONSTRING": TEXT, "Queue": "Q", "receivemode": "PEEKLOCK"}, streaming=True
     )
@@ -75,12 +75,12 @@ def test_where_to_begin() -> None:
     assert (first("earliest"), first("latest"), first("7")) == (None, -1, 7)
 
 
-def test_what_spark_adds_is_not_minded() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     options = {"checkpointLocation": "/tmp/x", "spark.whatever": "1"}
     assert write_options(QUEUE | options, has_destination=False).path == "orders"
 
 
-def test_rows_may_say_where_they_go() -> None:
+def test_rows_may_have_their_own_destination() -> None:
     assert write_options({"connectionString": TEXT}, has_destination=True).path is None
 
 
@@ -133,7 +133,7 @@ def test_rows_may_say_where_they_go() -> None:
         ),
     ],
 )
-def test_what_is_impossible_is_said_with_the_option(given: dict[str, Any], said: str) -> None:
+def test_a_wrong_option_is_named_in_the_error(given: dict[str, Any], said: str) -> None:
     options = {name: text for name, text in (QUEUE | given).items() if text is not None}
     with pytest.raises(OptionsError) as caught:
         read_options(options, streaming=True)

@@ -1,4 +1,4 @@
-"""Reading without taking: batches and streams as plain objects, against a real broker."""
+"""Reading with peek: batches and streams as plain objects, with a real broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source(bus: Bus, **options: str) -> ServiceBusDataSource:
 
 
 def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    """As tasks would: each with a reader that has travelled."""
+    """As tasks do it: each with a reader that was pickled."""
     found: list[dict[str, Any]] = []
     for partition in pickle.loads(pickle.dumps(partitions)):
         for batch in pickle.loads(pickle.dumps(reader)).read(partition):
@@ -43,7 +43,7 @@ def read_all(bus: Bus, **options: str) -> list[dict[str, Any]]:
 
 
 def step(reader: Any, start: dict[str, int], limit: Any = None) -> tuple[list[str], dict[str, int]]:
-    """What a micro-batch does: the ids that it reads, and where it ends."""
+    """Run a micro-batch: the ids that it reads, and its end offset."""
     end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
     if end == start:
         return [], end
@@ -246,7 +246,7 @@ def test_numbers_of_a_partitioned_entity_are_no_offsets(make_bus: Buses) -> None
 
 
 class Numbered(Peeker):
-    """Looks at numbers in place of an entity."""
+    """A Peeker with numbers in place of an entity."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.numbers = numbers

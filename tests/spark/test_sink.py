@@ -59,7 +59,7 @@ def test_rows_go_where_the_option_says(make_bus: Buses) -> None:
     assert [(row["messageId"], row["body"]) for row in bus.peek("q")] == [("1", b"a"), ("2", b"b")]
 
 
-def test_rows_go_where_their_column_says_and_else_where_the_option_does(make_bus: Buses) -> None:
+def test_rows_go_to_their_destination_or_else_to_that_of_the_option(make_bus: Buses) -> None:
     bus = make_bus("a", "b", topics=("t", "t/Subscriptions/s"))
     rows = [
         {"messageId": "1", "destination": "a"},
@@ -113,7 +113,7 @@ def test_a_task_that_is_repeated_writes_the_same_ids(make_bus: Buses) -> None:
 
 
 class Context:
-    """A task of Spark's, as far as it matters."""
+    """The part of a Spark task that is used."""
 
     def __init__(self, query: str | None, batch: str | None, partition: int) -> None:
         self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
@@ -154,7 +154,7 @@ def test_a_message_that_is_too_large_is_named(make_bus: Buses) -> None:
 
 
 class Failing:
-    """A sender that fails as it is told to, and then takes everything."""
+    """A sender that raises these errors, and then accepts everything."""
 
     path = "q"
 
@@ -179,7 +179,7 @@ def send_through(sender: Failing, count: int, retries: int) -> list[float]:
     return slept
 
 
-def test_what_was_not_taken_or_may_not_have_been_is_sent_again() -> None:
+def test_refused_and_doubtful_messages_are_sent_again() -> None:
     lost = failure(
         ServiceBusConnectionError(message="gone"),
         accepted=range(2),
@@ -258,7 +258,7 @@ def test_a_column_that_no_message_has_is_refused_at_once(name: str, kind: Any, s
         ("sequenceNumber", StringType()),
     ],
 )
-def test_other_types_that_mean_the_same_are_taken(name: str, kind: Any) -> None:
+def test_other_types_with_the_same_meaning_are_accepted(name: str, kind: Any) -> None:
     source().writer(StructType([StructField(name, kind)]), False)
 
 

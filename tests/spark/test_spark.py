@@ -31,7 +31,7 @@ def stream(spark: SparkSession, queue: str, **options: Any) -> DataFrame:
 
 
 def run(frame: DataFrame, checkpoint: Path, form: str, **options: Any) -> list[int]:
-    """Until all that is there is read; the sizes of the batches."""
+    """Run until all available messages are read; returns the sizes of the batches."""
     query = (
         frame.writeStream.format(form)
         .options(**options)
@@ -189,7 +189,7 @@ def test_a_batch_that_fails_settles_nothing_and_its_messages_come_again(
     assert sorted(seen) == ["m-0", "m-1", "m-2", "m-3"]
 
 
-def test_mistakes_are_told_in_our_words_and_no_secret_shows_anywhere(
+def test_mistakes_have_our_error_texts_and_no_secret_shows_anywhere(
     spark: SparkSession, spark_bus: Bus, tmp_path: Path
 ) -> None:
     from pyspark.errors import PySparkException

@@ -1,4 +1,4 @@
-"""What tests of the data source need: messages of every kind, and a way to look at a queue."""
+"""Helpers for tests of the data source: all kinds of messages, and a way to see a queue."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def message(
     properties: dict[int, Any] | None = None,
     application: dict[str, Any] | None = None,
 ) -> bytes:
-    """Encoded as a sender would. `sections` instead of a body: anything."""
+    """Encoded as by a sender. `sections` replaces the body."""
     fields: list[Any] = [name, *[None] * 12]
     for index, value in (properties or {}).items():
         fields[index] = value

@@ -82,7 +82,7 @@ def message_of(
 ) -> bytes:
     """The encoded message. `name` makes an id for a row without one, from the row's content."""
     get = row.get
-    header, times = _life(get("timeToLive"), now_ms)
+    header, times = _time_to_live(get("timeToLive"), now_ms)
     annotations = _annotations(row)
     fields: list[bytes] = [_NULL] * (sections.REPLY_TO_GROUP_ID + 1)
     for column, index in _TEXTS.items():
@@ -120,7 +120,7 @@ def _identifier(column: str, text: str) -> bytes:
         ) from None
 
 
-def _life(ttl_ms: Any, now_ms: int) -> tuple[bytes, tuple[bytes, bytes] | None]:
+def _time_to_live(ttl_ms: Any, now_ms: int) -> tuple[bytes, tuple[bytes, bytes] | None]:
     """The header, and the creation and expiry time of a time to live that is too long for it."""
     if ttl_ms is None:
         return b"", None

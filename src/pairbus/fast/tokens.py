@@ -186,7 +186,7 @@ class TokenAuthority:
         if len(asked) > 1:
             with contextlib.suppress(LinkLost, PeerSilent):
                 answers = self._request_links(until).ask_all(asked, until=until)
-        # Whatever got no answer is asked on its own, which also tells why.
+        # Requests without an answer are sent again, one by one: that also finds the reason.
         return [
             self._ask_one(*asked[index], until) if answer is None else answer
             for index, answer in enumerate(answers)

@@ -1,4 +1,4 @@
-"""Strangers' bytes: the codec answers with a result or with MalformedMessage, never otherwise.
+"""Random bytes: the codec returns a result or raises MalformedMessage, nothing else.
 
 A few seconds in the suite; `HYPOTHESIS_PROFILE=night` tries twenty times as much.
 """
@@ -40,7 +40,7 @@ octets = st.sampled_from(MEANINGFUL) | st.integers(0, 255)
 
 @st.composite
 def damaged(draw, originals):
-    """Bytes of one that was right once: some changed, lost, doubled or put in, or the end gone."""
+    """A valid message with some bytes changed, lost, doubled or added, or truncated."""
     raw = bytearray(draw(originals))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(raw)))
@@ -109,7 +109,7 @@ def test_scanning_agrees_with_slicing(raw):
 
 
 def put_to_use(parts):
-    """What the broker does with a message that it accepted, which must not fail any more."""
+    """What the broker does with an accepted message; it must not fail."""
     mine, count = without_keys(parts.annotations, STAMPED_KEYS)
     hop, hop_count = without_keys(parts.delivery_annotations, STAMPED_KEYS)
     raw = stamp(

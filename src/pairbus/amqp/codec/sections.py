@@ -42,9 +42,8 @@ SECTION_NAMES = {
     "amqp:footer:map": FOOTER,
 }
 
-# First four bytes of a section -> the section, and the bytes of its size field. The table is the
-# rule: what is not listed is no section, except for VALUE, which may hold any value, and for
-# descriptors in long form.
+# The first four bytes of a section: which it is, and the size of its size field. Nothing else is a
+# section, except a VALUE, which may hold any value, and sections with long descriptors.
 _LIST, _MAP, _BINARY = {0x45: 0, 0xC0: 1, 0xD0: 4}, {0xC1: 1, 0xD1: 4}, {0xA0: 1, 0xB0: 4}
 _FORMS: dict[bytes, tuple[int, int]] = {
     bytes((0x00, 0x53, section, constructor)): (section, size_bytes)
@@ -82,7 +81,7 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)  # not frozen: that would double the cost of slicing
 class Parts:
-    """A message, sliced. Annotations are raw pairs without their map; counts are of pairs."""
+    """A sliced message. Annotations are raw pairs without their map; counts are of pairs."""
 
     durable: bool | None
     priority: int | None
@@ -97,7 +96,7 @@ class Parts:
 
 
 class Bare(Protocol):
-    """What reading a property needs; `Parts`, or a stored message."""
+    """What reading a property needs: `Parts`, or a stored message."""
 
     @property
     def bare(self) -> bytes: ...
@@ -106,7 +105,7 @@ class Bare(Protocol):
 
 
 def slice_message(data: bytes) -> Parts:
-    """Cut an encoded message into its parts. Raises MalformedMessage: offset and reason.
+    """Slice an encoded message into its parts. Raises MalformedMessage with offset and reason.
 
     Every message passes here. It is one long function because calls would be half its cost, and
     a section that leaves the data is noticed by what is read next, or at the end.
@@ -213,15 +212,15 @@ def _header(raw: bytes, count: int) -> tuple[bool | None, int | None, int | None
     return fields[0], fields[1], fields[2]
 
 
-# Messages of one sender share a few headers. Only short ones are kept: a stranger chooses them.
+# Messages of one sender share a few headers. Only short ones are cached: senders choose them.
 _known_header = lru_cache(maxsize=512)(_header)
 
 
 def with_short_descriptors(data: bytes, at: int) -> bytes:
-    """The same sections with one-byte descriptors, which is the only form the Python SDK reads.
+    """The same sections with one-byte descriptors, the only form that the Python SDK reads.
 
-    Legal senders may write a descriptor as a long number or as a symbol; nobody we know does.
-    Raises MalformedMessage if the section at `at` was not odd for that reason.
+    The standard also allows a long number or a symbol as descriptor; no known sender uses them.
+    Raises MalformedMessage if the section at `at` is malformed for another reason.
     """
     pieces: list[bytes] = []
     pos = 0
@@ -347,7 +346,7 @@ def _in_order(data: bytes) -> bytes:
         section = data[pos + 2]
         if section > APPLICATION_PROPERTIES:
             rest.append(data[pos:after])
-        elif data[pos + 3] != 0x45:  # an empty list says nothing
+        elif data[pos + 3] != 0x45:  # an empty list in its short form: dropped
             front[section] = data[pos:after]
         pos = after
     return b"".join((*(front[section] for section in sorted(front)), *rest))
@@ -362,7 +361,7 @@ def encode_section(section: int, content: bytes) -> bytes:
 
 
 def section_values(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Of the list or map section data[start:end]: where its values begin, and how many they are."""
+    """Where the values of the list or map section data[start:end] begin, and how many there are."""
     constructor = data[start + 3]
     if constructor == 0x45:
         return end, 0
@@ -372,7 +371,7 @@ def section_values(data: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def read_property(bare: bytes, span: Span | None, index: int) -> Any:
-    """Field `index` of the properties section (0 message-id, 10 group-id...); None if absent."""
+    """A field of the properties section, by an index such as MESSAGE_ID; None if absent."""
     if span is None:
         return None
     pos, count = section_values(bare, *span)
@@ -390,7 +389,7 @@ def read_property(bare: bytes, span: Span | None, index: int) -> Any:
         try:
             return bare[pos + 2 : pos + 2 + bare[pos + 1]].decode()
         except UnicodeDecodeError:
-            pass  # decode() raises it again, and says where
+            pass  # decode() raises it again, with the offset
     return decode(bare, pos)[0]
 
 

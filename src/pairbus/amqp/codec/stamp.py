@@ -64,7 +64,7 @@ _DEAD_LETTER_SOURCE = _key(b"x-opt-deadletter-source", 0x00)[:-1]
 
 _STAMPED = f"{len(_SEQUENCE)}sq{len(_ENQUEUED)}sq{len(_ENQUEUED_SEQUENCE)}sq{len(_STATE)}si"
 _LOCKED = f"{len(_LOCKED_UNTIL)}sq"
-# Always the long form of a map: six bytes more, and one case less for each message.
+# Always the long form of a map: six bytes more, but one case fewer for each message.
 _stamped = struct.Struct(">4sII" + _STAMPED)
 _stamped_locked = struct.Struct(">4sII" + _STAMPED + _LOCKED)
 _STAMPED_SIZE = _stamped.size - 8
@@ -275,7 +275,7 @@ def with_application_properties(
     """Add, replace and remove application properties; the other pairs stay byte for byte."""
     new = b"".join([encode(str(key)) + encode(value) for key, value in add.items()])
     if span is None:
-        # In the place that the standard gives it: behind the properties, if they come first.
+        # Where the standard has it: behind the properties, if they come first.
         at = skip(bare, 0) if bare[:3] == bytes((0x00, 0x53, PROPERTIES)) else 0
         span, old, count = (at, at), b"", 0
     else:
@@ -286,7 +286,7 @@ def with_application_properties(
 
 
 def with_property(bare: bytes, span: Span | None, index: int, encoded: bytes) -> bytes:
-    """Replace field `index` of the properties, which come first if there were none."""
+    """Replace a field of the properties. If there are none, they are added in front."""
     fields: list[bytes] = []
     if span is None:
         span = (0, 0)

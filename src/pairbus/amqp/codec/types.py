@@ -51,7 +51,7 @@ class Int(int):
 
 
 class Long(int):
-    """For those who like to say it: a plain int is a long, and long decodes to a plain int."""
+    """The explicit form: a plain int is a long as well, and a long decodes to a plain int."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class Float(float):
 
 
 class Decimal32(bytes):
-    """The raw IEEE 754 bytes: we pass decimals on and never calculate with them."""
+    """The raw IEEE 754 bytes: decimals are passed on and never used in calculations."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Described:
 
 
 class Array(list[Any]):
-    """A list whose elements share one type; `code` is their constructor, None: see the first."""
+    """A list whose elements share one type. `code` is its constructor; None: that of the first."""
 
     __slots__ = ("code", "descriptor")
 

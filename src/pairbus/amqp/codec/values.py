@@ -59,10 +59,10 @@ u32 = struct.Struct(">I").unpack_from
 _i64 = struct.Struct(">q").unpack_from
 PAST_THE_END = (IndexError, struct.error)
 
-DEPTH_MAX = 64  # what .NET and the Python SDK refuse beyond; no honest message comes near
+DEPTH_MAX = 64  # the limit of .NET and of the Python SDK; no real message comes near it
 
-# Elements of such arrays take no bytes (null, true, list0), so a count is free for the sender
-# and memory for us. Nobody sends them; a few are let through because the standard has them.
+# Elements of these arrays take no bytes (null, true, list0), so a large count costs the sender
+# nothing, and us memory. Nobody sends them; a few are accepted because the standard allows them.
 EMPTY_ELEMENTS_MAX = 4
 
 
@@ -192,7 +192,7 @@ _FIXED: dict[int, tuple[struct.Struct, Callable[[Any], Any]]] = {
 _VARIABLE: dict[int, Callable[[bytes], Any]] = {
     0xA0: bytes,
     0xA1: lambda raw: raw.decode(),
-    # ASCII by the standard; the Python SDK writes UTF-8, and we would rather pass it on.
+    # The standard says ASCII, but the Python SDK writes UTF-8, which we accept.
     0xA3: lambda raw: Symbol(raw.decode()),
 }
 _VARIABLE |= {code + 0x10: wrap for code, wrap in _VARIABLE.items()}
@@ -233,7 +233,7 @@ def _decode(data: bytes, pos: int, limit: int, depth: int) -> tuple[Any, int]:
 
 
 def _decode_as(code: int, data: bytes, pos: int, limit: int, depth: int) -> tuple[Any, int]:
-    """The value whose constructor was read already: elements of an array share theirs."""
+    """A value without its constructor, which is `code`: elements of an array share one."""
     if code in _FIXED:
         layout, wrap = _FIXED[code]
         end = pos + layout.size
@@ -264,7 +264,7 @@ def _decode_as(code: int, data: bytes, pos: int, limit: int, depth: int) -> tupl
     if code in (0xE0, 0xF0):
         return _decode_array(data, pos, end, count, depth), end
     items, pos = [], pos
-    for _ in range(count):  # ends by itself: each value takes a byte of what is left
+    for _ in range(count):  # the bytes bound the loop: each value takes at least one
         item, pos = _decode(data, pos, end, depth)
         items.append(item)
     if pos != end:
@@ -275,7 +275,7 @@ def _decode_as(code: int, data: bytes, pos: int, limit: int, depth: int) -> tupl
 def _decode_array(data: bytes, pos: int, end: int, count: int, depth: int) -> Array:
     descriptor = None
     if pos == end and not count:
-        return Array()  # some encoders leave the constructor out when there is no element
+        return Array()  # some encoders omit the constructor of an empty array
     if data[pos] == 0x00:
         descriptor, pos = _decode(data, pos + 1, end, depth)
     if pos >= end:
@@ -286,7 +286,7 @@ def _decode_array(data: bytes, pos: int, end: int, count: int, depth: int) -> Ar
     if STEP[code] == 1 and count > EMPTY_ELEMENTS_MAX:
         raise MalformedMessage(f"offset {pos}: an array of {count} elements of no size")
     items = Array(code=code, descriptor=descriptor)
-    for _ in range(count):  # bound by the bytes left, or by EMPTY_ELEMENTS_MAX
+    for _ in range(count):  # bounded by the bytes left, or by EMPTY_ELEMENTS_MAX
         item, pos = _decode_as(code, data, pos, end, depth)
         items.append(item)
     if pos != end:
@@ -299,7 +299,7 @@ def _mapping(items: list[Any], pos: int) -> dict[Any, Any]:
         raise MalformedMessage(f"offset {pos}: a map of {len(items)} values lacks one")
     try:
         return dict(zip(items[::2], items[1::2], strict=True))
-    except TypeError as error:  # a list, map or array: legal, but no key of a dict
+    except TypeError as error:  # a list, map or array: legal, but not a key of a dict
         raise MalformedMessage(f"offset {pos}: unsupported map key: {error}") from error
 
 
@@ -316,7 +316,7 @@ _pack_u32 = struct.Struct(">I").pack
 
 
 def encode(value: Any) -> bytes:
-    """The shortest encoding of `value`. Raises ValueError or TypeError, naming the value."""
+    """The shortest encoding of `value`. Raises ValueError or TypeError with the value."""
     short = _SHORT.get(kind := _kind(value))
     if short is not None:
         return short(value)
@@ -399,7 +399,7 @@ def _sized(value: bytes) -> bytes:
     return _pack_u32(len(value)) + value
 
 
-# The constructor that holds every value of a type, for arrays and for what has no short form.
+# The constructor that fits every value of a type: for arrays, and for types without a short form.
 _WIDE: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     type(None): (0x40, lambda value: b""),
     bool: (0x56, lambda value: b"\x01" if value else b"\x00"),
@@ -468,7 +468,7 @@ _KIND_OF_CODE |= {0x52: UInt, 0x53: ULong, 0x54: Int, 0x55: int}
 
 
 def _kind(value: Any) -> type:
-    """The AMQP type: that of the nearest ancestor we know, so that an IntEnum is a long."""
+    """The AMQP type of a value; a subclass has that of its ancestor, so an IntEnum is a long."""
     kind = type(value)
     if kind in _WIDE or kind is Described:
         return kind
