@@ -1,4 +1,4 @@
-"""What a test of the official SDK holds: its queues, its clients, and the broker's clock."""
+"""What a test of the official SDK uses: its queues, its clients, and the broker's clock."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Bus:
 
     @property
     def clock(self) -> ManualClock:
-        """The broker's. It runs like the SDK's own, the system's, but may be ahead of it."""
+        """The broker's clock. It runs like the system's, which the SDK uses, but may be ahead."""
         assert self._clock is not None, "this test's broker has the system's clock"
         return self._clock
 
     def advance(self, seconds: float) -> None:
-        """Set the broker's clock forward; what is due by then has happened when this returns."""
+        """Move the broker's clock forward, and wait until everything that is due has happened."""
         self.clock.advance(seconds)
 
     @property
@@ -97,7 +97,7 @@ class Bus:
         return f"{self.queue}.{suffix}"
 
     def connection_string(self, policy: str | None = None, key: str | None = None) -> str:
-        """The broker's own, with another policy or key: one that exists, or a wrong one."""
+        """The broker's connection string with another policy or key, which may be wrong."""
         text = self.broker.connection_string
         keys = {known.name: known.key for known in POLICIES}
         for name, value in (
@@ -152,7 +152,7 @@ class Bus:
     # shortcuts
 
     def send(self, *messages: Any, queue: str | None = None, **settings: Any) -> None:
-        """Texts become messages with these settings; one send each, so their order is theirs."""
+        """Texts become messages with these settings. One send each keeps their order."""
         path = queue or self.queue
         if path not in self._senders:
             self._senders[path] = self.sender(path)
@@ -162,9 +162,9 @@ class Bus:
             self._senders[path].send_messages(message)
 
     def left(self, queue: str | None = None, sub_queue: str | None = None) -> list[Any]:
-        """All messages of a queue without sessions, peeked: that takes no lock and no credit.
+        """Peeks at all messages of a queue without sessions, without locks or credit.
 
-        By a receiver that the test has, if it has one: to open another takes the SDK half a second.
+        Uses the test's receiver if there is one: the SDK needs half a second to open another.
         """
         path = queue or self.queue
         receiver = self._peekers.get((path, sub_queue))

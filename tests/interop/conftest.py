@@ -1,7 +1,7 @@
 """Fixtures for the official `azure-servicebus` package, unmodified, against the broker.
 
 Every test runs twice, with the blocking and with the asyncio client. One broker serves a module;
-a test states the queues it needs with `@pytest.mark.queue(...)`, and nobody else uses them.
+a test states the queues it needs with `@pytest.mark.queue(...)`, and no other test uses them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def broker(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Broke
 
 
 class Closing:
-    """Closes what tests opened, behind their backs: each link takes the SDK half a second."""
+    """Closes what tests opened in the background: the SDK needs half a second for each link."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(16)

@@ -99,7 +99,7 @@ class AsyncioShell:
 
 
 class Blocking:
-    """An object of the asyncio SDK under the names and the manners of its blocking twin."""
+    """An object of the asyncio SDK with the names and the behaviour of its blocking twin."""
 
     _END = object()
 

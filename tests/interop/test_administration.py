@@ -42,7 +42,7 @@ NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def connect(shell: Shell, broker: Broker, text: str | None = None, **options: Any) -> Any:
-    """A client of the shell; over TLS always, whatever the connection string says."""
+    """A client of the shell, always over TLS, whatever the connection string says."""
     text = text or broker.connection_string
     options = {"connection_verify": str(broker.ca_file), "retry_total": 0, **options}
     if not isinstance(shell, AsyncioShell):
@@ -59,7 +59,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def admin(shell: Shell, broker: Broker) -> Iterator[Any]:
-    """A namespace with nothing in it, and somebody to manage it."""
+    """An administration client for an empty namespace."""
     with connect(shell, broker) as client:
         yield client
         for queue in list(client.list_queues()):
@@ -754,7 +754,7 @@ def test_a_signature_in_the_connection_string_is_enough(
 
 
 class Jwt:
-    """A credential of Azure's identity service, as far as a client looks at it."""
+    """Stands in for a credential of Azure's identity service."""
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         return AccessToken("header.payload.signature", int(time.time()) + 600)

@@ -1,4 +1,4 @@
-"""Where else a message can end: delivery counts, time to live, forwarding, dead letters, pings."""
+"""Other ends of a message: delivery counts, time to live, forwarding, dead letters, pings."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def backstage() -> Iterator[Closing]:
-    """Where brokers and clients end while the next test runs: the SDK takes its time for that."""
+    """Closes brokers and clients while the next test runs, because the SDK is slow at it."""
     closing = Closing()
     yield closing
     closing.wait()

@@ -1,4 +1,4 @@
-"""What goes in comes out: bodies, properties and annotations, through the official SDK.
+"""Bodies, properties and annotations arrive unchanged, through the official SDK.
 
 pyamqp shows strings, symbols and binary alike as bytes when it reads; the tests compare with that.
 """
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.req("B-03")
 
 
 def through(bus, message):
-    """Send it, and have it back as received; the raw AMQP message is what is compared."""
+    """Sends the message and returns it as received, for a comparison of the raw AMQP message."""
     bus.send(message)
     [received] = take(bus.receiver())
     return received

@@ -96,7 +96,7 @@ SETTINGS = {name: settings for group in SCENARIOS.values() for name, settings in
 
 @functools.cache
 def _node() -> str:
-    """The Node to run, or a skipped test; where everything must be proven (CI), a failed one."""
+    """The path of Node. Without Node the test is skipped, but in CI it fails."""
     node = shutil.which("node")
     missing = None
     if node is None:

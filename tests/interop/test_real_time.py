@@ -1,6 +1,6 @@
-"""Time as it passes: where the SDK's clock and the broker's must agree, nothing is set forward.
+"""Real time, where the SDK's clock and the broker's must agree.
 
-The tests of other modules jump; here short times are waited out.
+Tests of other modules move the clock; these wait for short times.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def test_the_credential_classes_of_azure_core_work(bus, kind):
 
 
 class RenewingCredential:
-    """Hands out signatures that live a few seconds, and counts how often it was asked for one."""
+    """Returns signatures that are valid for a few seconds, and counts the calls."""
 
     token_type = b"servicebus.windows.net:sastoken"
     """So the SDK asks for a token for the entity's address and not for Azure's scope."""
@@ -221,7 +221,7 @@ def test_a_token_that_expired_unrenewed_ends_the_use_of_its_link(bus):
 
 
 class AnyToken:
-    """As a credential of azure-identity, without Azure behind it."""
+    """Like a credential of azure-identity, but without Azure."""
 
     def get_token(self, *scopes, **more):
         return AccessToken("e30.e30.none", int(time.time()) + 3600)

@@ -1,6 +1,6 @@
 """Sending with the official SDK: singly, as a list, as a batch, and what the broker refuses.
 
-A refused send leaves nothing behind and the sender in working order.
+A refused send stores nothing, and the sender still works.
 """
 
 from __future__ import annotations

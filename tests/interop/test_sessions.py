@@ -1,4 +1,4 @@
-"""Sessions with the official SDK: exclusive locks, the next free one, state, order, listing."""
+"""Sessions with the official SDK: locks, the next available session, state, order, listing."""
 
 from __future__ import annotations
 

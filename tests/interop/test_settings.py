@@ -1,6 +1,6 @@
 """Every setting of a queue, a topic and a subscription changes the behaviour it names.
 
-One function a setting, run for each kind of entity that has it; `test_every_setting_has_a_test`
+One function per setting, run for each kind of entity that has it; `test_every_setting_has_a_test`
 fails when a description gets a setting that is in no table here. A setting that can change is
 changed while clients are there, so that each test sees both sides of it.
 """
@@ -54,12 +54,12 @@ Settings = dict[str, Any]
 
 @pytest.fixture
 def shell() -> Shell:
-    """One is enough: the broker's behaviour is tested here, not the client's."""
+    """One shell is enough: these tests check the broker's behaviour, not the client's."""
     return SyncShell()
 
 
 class Place:
-    """An entity with settings, and the way through it: where to send, where to receive."""
+    """An entity with settings: where to send, and where to receive."""
 
     def __init__(self, bus: Bus, kind: str, suffix: str = "entity", **settings: Any) -> None:
         self.bus = bus
@@ -234,7 +234,7 @@ def enable_partitioning(bus: Bus, kind: str) -> None:
 
 
 def enable_batched_operations(bus: Bus, kind: str) -> None:
-    """With it, what comes at one moment is written together; without, each by itself."""
+    """With it, operations of one moment share a commit; without it, each has its own."""
     place = Place(bus, kind)
     assert commits(place) < 5
     place.change(enable_batched_operations=False)
@@ -242,7 +242,7 @@ def enable_batched_operations(bus: Bus, kind: str) -> None:
 
 
 def commits(place: Place) -> int:
-    """Of five operations in one turn of the broker's loop: sends, or settlements."""
+    """The commits of five sends or settlements in one turn of the broker's loop."""
     if place.kind == "subscription":
         place.send(*"12345")
         take(place.receiver(), 5)

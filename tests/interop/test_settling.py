@@ -1,4 +1,4 @@
-"""Peek-lock with the official SDK, and its ends: settlement, renewal, expiry.
+"""Peek-lock with the official SDK: settlement, renewal, expiry.
 
 The SDK looks at its own clock before it settles a message, so the broker's is set forward where
 the broker's answer is wanted.

@@ -1,7 +1,7 @@
 """Threads and tasks that share one connection of the official SDK.
 
-The SDK repeats and skips delivery-ids then. Azure bears it, and so does the broker: everybody is
-answered, and nothing is lost.
+Then the SDK repeats and skips delivery-ids. Azure accepts that, and so does the broker: every send
+is answered, and nothing is lost.
 """
 
 from __future__ import annotations

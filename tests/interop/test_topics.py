@@ -1,4 +1,4 @@
-"""Topics and subscriptions with the official SDK: what a subscriber sees is what a queue shows."""
+"""Topics and subscriptions with the official SDK. A subscription behaves like a queue."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ DURABLE_SECONDS_MAX = 10
 
 
 def on_the_broker(broker: Broker, work: Callable[[Namespace], object]) -> None:
-    """Run it where the broker's entities live, and wait until it is durable."""
+    """Runs the function on the broker's loop, and waits until its changes are durable."""
     running = broker._running
     assert running is not None
     assert running._loop is not None
@@ -133,7 +133,7 @@ class Topic:
             self._sender.send_messages(message)
 
     def left(self, subscription: str, sub_queue: str | None = None) -> list[Any]:
-        """Peeked, by a receiver that the test has, if any: to open one takes half a second."""
+        """Peeks, with the test's receiver if there is one: opening another takes half a second."""
         receiver = self._receivers.get((subscription, sub_queue))
         if receiver is None:
             receiver = self.receiver(subscription, sub_queue=sub_queue)

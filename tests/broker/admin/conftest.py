@@ -1,4 +1,4 @@
-"""A site per test, put away at the end."""
+"""One site per test, closed at the end."""
 
 import pytest
 

@@ -86,7 +86,7 @@ class Site:
     def ask(
         self, method, address, body=b"", *, authorization=..., headers=(), chunks=None, answers=None
     ):
-        """`address` is a path with its query, as it stands in the request line.
+        """`address` is a path with its query, as in the request line.
 
         `answers` gets the answer, too, for an application that raises after it has answered.
         """

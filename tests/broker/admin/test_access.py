@@ -1,4 +1,4 @@
-"""Who may administer what: keys of the namespace, keys of an entity, and everybody else."""
+"""Who may administer what: keys of the namespace, keys of an entity, and no key."""
 
 import pytest
 
@@ -131,7 +131,7 @@ BAD = {
 
 
 class TestForwarding:
-    """The target must agree: by the request's own token, or by one in a header."""
+    """Forwarding needs a token for the target: the request's own, or one in a header."""
 
     HEADER = "ServiceBusSupplementaryAuthorization"
 

@@ -1,4 +1,4 @@
-"""ATOM in, which may come from anybody, and out, which every client must be able to read."""
+"""ATOM: requests from any client, and responses that every client can read."""
 
 from xml.etree.ElementTree import fromstring
 

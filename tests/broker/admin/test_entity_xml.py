@@ -43,7 +43,7 @@ FORWARDS = (
 
 
 class Maker:
-    """Puts descriptions of one kind to its place."""
+    """Puts descriptions of one kind of entity."""
 
     def __init__(self, site, kind):
         self.kind = kind

@@ -1,4 +1,4 @@
-"""Whatever comes, it is answered, and with an error of the client's where it makes no sense."""
+"""Every request gets an answer, and a client error if it makes no sense."""
 
 import pytest
 from hypothesis import given, settings

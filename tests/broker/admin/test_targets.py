@@ -1,4 +1,4 @@
-"""What a path points to, however the client wrote it."""
+"""What a path points to, in all spellings of clients."""
 
 import pytest
 

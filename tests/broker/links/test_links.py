@@ -72,7 +72,7 @@ def test_more_credit_after_an_answer_is_the_same_poll(counted):
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=20), st.booleans())
 def test_a_receiver_that_only_tops_up_can_tell_the_number_itself(grants, gave_at_end):
-    """What the broker and a receiver agree upon: was anything given between begin and end?"""
+    """The broker and a receiver agree whether anything was delivered between begin and end."""
     tally = Tally()
     poll = Poll(tally)
     limit, has_given, is_first = 0, False, True

@@ -1,4 +1,4 @@
-"""Every operation of `$management`, with bodies right and wrong."""
+"""Every operation of `$management`, with valid and invalid bodies."""
 
 from types import SimpleNamespace
 from uuid import UUID, uuid4
@@ -34,7 +34,7 @@ def token(lock):
 
 
 def numbers(answer):
-    """The sequence numbers that the returned messages are stamped with."""
+    """The sequence numbers in the returned messages."""
     found = []
     for entry in answer.body["messages"]:
         notes = read_annotations(slice_message(entry["message"]).annotations)

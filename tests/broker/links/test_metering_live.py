@@ -29,7 +29,7 @@ def client(broker):
 
 
 def expect(broker, queue, wanted):
-    """A link's end is noticed a moment after it."""
+    """The broker notices the end of a link a moment later."""
     until = time.monotonic() + SECONDS
     while (found := broker.meter.read().of(queue)) != wanted and time.monotonic() < until:
         time.sleep(0.005)

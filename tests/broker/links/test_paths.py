@@ -1,4 +1,4 @@
-"""All spellings of an address lead to the same place."""
+"""All spellings of an address name the same entity."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Requests and answers of `$cbs` and `$management` on the wire."""
+"""Requests and replies of `$cbs` and `$management` on the wire."""
 
 from contextlib import suppress
 from datetime import UTC, datetime

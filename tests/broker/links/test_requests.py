@@ -1,4 +1,4 @@
-"""Answers of `$cbs` and `$management`, on a connection that is full of messages not yet settled."""
+"""Replies of `$cbs` and `$management` on a connection that is full of unsettled messages."""
 
 from pairbus.broker import Broker, Limits
 from pairbus.fast.address import Address

@@ -17,7 +17,7 @@ APART = {"enable_batched_operations": False}
 
 @contextmanager
 def counted(world, *, refused=()):
-    """How many commits there are; those of these numbers are refused."""
+    """Counts the commits, and refuses those with these numbers."""
     store, commit, seen = world.namespace.store, world.namespace.store.commit, []
 
     def count():

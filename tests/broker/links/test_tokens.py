@@ -1,4 +1,4 @@
-"""Grants out of tokens: every decision is pure, so every test is a value in and a value out."""
+"""Tokens become grants. Every decision is pure: a value in, a value out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUEUE = "sb://localhost:5673/orders"
 def signed(
     resource: str, *, key: str = ROOT.key, expiry: str = "1700003600", skn: str = "Root"
 ) -> str:
-    """A token whose `sr` stands in it, and is signed, exactly as given."""
+    """A token with this `sr`, signed exactly as given."""
     digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
     sig = quote(base64.b64encode(digest).decode(), safe="")
     return f"SharedAccessSignature sr={resource}&sig={sig}&se={expiry}&skn={skn}"
@@ -189,7 +189,7 @@ _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def meaning(token: str) -> object:
-    """What a token says, however it is spelled: percent-encoding of sig and skn is not meaning."""
+    """What a token means: the percent-encoding of sig and skn does not matter."""
     fields = [part.partition("=")[::2] for part in token.partition(" ")[2].split("&")]
     return sorted((n, unquote(unquote(v)) if n in ("sig", "skn") else v) for n, v in fields)
 

@@ -1,4 +1,4 @@
-"""Certificates in real files; `now` is handed in, and a TLS handshake in memory is the judge."""
+"""Certificates in real files, checked by a TLS handshake in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY = timedelta(days=1).total_seconds()
 
 @pytest.fixture
 def now() -> float:
-    """Real, because the handshake in `trusted` judges by the system's clock."""
+    """The real time, because the handshake in `trusted` uses the system's clock."""
     return time.time()
 
 

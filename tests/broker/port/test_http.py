@@ -1,4 +1,4 @@
-"""The HTTP application, called as a server would call it, without one."""
+"""The HTTP application, called as a server calls it, but without a server."""
 
 import json
 import re

@@ -33,7 +33,7 @@ GOODBYE = b"goodbye"
 
 
 class Echo(asyncio.Protocol):
-    """In the place of an AMQP connection."""
+    """Stands in for an AMQP connection."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -71,7 +71,7 @@ class Echo(asyncio.Protocol):
 
 
 class Port:
-    """A running listener and what it made."""
+    """A running listener and the connections it opened."""
 
     def __init__(self, listener: Listener, port: int, certificates: Certificates) -> None:
         self.listener = listener
@@ -105,7 +105,7 @@ class Peer:
         return await self.read(len(data) if size is None else size)
 
     async def read(self, size: int = -1) -> bytes:
-        """So many bytes, or all until the other side ends the connection."""
+        """This number of bytes, or everything until the connection ends."""
         async with asyncio.timeout(10):
             if size >= 0:
                 return await self.reader.readexactly(size)
@@ -158,7 +158,7 @@ async def opened(
 
 
 def socket_count() -> int:
-    """How many sockets this process holds."""
+    """The number of open sockets of this process."""
     targets = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -171,7 +171,7 @@ Scenario = Callable[[], Awaitable[None]]
 
 @pytest.fixture
 def run() -> Callable[[Scenario], None]:
-    """Runs a scenario as the broker runs: on uvloop, with nothing left at the end."""
+    """Runs a scenario as the broker does, on uvloop, and checks that nothing is left open."""
 
     def in_loop(scenario: Scenario) -> None:
         before = socket_count()
@@ -436,7 +436,7 @@ def test_when_files_run_out_it_waits_and_goes_on(
     run: Callable[[Scenario], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Flaky:
-        """A listening socket for which the system has no descriptors at first."""
+        """A listening socket that cannot accept at first, because descriptors are used up."""
 
         def __init__(self, real: socket.socket) -> None:
             self.real = real

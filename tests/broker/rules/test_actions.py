@@ -1,4 +1,4 @@
-"""SQL actions: what they make of a message, seen in its bytes again."""
+"""SQL actions: how they change the bytes of a message."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Correlation filters: all that is given must be equal, in type and case."""
+"""Correlation filters: all given properties must be equal, in type and case."""
 
 from uuid import UUID
 

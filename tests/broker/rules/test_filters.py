@@ -1,4 +1,4 @@
-"""SQL filters: expressions, messages, and whether they match, after what the documents say.
+"""SQL filters: which messages an expression matches, by the service's documentation.
 
 To tell UNKNOWN from FALSE, a test also checks the negation: of UNKNOWN, neither matches.
 """

@@ -1,4 +1,4 @@
-"""LIKE: against a matcher that tries everything, and against patterns made to take for ever."""
+"""LIKE against a naive matcher, and with patterns that would make a naive matcher slow."""
 
 import time
 from itertools import product
@@ -11,7 +11,7 @@ from pairbus.broker.rules.like import BadPattern, compile_pattern
 
 
 def tried(pattern, text):
-    """By the definition, one character at a time; only for what is short."""
+    """By the definition, one character at a time; for short texts only."""
     if not pattern:
         return not text
     first, rest = pattern[0], pattern[1:]

@@ -188,7 +188,7 @@ conditions = st.recursive(
 
 
 def text_of(node):
-    """In as many parentheses as it takes to be sure; precedence has tests of its own."""
+    """With all parentheses; precedence has tests of its own."""
     kind, *parts = node
     match kind:
         case "literal":

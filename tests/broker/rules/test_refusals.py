@@ -1,4 +1,4 @@
-"""Rules that are refused when they are made: where in the expression, and why."""
+"""Rules that are refused when they are created: where in the expression, and why."""
 
 from datetime import date
 

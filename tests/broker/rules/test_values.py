@@ -1,4 +1,4 @@
-"""AMQP's values as plain ones and back, and texts of values."""
+"""AMQP values as Python values and back, and texts of values."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
