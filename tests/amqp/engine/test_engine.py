@@ -1,4 +1,5 @@
 import gc
+import time
 from uuid import UUID
 
 import pytest
@@ -1055,6 +1056,22 @@ def test_the_server_can_end_a_session(pair):
     assert pair.at_client(SessionEnded)[0].error.condition == "amqp:session:errant-link"
     assert not sender.alive
     assert not pair.at_server(SessionEnded)
+
+
+def test_the_end_of_a_session_with_many_links_and_deliveries_takes_no_time():
+    limits = EngineLimits(links_max=300)
+    with Pair(limits=limits) as pair:
+        pair.open()
+        _, theirs = pair.sending_to_client(credit=10_000)
+        sent = [theirs.send(b"t", b"m") for _ in range(10_000)]
+        for number in range(250):
+            pair.client.attach_receiver(pair.session, f"l{number}", "q")
+        pair.run()
+        begun = time.process_time()
+        pair.server.close()
+
+        assert time.process_time() - begun < 0.2
+        assert all(delivery.settled for delivery in sent)
 
 
 # -- handles that outlived their objects ------------------------------------------------------

@@ -9,6 +9,7 @@ that is busy with its own doings, so that handles are used at every awkward mome
 import os
 import random
 import resource
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -426,3 +427,34 @@ def test_messages_without_end_do_not_grow_the_process(size):
 
         assert grown < 4 * 1024, f"{grown} KiB more at the peak"
         assert pair.server.pending == pair.server.incoming_bytes == 0
+
+
+def test_a_message_of_tiny_frames_costs_no_more_than_its_bytes():
+    """A frame of one byte each must not become an object each."""
+    with Pair(limits=EngineLimits(message_size_max=1 << 20)) as pair:
+        pair.open()
+        pair.sending_to_server()
+        head = encode_frame(0x14, [UInt(0), UInt(0), b"t", UInt(0), False, True])
+        frame = (len(head) + 2).to_bytes(4) + head[4:] + b"xy"
+        tracemalloc.start()
+        for _ in range(100):
+            pair.server.receive(frame * 2000)
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert pair.server.incoming_bytes == 400_000
+        assert held < 1_000_000
+
+
+def test_a_frame_that_comes_byte_by_byte_costs_no_more_than_its_bytes():
+    engine = Engine(server=True, container_id="s", sasl=SaslServer())
+    engine.receive(HANDSHAKE + OPEN)
+    engine.receive(b"\x00\x00\xff\xff\x02\x00\x00\x00")
+    tracemalloc.start()
+    for _ in range(30_000):
+        engine.receive(b"ab")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    engine.free()
+
+    assert held < 200_000

@@ -15,7 +15,8 @@ from pairbus.amqp.engine.events import (
     SessionEnded,
     Transferred,
 )
-from pairbus.amqp.engine.handles import Delivery, Link, LinkClosed, Session, Settlement
+from pairbus.amqp.engine.link import Delivery, Link, LinkClosed
+from pairbus.amqp.engine.session import Session, Settlement
 from pairbus.amqp.engine.wire import EngineLimits
 from pairbus.amqp.outcomes import (
     ACCEPTED,

@@ -22,7 +22,9 @@ from pairbus.amqp.engine.events import (
     SessionBegun,
     SessionEnded,
 )
-from pairbus.amqp.engine.handles import Link, LinkClosed, Session
+from pairbus.amqp.engine.idle import IdleTimer
+from pairbus.amqp.engine.link import Link, LinkClosed
+from pairbus.amqp.engine.session import Session
 from pairbus.amqp.engine.wire import EngineLimits, Wire
 from pairbus.amqp.frames import (
     AMQP_HEADER,
@@ -48,7 +50,6 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
 
 _EMPTY_DISPOSITIONS_MAX: Final = 10_000
-_TICK_SECONDS_MIN: Final = 0.1
 _FRAME_SIZE_MAX: Final = 1024 * 1024
 """Of what we send, whatever the peer would take."""
 _DEFAULT_LIMITS: Final = EngineLimits()
@@ -67,20 +68,16 @@ class Engine:
         "_ended",
         "_greeting",
         "_handshake",
-        "_heard",
         "_held",
         "_hostname",
-        "_idle_at",
+        "_idle",
         "_locally_closed",
         "_muted",
         "_needed",
         "_opened",
         "_properties",
         "_remote_channel_max",
-        "_remote_idle_seconds",
         "_sessions",
-        "_speak_at",
-        "_spoke",
         "_wire",
         "error",
         "identity",
@@ -120,9 +117,8 @@ class Engine:
         self._ended = False
         self._remote_channel_max = 65535
         self._empty_dispositions = 0  # what dispositions named and said nothing new of
-        self._remote_idle_seconds = 0.0
-        self._heard = self._spoke = True  # since the last tick
-        self._idle_at = self._speak_at = 0.0
+        idle_ms = limits.idle_timeout_ms
+        self._idle = IdleTimer(idle_ms / 1000 if idle_ms else None)
         handshake = Handshake(sasl)
         self._handshake: Handshake | None = handshake
         self._greeting = handshake.take_output()
@@ -137,7 +133,7 @@ class Engine:
         events: list[Event] = []
         if self._ended:
             return events
-        self._heard = True
+        self._idle.heard = True
         try:
             if self._handshake is not None:
                 data = self._shake_hands(data, events)
@@ -300,7 +296,7 @@ class Engine:
         )
         self._wire.frame_size_max = max(512, min(size, _FRAME_SIZE_MAX))
         self._remote_channel_max = channels
-        self._remote_idle_seconds = idle / 1000
+        self._idle.peer_seconds = idle / 1000
         self._opened[1] = True
         self.open()
         events.append(Opened(container_id, hostname, string_map(fields[9])))
@@ -360,7 +356,7 @@ class Engine:
             out.insert(0, greeting)
         if not out:
             return b""
-        self._spoke = True
+        self._idle.spoke = True
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
         return data
@@ -397,33 +393,19 @@ class Engine:
         """
         if self._ended or self._muted or self._locally_closed:
             return None
-        deadlines = []
-        if idle_ms := self._wire.limits.idle_timeout_ms:
-            if self._heard:
-                self._idle_at = now + idle_ms / 1000
-                self._heard = False
-            elif now >= self._idle_at:
-                said = f"nothing was heard for {idle_ms / 1000:g} s"
-                error = AmqpError("amqp:resource-limit-exceeded", said)
-                self._say_close(error)
-                self._over(error, [])
-                return None
-            deadlines.append(self._idle_at)
-        if self._remote_idle_seconds > 0:
-            if self._spoke:
-                self._speak_at = now + self._remote_idle_seconds / 2
-                self._spoke = False
-            elif now >= self._speak_at:
-                if not self._wire.out:
-                    self._wire.out.append(HEARTBEAT)
-                self._speak_at = now + self._remote_idle_seconds / 2
-            deadlines.append(self._speak_at)
-        # A peer may ask for a heartbeat every millisecond; it will not get that.
-        return max(min(deadlines), now + _TICK_SECONDS_MIN) if deadlines else None
+        if self._idle.is_peer_silent(now):
+            said = f"nothing was heard for {(self._wire.limits.idle_timeout_ms or 0) / 1000:g} s"
+            error = AmqpError("amqp:resource-limit-exceeded", said)
+            self._say_close(error)
+            self._over(error, [])
+            return None
+        if self._idle.must_speak(now) and not self.has_output:
+            self._wire.out.append(HEARTBEAT)
+        return self._idle.next_tick(now)
 
     def resume_listening(self) -> None:
         """For a caller that has not read for a while: only from now on, silence is the peer's."""
-        self._heard = True
+        self._idle.heard = True
 
     # -- endings ------------------------------------------------------------------------------
 

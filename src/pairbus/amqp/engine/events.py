@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pairbus.amqp.engine.handles import Delivery, Link, Session
+from pairbus.amqp.engine.link import Delivery, Link
+from pairbus.amqp.engine.session import Session
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.engine.attach import field, read_attach
 from pairbus.amqp.engine.events import Attached, Detached, Disposed, Event, Flowed, Transferred
-from pairbus.amqp.engine.handles import Delivery, Link, Session, Settlement, SharedAnswer
+from pairbus.amqp.engine.link import Delivery, Link, SharedAnswer
+from pairbus.amqp.engine.session import Session, Settlement
 from pairbus.amqp.frames import SERIAL, FrameError, read_error
 from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
 from pairbus.amqp.performatives import read_disposition, read_transfer
@@ -26,7 +27,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
         data, at, end
     )
     session._next_incoming_id = session._next_incoming_id + 1 & SERIAL
-    link = session._by_remote_handle.get(handle)
+    link: Link | None = session._by_remote_handle.get(handle)
     if link is None:
         raise FrameError("amqp:invalid-field", f"a transfer on handle {handle}, which has no link")
     if link.is_sender:
@@ -71,7 +72,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
 
 def _share(session: Session, delivery: Delivery) -> None:
     """Another unsettled delivery has the same id."""
-    known = session._received[delivery._number]
+    known: Delivery | SharedAnswer | Settlement = session._received[delivery._number]
     if isinstance(known, Settlement):  # a sink had that one, and awaits no more than an answer
         session._received[delivery._number] = delivery
     else:
@@ -264,7 +265,7 @@ def flow(session: Session, fields: list[Any], events: list[Event]) -> None:
     window: int = field(fields, 1, UInt, "flow", "incoming-window")
     session._remote_window = max(0, window - unseen)
     session._unblock()
-    link = None
+    link: Link | None = None
     handle = field(fields, 4, UInt, "flow", "handle", optional=True)
     if handle is not None:
         link = session._by_remote_handle.get(handle)
@@ -273,7 +274,10 @@ def flow(session: Session, fields: list[Any], events: list[Event]) -> None:
         if link.alive:
             _link_flow(link, fields, events)
     if len(fields) > 9 and fields[9] is True:
-        session._flow(link if link is not None and link.alive and link._opened else None)
+        if link is not None and link.alive and link._opened:
+            link._flow()
+        else:
+            session._flow()
 
 
 def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
@@ -307,7 +311,7 @@ def attach(session: Session, fields: list[Any], events: list[Event]) -> None:
     if handle in session._by_remote_handle:
         said = f"link {name!r:.60} asks for handle {handle}, in use"
         raise FrameError("amqp:session:handle-in-use", said)
-    link = session._names.get((name, is_sender))
+    link: Link | None = session._names.get((name, is_sender))
     if wire.is_server:
         if link is not None:
             raise FrameError("amqp:invalid-field", f"the name of link {name!r:.60} is in use")
@@ -330,7 +334,7 @@ def attach(session: Session, fields: list[Any], events: list[Event]) -> None:
 
 def detach(session: Session, fields: list[Any], events: list[Event]) -> None:
     handle: int = field(fields, 0, UInt, "detach", "handle")
-    link = session._by_remote_handle.pop(handle, None)
+    link: Link | None = session._by_remote_handle.pop(handle, None)
     if link is None:
         said = f"detach of handle {handle}, which is not in use"
         raise FrameError("amqp:session:unattached-handle", said)

@@ -1,4 +1,4 @@
-"""Handles for what lives on a connection: `Session`, `Link` and `Delivery`, and what WE do to them.
+"""A link and its deliveries, and what WE do to them.
 
 What the peer does to them is in `peer`. A handle can be kept for ever. Once its delivery is
 settled, its link detached, its session ended or its connection over, questions answer "nothing",
@@ -8,20 +8,17 @@ endings do nothing, and `send` raises `LinkClosed`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pairbus.amqp.codec.types import Described, UByte, UInt, ULong, UShort
+from pairbus.amqp.codec.types import Described, UByte, UInt, ULong
 from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, terminus
-from pairbus.amqp.engine.wire import Wire
+from pairbus.amqp.engine.session import Session, Settlement
 from pairbus.amqp.frames import (
     ATTACH,
-    BEGIN,
     DETACH,
-    END,
     SERIAL,
     encode_error,
-    encode_frame,
     symbol_map,
 )
 from pairbus.amqp.outcomes import (
@@ -35,8 +32,6 @@ from pairbus.amqp.outcomes import (
 from pairbus.amqp.performatives import (
     ACCEPTED_BY_RECEIVER,
     SETTLED_BY_SENDER,
-    WINDOW,
-    flow,
     statement,
     transfer_frames,
     transfer_head,
@@ -130,6 +125,16 @@ class Delivery:
             said = statement(outcome, is_receiver=True, settled=False, tracked=wire.is_server)
             wire.dispose(self.link.session.channel, said, self._number)
 
+    def _drop(self) -> None:
+        """Its session is over, and with it the table that had it."""
+        wire = self.link._wire
+        self.settled = True
+        if self.link.is_sender:
+            wire.sent_count -= 1
+        else:
+            wire.received_count -= 1
+            wire.held_bytes -= self.size
+
     def _forget(self) -> bool:
         """Settled, as far as we are concerned. False if the peer has never heard of it."""
         self.settled = True
@@ -172,6 +177,10 @@ class SharedAnswer:
         self.waiting.append(delivery)
         delivery._shared = self
 
+    def _drop(self) -> None:
+        for delivery in self.waiting:
+            delivery._drop()
+
     def settled(self, delivery: Delivery, outcome: Outcome | None) -> None:
         if outcome is not None and (self._outcome is None or self._outcome is ACCEPTED):
             self._outcome = outcome
@@ -188,147 +197,6 @@ class SharedAnswer:
                 self._outcome, is_receiver=True, settled=True, tracked=self._wire.is_server
             )
             self._wire.dispose(self._channel, said, self._number)
-
-
-class Settlement:
-    """What was said of deliveries together (`Session.settle`), and what the peer answered."""
-
-    __slots__ = ("kind", "left", "refusals")
-
-    def __init__(self, kind: OutcomeKind) -> None:
-        self.kind = kind
-        self.left = 0
-        """How many of them the peer has not answered yet."""
-        self.refusals: dict[int, AmqpError] = {}
-        """By delivery-id: those that the peer refused, and why."""
-
-    def answered(self, number: int, outcome: Outcome) -> None:
-        """The same outcome again, or why not."""
-        self.left -= 1
-        if outcome.kind is self.kind and outcome.error is None:
-            return
-        if outcome.error is not None:
-            self.refusals[number] = outcome.error
-        else:
-            said = f"{self.kind.name.lower()} was answered with {outcome.kind.name.lower()}"
-            self.refusals[number] = AmqpError("amqp:internal-error", said)
-
-
-class Session:
-    __slots__ = (
-        "_blocked",
-        "_blocked_bytes",
-        "_by_remote_handle",
-        "_links",
-        "_names",
-        "_next_delivery_id",
-        "_next_incoming_id",
-        "_next_outgoing_id",
-        "_received",
-        "_remote_window",
-        "_sent",
-        "_waiting_bytes",
-        "_wire",
-        "alive",
-        "channel",
-        "ends_with_links",
-    )
-
-    def __init__(self, wire: Wire, channel: int, remote_channel: int | None) -> None:
-        """`remote_channel`: what it answers, if the peer began it."""
-        self.ends_with_links = False
-        """End it when its last link is detached."""
-        self._wire = wire
-        self.channel = channel
-        """Ours."""
-        self.alive = True
-        self._links: dict[int, Link] = {}  # by our handle, until the peer has detached its end
-        self._by_remote_handle: dict[int, Link] = {}
-        self._names: dict[tuple[str, bool], Link] = {}
-        self._next_incoming_id = 0  # of the peer's transfers; then of ours
-        self._next_outgoing_id = 0
-        self._remote_window = 0
-        self._blocked: deque[tuple[Link, bytes]] = deque()  # transfers without a window
-        self._blocked_bytes = 0
-        self._waiting_bytes = 0  # of messages that wait for credit
-        self._next_delivery_id = 0
-        self._sent: dict[int, Delivery] = {}
-        self._received: dict[int, Delivery | SharedAnswer | Settlement] = {}
-        ours = None if remote_channel is None else UShort(remote_channel)
-        self._write(BEGIN, [ours, UInt(0), UInt(WINDOW), UInt(WINDOW), UInt(WINDOW)])
-
-    @property
-    def outgoing_bytes(self) -> int:
-        """Bytes of messages that wait for the peer's session window or credit."""
-        return self._blocked_bytes + self._waiting_bytes
-
-    def end(self, error: AmqpError | None = None) -> None:
-        """End it and its links. The answer of the peer is awaited, but nothing is reported."""
-        if self.alive:
-            self._wire.end_run()
-            self._forget_all()
-            self._write(END, [encode_error(error)] if error else [])
-
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
-        """Say what became of messages that were received into a sink; best in ascending order.
-
-        `two_phase`: the peer answers. Of a session that is over nothing is left to wait for,
-        because nothing was said.
-        """
-        settlement = Settlement(outcome.kind)
-        if self.alive:
-            wire, channel, received = self._wire, self.channel, self._received
-            tracked = wire.is_server
-            said = statement(outcome, is_receiver=True, settled=not two_phase, tracked=tracked)
-            ids = list(ids)
-            if two_phase:
-                received.update(dict.fromkeys(ids, settlement))
-                settlement.left = len(ids)
-            for number in ids:
-                wire.dispose(channel, said, number)
-        return settlement
-
-    def _write(self, code: int, fields: list[Any]) -> None:
-        self._wire.out.append(encode_frame(code, fields, channel=self.channel))
-
-    def _flow(self, link: Link | None = None) -> None:
-        self._wire.out.append(
-            flow(
-                self.channel,
-                next_incoming_id=self._next_incoming_id,
-                next_outgoing_id=self._next_outgoing_id,
-                handle=None if link is None else link.handle,
-                delivery_count=0 if link is None else link._delivery_count,
-                credit=0 if link is None else max(0, link._credit),
-                drain=link is not None and link._drain,
-            )
-        )
-
-    def _unblock(self) -> None:
-        """Let transfers go, as many as the peer's window has room for."""
-        blocked, out = self._blocked, self._wire.out
-        while blocked and self._remote_window > 0:
-            _, frame = blocked.popleft()
-            out.append(frame)
-            self._blocked_bytes -= len(frame)
-            self._remote_window -= 1
-            self._next_outgoing_id = self._next_outgoing_id + 1 & SERIAL
-
-    def _drop_link(self, link: Link) -> None:
-        """The peer has detached its end, or will never do so."""
-        if self._links.pop(link.handle, None) is not None:
-            del self._names[link.name, link.is_sender]
-            self._wire.link_count -= 1
-
-    def _forget_all(self) -> None:
-        """Nothing more will happen here."""
-        self.alive = False
-        for link in list(self._links.values()):
-            link._forget()
-            self._drop_link(link)
-        self._by_remote_handle.clear()
-        self._blocked.clear()
-        self._blocked_bytes = 0
 
 
 MessageSink = Callable[[int, bytes, bytes], None]
@@ -545,33 +413,41 @@ class Link:
         """Sender: the peer wants the credit used up or given back (`drained`)."""
         return self._drain and self.alive and self.is_sender
 
+    def _flow(self) -> None:
+        self.session._flow(
+            handle=self.handle,
+            delivery_count=self._delivery_count,
+            credit=max(0, self._credit),
+            drain=self._drain,
+        )
+
     def grant(self, credit: int) -> None:
         """Receiver: let the peer send that many more."""
         if credit and self.alive and not self.is_sender:
             self._credit += credit
             self._drain = False
             if self._opened:
-                self.session._flow(self)
+                self._flow()
 
     def set_credit(self, credit: int) -> None:
         """Receiver: let the peer send that many, whatever it was granted before."""
         if self.alive and not self.is_sender:
             self._credit = credit
             self._drain = False
-            self.session._flow(self)
+            self._flow()
 
     def request_drain(self) -> None:
         """Receiver: ask the peer to use up its credit or give it back; `Flowed` tells when."""
         if self.alive and not self.is_sender:
             self._drain = True
-            self.session._flow(self)
+            self._flow()
 
     def drained(self) -> None:
         """Sender: there is nothing to send for the rest of the credit."""
         if self._drain and self.alive and self.is_sender:
             self._delivery_count = self._delivery_count + max(0, self._credit) & SERIAL
             self._credit = min(0, self._credit)
-            self.session._flow(self)
+            self._flow()
             self._drain = False
 
     # -- messages -----------------------------------------------------------------------------
