@@ -1,7 +1,6 @@
-"""What one peer tells the other about a delivery or an error.
+"""What one peer tells the other about a delivery or an error: plain values.
 
-Plain values without any C behind them, so they may be kept, compared and passed between threads.
-This module does not know how they are written on the wire; `pndata` does.
+How they are written is in `performatives` and `frames`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class AmqpError:
-    """An AMQP error: every one that we send also carries a tracking id, added by the engine.
+    """An AMQP error. The engine adds a tracking id to each one that a server sends.
 
-    The official Python SDK reads condition, description and info by position and waits for ever
-    when the last of them is missing (so an empty info map never leaves us).
+    The official Python SDK reads condition, description and info by their positions, and waits for
+    ever if the last of them is missing. So a server never sends an empty info map.
     """
 
     condition: str

@@ -1,8 +1,8 @@
-"""A blocking AMQP 1.0 client: one connection with as many links as wanted, for one thread.
+"""A blocking AMQP 1.0 client: one connection with any number of links, for one thread.
 
-Every call waits until the peer has answered, and no call waits for ever. Losing the connection
-raises; a new one is for the caller to make. Knows AMQP, not Service Bus: what is sent to whom, and
-which token opens it, is `servicebus.fast`'s to know.
+Each call waits until the peer has answered, and no call waits for ever. A lost connection raises,
+and the caller makes a new one. This module knows AMQP and not Service Bus: entities and tokens are
+the caller's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _now = time.monotonic
 
 
 class Connection:
-    """Made by `open`; until `is_over`. Only `interrupt` may be called from another thread."""
+    """Starts with `open` and ends with `is_over`. Other threads may call only `interrupt`."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Connection:
         properties: Mapping[str, Any] | None = None,
         silence_seconds: float = 60.0,
     ) -> None:
-        """`silence_seconds`: the peer is asked to say something twice in that time, and is given up
-        if it does not."""
+        """`silence_seconds`: the peer is asked to send something twice in this time. If nothing
+        comes, the connection is given up."""
         self.host = host
         self.port = port
         self.upkeep: Callable[[], float] | None = None
-        """Called while waiting, answers when (monotonic) it wants to be called again."""
+        """Called while waiting. Returns the time (monotonic) of its next call."""
         self._tls = tls
         self._silence_seconds = silence_seconds
         self._is_closing = False
@@ -67,7 +67,7 @@ class Connection:
             container_id=container_id or f"pairbus-{uuid4()}",
             hostname=hostname or host,
             sasl=sasl or SaslClient(hostname=hostname or host),
-            idle_timeout_ms=max(2000, int(silence_seconds * 1000)),
+            idle_timeout_ms=max(1, int(silence_seconds * 1000)),
             properties=properties,
         )
         self._transport: Transport | None = None
@@ -94,23 +94,23 @@ class Connection:
             raise
 
     def close(self, seconds: float = _FAREWELL_SECONDS) -> None:
-        """Say goodbye and wait a little for the answer. Never raises."""
+        """Close it, and wait a little for the peer's answer. Never raises."""
         if not self.is_over:
             self._is_closing = True
             self._protocol.close()
             with contextlib.suppress(ClientError):
-                self.wait(lambda: self._protocol.is_over, _now() + seconds, "the goodbye")
+                self.wait(lambda: self._protocol.is_over, _now() + seconds, "the peer's close")
         self.abort()
 
     def abort(self, error: AmqpError | None = None) -> None:
-        """Without a word."""
+        """End it without telling the peer."""
         self._protocol.abort(error)
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
 
     def interrupt(self) -> None:
-        """From any thread: whoever waits on this connection is told that it is lost."""
+        """From any thread: a call that waits on this connection raises ConnectionLost."""
         transport = self._transport
         if transport is not None:
             transport.interrupt()
@@ -118,7 +118,7 @@ class Connection:
     # -- waiting ----------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], object], until: float, what: str) -> None:
-        """Exchange bytes until `done()`; raises PeerSilent when `until` (monotonic) has come."""
+        """Exchange bytes until `done()`. Raises PeerSilent at the time `until` (monotonic)."""
         begun = _now()
         if not self.wait_quietly(done, until):
             raise PeerSilent(
@@ -127,7 +127,7 @@ class Connection:
             )
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
-        """The same, and False in place of PeerSilent."""
+        """The same, but returns False in place of raising PeerSilent."""
         self._protocol.engine.resume_listening()
         while not done():
             now = _now()
@@ -139,7 +139,7 @@ class Connection:
         return True
 
     def exchange(self, seconds: float) -> None:
-        """Exchange bytes once, waiting up to so long for some."""
+        """Send what there is, and wait up to `seconds` for bytes from the peer."""
         transport, protocol = self._transport, self._protocol
         if transport is None:
             said = f"the connection to {self.host}:{self.port} is over"
@@ -160,7 +160,7 @@ class Connection:
                 raise ConnectionLost(said, protocol.error)
 
     def _flush_close(self) -> None:
-        """The engine has ended it; the peer gets to know why, if it still takes anything."""
+        """The engine has ended the connection. Tell the peer why, if it still reads."""
         transport, output = self._transport, self._protocol.engine.data_to_send()
         if transport is not None and output:
             transport.write(output)
@@ -169,17 +169,17 @@ class Connection:
         self.abort()
 
     def flush(self, until: float) -> None:
-        """Until all that was said is the system's to deliver, whatever becomes of us."""
+        """Wait until the operating system has all output: then it leaves even if we die."""
         self.exchange(0.0)
         transport = self._transport
         assert transport is not None
         while transport.has_output and transport is self._transport:
             if _now() >= until:
-                raise PeerSilent(f"{self.host}:{self.port} takes nothing more")
+                raise PeerSilent(f"{self.host}:{self.port} reads nothing more")
             self.exchange(max(until - _now(), 0.0))
 
     def _next_deadline(self, now: float) -> float:
-        """When something must be done although nothing came: a heartbeat, giving up, upkeep."""
+        """The time of the next heartbeat, of giving the peer up, or of upkeep."""
         protocol = self._protocol
         due = protocol.engine.tick(now=now)
         if protocol.is_over:
@@ -195,8 +195,7 @@ class Connection:
     # -- links ------------------------------------------------------------------------------
 
     def start_sender(self, target: str, **settings: Any) -> SenderLink:
-        """Ask for a link to send on; `attached` waits for it. For the settings see
-        `ClientProtocol`."""
+        """Ask for a link to send on; `attached` waits for it. Settings: see `ClientProtocol`."""
         self._check()
         try:
             return self._protocol.start_sender(target, **settings)
@@ -204,7 +203,7 @@ class Connection:
             raise LinkLost(str(error), error.error) from error
 
     def start_receiver(self, source: str, make: MessageFactory, **settings: Any) -> ReceiverLink:
-        """Ask for a link to receive on; what comes is handed to `make`, and lies in its `inbox`."""
+        """Ask for a link to receive on. What `make` returns for each message is in its `inbox`."""
         self._check()
         try:
             return self._protocol.start_receiver(source, make, **settings)
@@ -238,7 +237,7 @@ class Connection:
             raise LinkLost(f"{what} was refused", link.error)
 
     def detach(self, link: ClientLink, until: float) -> None:
-        """For good, with the session if nothing else is on it; the peer has answered then."""
+        """Detach it for good, and wait for the peer's answer."""
         if self.is_over or link.is_detached:
             return
         link.detach()
@@ -249,24 +248,24 @@ class Connection:
     def settle(
         self, link: ReceiverLink, ids: Sequence[int], outcome: Outcome, *, until: float
     ) -> dict[int, AmqpError]:
-        """Say what became of deliveries, in ascending order, and wait for the answers.
+        """Settle deliveries, in ascending order, and wait for the peer's answers.
 
-        Answers which of them were refused, with the reason. Raises if the answer did not come: then
-        nobody knows.
+        Returns those that the peer refused, with the reason. Raises if no answer came: then it is
+        unknown what the peer has done.
         """
         return self.settled(link, self.begin_settling(link, ids, outcome), until=until)
 
     def begin_settling(
         self, link: ReceiverLink, ids: Sequence[int], outcome: Outcome
     ) -> Settlement:
-        """The same without waiting: `settled` does that. It may not have left yet: see `flush`."""
+        """The same without waiting: `settled` waits. Call `flush` to be sure that it has left."""
         link.check()
         return link.settle(ids, outcome, two_phase=True)
 
     def settled(
         self, link: ReceiverLink, settlement: Settlement, *, until: float
     ) -> dict[int, AmqpError]:
-        """Wait for the answers to what was begun."""
+        """Wait for the answers to a settlement that has begun."""
         if settlement.left:
             self.wait(lambda: not settlement.left or link.is_over, until, "settlements")
             if settlement.left:

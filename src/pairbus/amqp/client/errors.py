@@ -1,7 +1,7 @@
-"""What the blocking client raises: always with what the peer said, where it said something.
+"""What the blocking client raises. `error` is what the peer said, if it said something.
 
 ClientError
-├── ConnectionLost    it could not be made, or it is over: everything on it is gone
+├── ConnectionLost    it could not be opened, or it is over: its links are gone
 ├── LinkLost          the peer refused or ended one link; the connection goes on
 └── PeerSilent        (also TimeoutError) no answer came in time
 """
@@ -15,7 +15,7 @@ class ClientError(Exception):
     def __init__(self, message: str, error: AmqpError | None = None) -> None:
         super().__init__(f"{message}: {error}" if error else message)
         self.error = error
-        """The peer's own words."""
+        """What the peer said."""
 
 
 class ConnectionLost(ClientError):
@@ -27,4 +27,4 @@ class LinkLost(ClientError):
 
 
 class PeerSilent(ClientError, TimeoutError):
-    """No answer came in time. Whether the peer has done what it was asked, nobody knows."""
+    """No answer came in time. The peer may have done what it was asked, or not."""

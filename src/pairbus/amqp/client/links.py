@@ -1,6 +1,6 @@
 """The links of a client: what each of them may do, and what the peer has said of it.
 
-State only: nothing here blocks, and what somebody waits for is to be seen in a link's fields.
+Nothing here blocks. What a caller waits for shows in a link's attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pairbus.amqp.frames import SERIAL
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
 MessageFactory = Callable[["ReceiverLink", int, bytes, bytes], Any]
-"""What becomes of a message that arrived: the link, its delivery-id, its tag and its bytes."""
+"""Makes what is kept of a message, out of its link, delivery-id, tag and bytes."""
 
 
 class ClientLink:
@@ -69,7 +69,7 @@ class ClientLink:
             raise LinkLost(f"link {self.name!r} was ended", self.error)
 
     def detach(self) -> None:
-        """For good, and at once as far as we are concerned."""
+        """For good. It is over at once; the peer's answer comes later."""
         self._link.close()
 
 
@@ -81,14 +81,14 @@ class ReceiverLink(ClientLink):
         self._make = make
         self._wants_credit_back = False
         self.inbox: list[Any] = []
-        """What has come and was not taken yet. Whoever takes it may put another list here."""
+        """What has come and was not taken yet. The caller may put another list here."""
         link.receive_into(self._arrived)
 
     def _arrived(self, number: int, tag: bytes, data: bytes) -> None:
         self.inbox.append(self._make(self, number, tag, data))
 
     def grant(self, credit: int) -> None:
-        """Let the peer have so much credit in all."""
+        """Set the peer's credit, whatever it had before."""
         self._wants_credit_back = False
         self._link.set_credit(credit)
 
@@ -99,10 +99,10 @@ class ReceiverLink(ClientLink):
             self._link.request_drain()
 
     def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
-        """Say what became of these deliveries; gaps are allowed.
+        """Settle deliveries by their ids; gaps are allowed.
 
-        `two_phase`: the peer answers, and until then they are left in the `Settlement`. Of a link
-        that is over, nothing is left to wait for, because nothing was said.
+        `two_phase`: the peer answers, and the `Settlement` counts what is left to answer. If the
+        link is over, nothing is sent and nothing is left.
         """
         if self.is_over:
             return Settlement(outcome.kind)

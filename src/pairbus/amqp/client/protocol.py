@@ -66,7 +66,7 @@ class ClientProtocol:
 
     @property
     def error(self) -> AmqpError | None:
-        """Why it is over, by the peer's word or ours."""
+        """Why it is over: the peer's error, or ours."""
         return self.engine.error
 
     # -- ours to say ------------------------------------------------------------------------
@@ -109,12 +109,12 @@ class ClientProtocol:
         return attach(session, name, snd_settle_mode=snd_settle_mode, **settings)
 
     def close(self) -> None:
-        """Say goodbye; `is_over` when the peer has answered."""
+        """Close it. `is_over` is true when the peer has answered."""
         self.engine.close()
         self._end_links(None)
 
     def abort(self, error: AmqpError | None) -> None:
-        """It is over, without a word."""
+        """End it without telling the peer."""
         if not self.engine.is_over:
             self.engine.error = error
             self._end_links(error)

@@ -1,7 +1,6 @@
-"""Requests and their answers over a pair of links, as `$cbs` and `$management` take them.
+"""Requests and their responses over a pair of links, as `$cbs` and `$management` take them.
 
-An answer is told by its correlation-id; one that comes when nobody waits any more is dropped. Knows
-nothing of what is asked, nor of what an answer's status means.
+A response is found by its correlation-id. One that comes after its request was given up is dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _CORRELATION_ID: Final = 5
 
 
 class RequestRefused(ClientError):
-    """The peer would not take the request at all, and said so in place of an answer."""
+    """The peer rejected the request itself, so there is no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     properties: Mapping[str, Any] = field(default_factory=dict)
-    """The application properties: a status, and what is wrong."""
+    """The application properties: a status, and an error."""
     body: Any = None
 
 
@@ -39,12 +38,12 @@ def _as_it_came(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> byt
 
 
 class RequestLinks:
-    """The pair of links to one address. Attached when it is made, and for one connection."""
+    """The pair of links to one address of one connection, attached from the start."""
 
     def __init__(self, connection: Connection, address: str, *, until: float) -> None:
         self._connection = connection
         self._address = address
-        # Both at once: it may be far away.
+        # Both at once: the peer may be far away.
         self._answers = connection.start_receiver(
             address, _as_it_came, target=address, is_shared=True
         )

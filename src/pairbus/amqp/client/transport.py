@@ -1,7 +1,6 @@
-"""The socket of a client, plain or TLS: bytes to and fro, and never a wait without an end.
+"""The socket of a client, plain or TLS. No call waits for ever.
 
-Writing and reading take turns, so that two peers that both have much to say do not wait for each
-other. Knows nothing of AMQP.
+Writing and reading take turns, so that two peers that both send much do not block each other.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Transport:
         self._out = memoryview(data if not self._out else b"".join((self._out, data)))
 
     def exchange(self, seconds: float) -> bytes:
-        """Write what there is, and read; wait up to so long for either. b"": nothing came."""
+        """Write what there is, then read. Waits up to `seconds`; b"" if nothing came."""
         if self._out:
             self._flush()
         try:

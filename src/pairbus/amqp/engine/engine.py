@@ -228,8 +228,8 @@ class Engine:
         return FrameError("amqp:connection:framing-error", said)
 
     def _disposed(self, in_vain: int) -> None:
-        """One disposition of 30 bytes can name all deliveries there are, over and over; an honest
-        peer comes back to a delivery no more often than it decides on one."""
+        """One disposition of 30 bytes can name all deliveries, again and again. An honest peer
+        repeats itself no more often than it says something new."""
         if in_vain:
             self._empty_dispositions = max(0, self._empty_dispositions + in_vain)
             if self._empty_dispositions > _EMPTY_DISPOSITIONS_MAX:
@@ -345,7 +345,7 @@ class Engine:
     # -- bytes out ----------------------------------------------------------------------------
 
     def data_to_send(self) -> bytes:
-        """All bytes that are ready for the peer; they are the caller's now."""
+        """Take all bytes that are ready for the peer."""
         wire = self._wire
         wire.end_run()
         out = wire.out
@@ -404,7 +404,7 @@ class Engine:
         return self._idle.next_tick(now)
 
     def resume_listening(self) -> None:
-        """For a caller that has not read for a while: only from now on, silence is the peer's."""
+        """For a caller that has not read for a while: the peer's silence counts from now on."""
         self._idle.heard = True
 
     # -- endings ------------------------------------------------------------------------------
@@ -420,9 +420,9 @@ class Engine:
         return self._ended
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Say goodbye. All handles are dead at once; `closed` when the peer has answered.
+        """Close the connection. All handles are dead at once; `closed` when the peer has answered.
 
-        A peer may never answer: how long to wait is the caller's business.
+        A peer may never answer: the caller decides how long to wait.
         """
         if self._ended or self._locally_closed:
             return

@@ -1,8 +1,7 @@
-"""A link and its deliveries, and what WE do to them.
+"""A link and its deliveries, and what we do to them. What the peer does is in `peer`.
 
-What the peer does to them is in `peer`. A handle can be kept for ever. Once its delivery is
-settled, its link detached, its session ended or its connection over, questions answer "nothing",
-endings do nothing, and `send` raises `LinkClosed`.
+Links and deliveries may be kept for ever. When a delivery is settled or a link is over, its methods
+do nothing, its figures are 0, and `send` raises `LinkClosed`.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Delivery:
         self.settle(rejected(error))
 
     def settle(self, outcome: Outcome | None = None) -> None:
-        """Forget the delivery, telling the peer this outcome if there is one."""
+        """Tell the peer this outcome, if there is one, and forget the delivery."""
         if self.settled:
             return
         link = self.link
@@ -126,7 +125,7 @@ class Delivery:
             wire.dispose(self.link.session.channel, said, self._number)
 
     def _drop(self) -> None:
-        """Its session is over, and with it the table that had it."""
+        """Its session is over and clears its tables."""
         wire = self.link._wire
         self.settled = True
         if self.link.is_sender:
@@ -136,7 +135,7 @@ class Delivery:
             wire.held_bytes -= self.size
 
     def _forget(self) -> bool:
-        """Settled, as far as we are concerned. False if the peer has never heard of it."""
+        """Settle it on our side. False if the peer does not know it yet."""
         self.settled = True
         link = self.link
         session, wire = link.session, link._wire
@@ -154,11 +153,11 @@ class Delivery:
 
 
 class SharedAnswer:
-    """Deliveries with one delivery-id, as the official Python SDK numbers them when threads or
-    tasks share a connection.
+    """Deliveries that have the same delivery-id. The official Python SDK sends them when threads
+    or tasks share a connection.
 
-    One answer counts for all of them. So nothing is said until each is durable or refused, and a
-    refusal is what is said then: in doubt a message is sent twice, and none is lost.
+    One answer counts for all of them. So nothing is sent until each of them is settled, and if one
+    was refused, the refusal is sent: in doubt a message is sent twice, and none is lost.
     """
 
     __slots__ = ("_channel", "_number", "_outcome", "_received", "_wire", "waiting")
@@ -187,7 +186,7 @@ class SharedAnswer:
         self.left(delivery)
 
     def left(self, delivery: Delivery) -> None:
-        """Nothing more will be said of this one."""
+        """This one needs no answer any more."""
         self.waiting.remove(delivery)
         if self.waiting:
             return

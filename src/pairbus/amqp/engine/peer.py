@@ -2,7 +2,7 @@
 
 One function for each performative that speaks of a session. What a peer gets wrong raises
 FrameError, which ends the connection. Delivery-ids are the exception: the official Python SDK
-repeats and skips them when threads or tasks share a connection, and Azure bears it, so we do too.
+repeats and skips them when threads or tasks share a connection. Azure accepts that, and so do we.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _part(
 
 
 def _begin(link: Link, number: int, tag: bytes) -> Delivery:
-    """It counts from its first frame on: what is said of its id would be said of it, too."""
+    """It counts from its first frame on: an answer to its id would be an answer to it."""
     partial = Delivery(link, number, tag, 0)
     if link._sink is None:
         session, wire = link.session, link._wire
@@ -197,9 +197,9 @@ def _append(link: Link, body: bytes) -> None:
 
 
 def disposition(session: Session, data: bytes, at: int, end: int, events: list[Event]) -> int:
-    """The disposition whose list begins at `at`. Answers how much of it was in vain.
+    """The disposition whose list begins at `at`.
 
-    That is what it named and what had been said already; a negative number says how much was news.
+    Returns how many deliveries it named without saying anything new, minus those with news.
     """
     of_sent, first, last, settled, outcome = read_disposition(data, at, end)
     known: dict[int, Any] = session._sent if of_sent else session._received
@@ -233,26 +233,24 @@ def _disposed(
     """The peer's word on a delivery: the first outcome counts, then the settlement. False if it
     said nothing new."""
     one: Delivery | SharedAnswer | Settlement = known[number]
-    if isinstance(one, Settlement):
+    if isinstance(one, Delivery):
+        is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
+        is_awaited = one.link.is_sender or one._is_updated
+        if is_awaited and (is_news or settled):
+            if one.outcome is None:
+                one.outcome = outcome
+            events.append(Disposed(one, outcome, settled))
         if settled:
+            one._forget()
+        return settled or (is_awaited and is_news)
+    if settled:
+        if isinstance(one, Settlement):
             del known[number]
             one.answered(number, outcome)
-        return settled
-    if isinstance(one, SharedAnswer):
-        if settled:
+        else:
             for delivery in list(one.waiting):
                 _withdraw(delivery)
-        return settled
-    is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
-    is_awaited = one.link.is_sender or one._is_updated
-    if is_awaited and (is_news or settled):
-        if is_news or one.outcome is None:
-            one.outcome = outcome
-        events.append(Disposed(one, outcome, settled))
-    if settled:
-        one._forget()
-        return True
-    return is_awaited and is_news
+    return settled
 
 
 # -- links ------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A session: its links and deliveries by their numbers, and the windows of its transfers.
 
-What is said here is said by us. What the peer says is in `peer`.
+This is what we do. What the peer does is in `peer`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pairbus.amqp.performatives import WINDOW, flow, statement
 
 
 class Settlement:
-    """What was said of deliveries together (`Session.settle`), and what the peer answered."""
+    """Deliveries that were settled together (`Session.settle`), and the peer's answers."""
 
     __slots__ = ("kind", "left", "refusals")
 
@@ -93,17 +93,16 @@ class Session:
         return self._blocked_bytes + self._waiting_bytes
 
     def end(self, error: AmqpError | None = None) -> None:
-        """End it and its links. The answer of the peer is awaited, but nothing is reported."""
+        """End it and its links. The peer's answer makes no event."""
         if self.alive:
             self._wire.end_run()
             self._forget_all()
             self._write(END, [encode_error(error)] if error else [])
 
     def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
-        """Say what became of messages that were received into a sink; best in ascending order.
+        """Settle messages that were received into a sink, by their ids in ascending order.
 
-        `two_phase`: the peer answers. Of a session that is over nothing is left to wait for,
-        because nothing was said.
+        `two_phase`: the peer answers. If the session is over, nothing is sent and nothing is left.
         """
         settlement = Settlement(outcome.kind)
         if self.alive:
