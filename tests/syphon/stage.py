@@ -93,7 +93,7 @@ class Stage:
 
     def home(self, path: str = "orders") -> list[str]:
         """Ids in the order of their arrival; removes the messages."""
-        return self._taken(self.primary, path)
+        return self._taken(self.primary, path, is_all=True)
 
     def free(self, queue: str | None = None) -> list[str]:
         """Ids of the messages in a backlog queue that are not locked; removes them."""
@@ -107,12 +107,17 @@ class Stage:
         with self.client(self.secondary) as client:
             return len(client.management(queue or self.queues[0]).peek(1, 250))
 
-    def _taken(self, namespace: Namespace, path: str) -> list[str]:
+    def _taken(self, namespace: Namespace, path: str, *, is_all: bool = False) -> list[str]:
+        """`is_all`: nothing is locked, so wait until the entity is empty, however slow it is."""
         ids: list[str] = []
         with self.client(namespace) as client:
             receiver = client.receiver(path, credit=1000, mode="receiveAndDelete")
-            while found := receiver.receive(1000, max_wait_seconds=QUIET_SECONDS):
+            management = client.management(path)
+            while True:
+                found = receiver.receive(1000, max_wait_seconds=QUIET_SECONDS)
                 ids += [id_of(one.data) for one in found]
+                if not found and not (is_all and management.peek(1, 1)):
+                    break
             ids += [id_of(one.data) for one in receiver.stop()]
         return ids
 
