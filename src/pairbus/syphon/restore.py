@@ -1,9 +1,9 @@
-"""A backlog message as a receiver gets it, made into the message that the application sent.
+"""Makes a backlog message, as a receiver gets it, the message that the application sent.
 
-It undoes the envelope and what a broker adds on delivery, on the encoded bytes: session, time to
-live and schedule go back to where the service looks for them, aliases and stamps are gone, and
-everything else stays byte for byte. Bodies are not decoded. What is written anew is written as
-Azure's SDK for Python does it. Knows no clock (`now_ms` is UTC) and nothing of destinations.
+It removes the envelope, and what a broker adds on delivery, from the encoded bytes. Session, time
+to live and schedule return to where the service looks for them, and everything else stays byte for
+byte. Bodies are not decoded. New sections are written as Azure's SDK for Python writes them. Pure:
+knows no clock (`now_ms` is UTC) and no destinations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _KNOWN_APPLICATION_BYTES_MAX: Final = 512
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one
 class Restored:
-    """The original of a backlog message, and what is known of it. Not to be changed."""
+    """The original of a backlog message."""
 
     path: str
     """The queue or topic that it was sent to."""
@@ -88,8 +88,7 @@ def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Res
         raise
     except (ValueError, *PAST_THE_END) as error:
         raise EnvelopeError(
-            f"the message cannot be read: {error}. It should be an AMQP message as a queue "
-            "delivers it"
+            f"the message cannot be read: {error}. Expected an AMQP message as a queue delivers it"
         ) from error
 
 
@@ -145,7 +144,7 @@ def _application(data: bytes, section: Section) -> _Application:
 
 @lru_cache(maxsize=1024)
 def _read_application(raw: bytes, count: int) -> _Application:
-    """Messages of one sender often have the same properties, but for their bodies and ids."""
+    """Cached, because messages of one sender often differ only in their bodies and ids."""
     own, own_count, aliases = _split_envelope(raw, count)
     section = encode_section(APPLICATION_PROPERTIES, encode_map(own, own_count))
     return section if own_count else b"", *_meaning(aliases)
@@ -210,7 +209,7 @@ def _meaning(aliases: Mapping[str, Any]) -> tuple[str, str | None, int | None, i
         or not (ttl_ms is None or (type(ttl_ms) is int and ttl_ms >= 0))
         or not (scheduled_ms is None or type(scheduled_ms) is int)
     ):
-        # Refused, or of a type that is not ours and yet clear.
+        # Either invalid, or of another type whose meaning is clear: `unwrap` decides.
         meant = unwrap(aliases)
         path, session_id = str(meant.path), meant.session_id and str(meant.session_id)
         ttl_ms, scheduled_ms = meant.time_to_live_ms, meant.scheduled_ms
