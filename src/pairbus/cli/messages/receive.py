@@ -7,16 +7,10 @@ settled are released.
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import stat
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,9 +18,8 @@ import typer
 
 from pairbus.cli.connection import explain_errors
 from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
-from pairbus.cli.messages.message_json import MessageJson
-from pairbus.cli.messages.settlement import Settlement
-from pairbus.cli.messages.table import full_text, json_line
+from pairbus.cli.messages.settlement import Settlement, SettlementOptions
+from pairbus.cli.messages.writing import Write, writer
 from pairbus.cli.options import (
     AS_JSON,
     ENTITY,
@@ -40,7 +33,7 @@ from pairbus.cli.output import format_count, print_json, progress, was_or_were
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
-from pairbus.errors import NamespaceError, OutputError, UsageError
+from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:
     from pairbus.cli.messages.sources import Locked, Source
@@ -48,47 +41,6 @@ if TYPE_CHECKING:
 _SLICE_SECONDS: Final = 0.5
 """A wait is cut into slices of this length, so that a signal is noticed soon."""
 _BATCH_MAX: Final = 100
-
-Write = Callable[[list[MessageJson]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettlementOptions:
-    """What happens to a message after it is written."""
-
-    abandon: Annotated[
-        bool,
-        typer.Option(
-            "--abandon", help="Abandon the messages at the end. This counts as a delivery."
-        ),
-    ] = False
-    dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Dead-letter the messages.")
-    ] = False
-    delete: Annotated[
-        bool,
-        typer.Option(
-            "--delete",
-            help="Receive and delete: the service deletes each message when it sends it. Messages "
-            "on their way are lost if something fails.",
-        ),
-    ] = False
-    reason: Annotated[str | None, option(metavar="TEXT", help="Reason, with --dead-letter.")] = None
-    description: Annotated[
-        str | None, option(metavar="TEXT", help="Description of the error, with --dead-letter.")
-    ] = None
-
-    def parse(self) -> Settlement:
-        """Raises UsageError."""
-        if self.abandon + self.dead_letter + self.delete > 1:
-            raise UsageError("--abandon, --dead-letter and --delete exclude each other")
-        if (self.reason or self.description) and not self.dead_letter:
-            raise UsageError("--reason and --description need --dead-letter")
-        if self.abandon:
-            return Settlement.ABANDON
-        if self.dead_letter:
-            return Settlement.DEAD_LETTER
-        return Settlement.DELETE if self.delete else Settlement.COMPLETE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +122,7 @@ def receive(
     settlement = settling.parse()
     session.check(path)
     wait_seconds = parse_duration(wait, "--wait").total_seconds()
-    write = _writer(output_dir, as_json=as_json)
+    write = writer(output_dir, as_json=as_json)
     limit = None if is_all else count
     # A progress bar between messages on the same screen would be unreadable.
     is_bar_shown = output_dir is not None or not sys.stdout.isatty()
@@ -289,65 +241,6 @@ class _Receive:
         self._source.settle(
             locked, self._settlement, reason=self._reason, description=self._description
         )
-
-
-# -- writing ------------------------------------------------------------------------------------
-
-
-def _writer(folder: Path | None, *, as_json: bool) -> Write:
-    if folder is None:
-        return lambda messages: _print(messages, as_json=as_json)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot create --output-dir {folder}: {error.strerror}") from error
-    return lambda messages: write_files(folder, messages)
-
-
-def _print(messages: list[MessageJson], *, as_json: bool) -> None:
-    """When this returns, the reader has the messages; if stdout is a file, the disk has them."""
-    try:
-        on_terminal = sys.stdout.isatty()
-        for message in messages:
-            print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
-        sys.stdout.flush()
-        with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
-            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
-                os.fsync(sys.stdout.fileno())
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"cannot write to stdout: {error.strerror}") from error
-
-
-def write_files(folder: Path, messages: list[MessageJson]) -> None:
-    """When this returns, the disk has the files and their names. Raises OutputError."""
-    try:
-        for message in messages:
-            _write_file(folder, message)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise OutputError(f"cannot write to --output-dir {folder}: {error.strerror}") from error
-
-
-def _write_file(folder: Path, message: MessageJson) -> None:
-    """Named by the sequence number. Never overwrites a file."""
-    number = re.sub(r"\W", "_", str(message.get("sequenceNumber")))
-    for attempt in counting(1):
-        name = f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json"
-        try:
-            with (folder / name).open("x", encoding="utf-8") as file:
-                json.dump(message, file, ensure_ascii=False, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            return
-        except FileExistsError:
-            continue
 
 
 def _print_summary(done: int, path: EntityPath, folder: Path | None, *, as_json: bool) -> None:

@@ -1,8 +1,15 @@
-"""What happens to a received message."""
+"""What happens to a message after it is received: it is completed, unless an option says else."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.options import option
+from pairbus.errors import UsageError
 
 
 class Settlement(StrEnum):
@@ -12,3 +19,42 @@ class Settlement(StrEnum):
     ABANDON = "abandoned"
     DEAD_LETTER = "dead-lettered"
     DELETE = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettlementOptions:
+    """What happens to a message after it is written."""
+
+    abandon: Annotated[
+        bool,
+        typer.Option(
+            "--abandon", help="Abandon the messages at the end. This counts as a delivery."
+        ),
+    ] = False
+    dead_letter: Annotated[
+        bool, typer.Option("--dead-letter", help="Dead-letter the messages.")
+    ] = False
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete",
+            help="Receive and delete: the service deletes each message when it sends it. Messages "
+            "on their way are lost if something fails.",
+        ),
+    ] = False
+    reason: Annotated[str | None, option(metavar="TEXT", help="Reason, with --dead-letter.")] = None
+    description: Annotated[
+        str | None, option(metavar="TEXT", help="Description of the error, with --dead-letter.")
+    ] = None
+
+    def parse(self) -> Settlement:
+        """Raises UsageError."""
+        if self.abandon + self.dead_letter + self.delete > 1:
+            raise UsageError("--abandon, --dead-letter and --delete exclude each other")
+        if (self.reason or self.description) and not self.dead_letter:
+            raise UsageError("--reason and --description need --dead-letter")
+        if self.abandon:
+            return Settlement.ABANDON
+        if self.dead_letter:
+            return Settlement.DEAD_LETTER
+        return Settlement.DELETE if self.delete else Settlement.COMPLETE

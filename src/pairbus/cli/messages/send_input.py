@@ -1,0 +1,152 @@
+"""What `pairbus send` reads: a body, files, or lines of text or JSON."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from pairbus.cli.messages.message_json import Row, parse_line
+from pairbus.cli.options import option
+from pairbus.errors import UsageError
+
+_READ_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """Where the bodies come from."""
+
+    body: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BODY", help="Body of the message; - or nothing: stdin.", show_default=False
+        ),
+    ] = None
+    file: Annotated[
+        list[Path] | None,
+        option(metavar="FILE", help="File with the body, or with the lines; may be repeated."),
+    ] = None
+    lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--json-lines",
+            help="Send each line as a message in JSON, as `receive --json` and `peek --json` "
+            "print it.",
+        ),
+    ] = False
+    copies: Annotated[
+        int, option(min=1, metavar="N", help="Number of copies to send (default: 1).")
+    ] = 1
+
+    @property
+    def is_by_line(self) -> bool:
+        return self.lines or self.json_lines
+
+    @property
+    def total(self) -> int | None:
+        """The number of messages, if it is known before the input is read."""
+        return None if self.is_by_line else len(self.file or "1") * self.copies
+
+    def check(self) -> None:
+        """Raises UsageError."""
+        if self.lines and self.json_lines:
+            raise UsageError("--lines and --json-lines exclude each other")
+        if self.body not in (None, "-") and (self.file or self.is_by_line):
+            other = "--file" if self.file else "--lines" if self.lines else "--json-lines"
+            raise UsageError(f"BODY and {other} exclude each other")
+        if self.is_by_line and self.copies > 1:
+            raise UsageError("--copies is for a single message, not for lines")
+        if self.body is None and not self.file and sys.stdin.isatty() and not self.is_by_line:
+            raise UsageError("nothing to send: give BODY, --file, or a body on stdin")
+
+
+def read_rows(source: InputOptions, stdin: Stdin) -> Iterator[tuple[str, Row]]:
+    """Each row with the place that it comes from, for errors."""
+    if source.is_by_line:
+        for name, number, line in _all_lines(source.file or (), stdin):
+            where = f"{name}, line {number}"
+            if source.lines:
+                yield where, {"body": line}
+            elif line.strip():
+                yield where, parse_line(_text(line, where), where)
+        return
+    if source.file:
+        bodies: Iterable[bytes] = map(_content, source.file)
+    elif source.body in (None, "-"):
+        bodies = [_stdin_content(may_be_empty=source.body == "-")]
+    else:
+        assert source.body is not None
+        bodies = [source.body.encode("utf-8", "surrogateescape")]  # the bytes that were typed
+    for body in bodies:
+        for row in repeat({"body": body}, source.copies):
+            yield "the message", row
+
+
+def _all_lines(files: Iterable[Path], stdin: Stdin) -> Iterator[tuple[str, int, bytes]]:
+    if not files:
+        yield from _numbered_lines(stdin, "stdin")
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                yield from _numbered_lines(stream, str(file))
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+class Stdin:
+    """Lines, and whether another one has arrived: `tail -f` must not wait for a full batch."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._has_more = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._descriptor = sys.stdin.fileno()
+        rest = b""
+        while read := os.read(self._descriptor, _READ_BYTES):
+            *lines, rest = (rest + read).split(b"\n")
+            for number, line in enumerate(lines, 1):
+                self._has_more = number < len(lines)
+                yield line
+        if rest:
+            yield rest
+
+    def is_dry(self) -> bool:
+        if self._descriptor is None or self._has_more:
+            return False
+        return not select.select([self._descriptor], [], [], 0)[0]
+
+
+def _numbered_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, int, bytes]]:
+    for number, line in enumerate(stream, 1):
+        yield name, number, line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _text(line: bytes, where: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: is not UTF-8") from None
+
+
+def _stdin_content(*, may_be_empty: bool) -> bytes:
+    body = sys.stdin.buffer.read()
+    if not body and not may_be_empty:
+        raise UsageError('nothing to send: stdin is empty; for an empty body, give ""')
+    return body
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
