@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from azure.core.credentials import AzureNamedKeyCredential
 
-from pairbus.client.sdk import private as internals
+from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
@@ -112,8 +112,8 @@ class BackgroundSyphon:
 
 def address_of(client: Any) -> Address:
     """The address and credential of an SDK client, for the syphon's own connections."""
-    host = internals.host_of(client)
-    if internals.address_of(client)[1] is not None:
+    host = private.host_of(client)
+    if private.address_of(client)[1] is not None:
         raise PairingError(
             f"the client of {host!r} has a custom endpoint, which the syphon does not support; "
             "run `pairbus syphon` with a connection string instead",
@@ -121,9 +121,9 @@ def address_of(client: Any) -> Address:
         )
     return Address.from_credential(
         host,
-        _blocking(internals.credential_of(client), host),
-        use_tls=internals.uses_tls(client),
-        ca_file=internals.ca_file_of(client),
+        _blocking(private.credential_of(client), host),
+        use_tls=private.uses_tls(client),
+        ca_file=private.ca_file_of(client),
     )
 
 

@@ -32,11 +32,6 @@ from pairbus.events import (
 Line = tuple[int, str]
 
 
-def hears_each() -> bool:
-    """Whether the line for each diverted message is logged."""
-    return _LINES[Diverted][0].isEnabledFor(DEBUG)
-
-
 def log_event(event: Event) -> None:
     logger, line_of = _LINES[type(event)]
     if isinstance(event, Diverted) and not logger.isEnabledFor(DEBUG):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -87,26 +86,6 @@ def _release() -> str:
         return version("pairbus")
     except PackageNotFoundError:
         return ""
-
-
-def hears_each() -> bool:
-    """Whether the application has set up tracing or metrics, so that each diverted message counts.
-
-    The two attributes are private; if they are missing, the answer is yes.
-    """
-    tracing, measuring = _apis()
-    return (
-        getattr(tracing, "_TRACER_PROVIDER", _apis) is not None
-        or getattr(measuring, "_METER_PROVIDER", _apis) is not None
-    )
-
-
-@cache
-def _apis() -> tuple[Any, Any]:
-    from opentelemetry import trace
-    from opentelemetry.metrics import _internal
-
-    return trace, _internal
 
 
 class _Spans:

@@ -140,7 +140,7 @@ def test_exhausted_tells_how_many_are_safe():
 
 
 def test_exhausted_without_a_cause_says_so():
-    assert "the cause is no longer known" in str(BacklogExhausted(entity="q", backlog_error=FULL))
+    assert "unknown cause" in str(BacklogExhausted(entity="q", backlog_error=FULL))
 
 
 @pytest.mark.req("E-05")

@@ -177,6 +177,27 @@ def test_a_client_that_is_closed_while_it_is_paired_stays_unpaired(
 
 
 @pytest.mark.req("C-02")
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_a_client_can_be_closed_while_another_thread_makes_a_receiver(
+    stage: Stage, is_paired: bool
+) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    sender = bare(client.get_queue_sender("orders"))
+    close = sender.close
+
+    def make_a_receiver_and_close() -> Any:
+        bare(client).get_queue_receiver("orders")
+        return close()
+
+    sender.close = make_a_receiver_and_close
+
+    client.close()
+
+    with pytest.raises(ValueError, match="already been shutdown"):
+        stage.run(sender.send_messages, ServiceBusMessage("a"))
+
+
+@pytest.mark.req("C-02")
 def test_a_client_may_be_closed_twice_and_by_many_at_once(stage: Stage, others: Others) -> None:
     before = stage.background()
     client = stage.pair()

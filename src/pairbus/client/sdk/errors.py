@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, one_line
 
 
 class _Paired(PairbusError):
@@ -229,7 +229,7 @@ def _exhausted_text(
 ) -> str:
     text = (
         f"no namespace accepted the message for {entity!r}: the primary failed "
-        f"({_described(primary_error)}), and so did the backlog ({_described(backlog_error)}). "
+        f"({_cause_of(primary_error)}), and so did the backlog ({_cause_of(backlog_error)}). "
         "The message is still yours: send it again later."
     )
     if diverted_count:
@@ -244,10 +244,8 @@ def _exhausted_text(
     return text
 
 
-def _described(error: BaseException | None) -> str:
-    if error is None:
-        return "the cause is no longer known"
-    return f"{type(error).__name__}: {error}".rstrip(".")
+def _cause_of(error: BaseException | None) -> str:
+    return one_line(error).rstrip(".")
 
 
 # --- across processes -----------------------------------------------------------------------------
