@@ -170,6 +170,27 @@ def test_a_host_name_may_hold_letters_of_any_language(tmp_path: Path, now: float
     assert trusted(certificates, ca_file, "bücher.example", now=now)
 
 
+def test_a_name_that_no_certificate_can_have_is_left_out_with_a_warning(
+    tmp_path: Path, now: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = Certificates(tmp_path, [*NAMES, "my_host", "-", "a..b"])
+
+    assert trusted(certificates, certificates.ca_file(now=now), "localhost", now=now)
+    assert "'my_host' is not a valid host name" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Bus.Example", "bus.example.", "straße.example", "::0001"])
+def test_a_name_in_any_spelling_needs_no_new_certificate(
+    tmp_path: Path, name: str, now: float
+) -> None:
+    first = Certificates(tmp_path, [*NAMES, name])
+    held = trusted(first, first.ca_file(now=now), "localhost", now=now)
+
+    second = Certificates(tmp_path, [*NAMES, name])
+
+    assert trusted(second, second.ca_file(now=now), "localhost", now=now) == held
+
+
 def test_brokers_that_start_at_once_in_one_folder_agree_on_one_ca(
     tmp_path: Path, now: float
 ) -> None:

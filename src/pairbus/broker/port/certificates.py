@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import logging
 import os
+import re
 import secrets
 import ssl
 import tempfile
@@ -22,6 +24,8 @@ from typing import Final
 
 from pairbus.errors import StartError
 
+logger = logging.getLogger(__name__)
+
 FOLDER: Final = "certificates"
 _CA_FILE: Final = "ca.pem"
 _CA_KEY_FILE: Final = "ca.key"
@@ -29,6 +33,8 @@ _SERVER_FILE: Final = "server.pem"
 # Systems refuse server certificates that are valid for longer than 825 days.
 _SERVER_LIFE: Final = timedelta(days=397)
 _RENEW_BEFORE: Final = timedelta(days=30)
+_LABEL: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_HOST_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 
 
 class Certificates:
@@ -37,7 +43,9 @@ class Certificates:
     def __init__(self, folder: Path | None, names: Sequence[str]) -> None:
         """`folder` None: a temporary one, which `close` removes. `names`: the hosts of clients."""
         self._folder = folder
-        self._names = tuple(dict.fromkeys(map(_canonical, names)))
+        found = {name: _canonical(name) for name in names}
+        self._names = tuple(dict.fromkeys(name for name in found.values() if name is not None))
+        self._invalid_names = tuple(name for name, canonical in found.items() if canonical is None)
         self._lock = threading.Lock()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._context: ssl.SSLContext | None = None
@@ -102,6 +110,12 @@ class Certificates:
                 )
                 _write(key_file, ca.private_key_pem.bytes(), mode=0o600)
                 _write(ca_file, ca.cert_pem.bytes(), mode=0o644)
+            for name in self._invalid_names:
+                logger.warning(
+                    "%r is not a valid host name, so the certificate cannot have it: "
+                    "TLS clients must use another name of this machine",
+                    name,
+                )
             if not _is_usable(server_file, ca_file, self._names, now):
                 server = ca.issue_cert(
                     *self._names,
@@ -137,12 +151,17 @@ def _write(path: Path, data: bytes, *, mode: int) -> None:
     os.replace(draft, path)
 
 
-def _canonical(name: str) -> str:
-    """An IP address, or a host name as it stands in a certificate."""
+def _canonical(name: str) -> str | None:
+    """An IP address, or a host name as it stands in a certificate; None if it cannot."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
-        return name.encode("idna").decode()
+        pass
+    try:
+        text = name.encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    return text if _HOST_NAME.fullmatch(text) else None
 
 
 def _is_pair(certificate_file: Path, key_file: Path) -> bool:
