@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.cli.messages.entity_path import EntityPath
+from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address

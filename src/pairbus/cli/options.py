@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from pairbus.cli.completion import complete_queue_or_topic, complete_subscription
-from pairbus.cli.messages.entity_path import SubQueue
+from pairbus.cli.entity_path import SubQueue
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target
 from pairbus.errors import UsageError
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pairbus.cli.connection import connect, explain_errors, peek_messages, topic_note
-from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
 from pairbus.cli.messages.table import full_text, json_line, message_table

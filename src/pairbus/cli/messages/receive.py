@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pairbus.cli.connection import explain_errors
-from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.settlement import Settlement, SettlementOptions
 from pairbus.cli.messages.writing import Write, writer
 from pairbus.cli.options import (

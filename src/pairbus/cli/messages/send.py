@@ -17,7 +17,7 @@ import typer
 
 from pairbus.cli.completion import complete_queue_or_topic
 from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
-from pairbus.cli.messages.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.message_json import Row, from_json, parse_property
 from pairbus.cli.messages.send_input import InputOptions, Stdin, read_rows
 from pairbus.cli.options import AS_JSON, ConnectionOptions, flatten_options, option

@@ -21,7 +21,7 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.cli.connection import connect, sdk_settings
-from pairbus.cli.messages.entity_path import EntityPath, SubQueue
+from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
 from pairbus.cli.messages.settlement import Settlement
 from pairbus.cli.target import Target

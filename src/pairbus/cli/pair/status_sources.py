@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
 from pairbus.cli.connection import connect, explain_errors, peek_messages, why_unreachable
+from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.http import HttpClient
-from pairbus.cli.messages.entity_path import EntityPath
 from pairbus.cli.target import Target
 from pairbus.client.route.envelope import PATH
 from pairbus.errors import NamespaceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.cli.messages.entity_path import EntityPath, SubQueue, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.errors import UsageError
 
 
