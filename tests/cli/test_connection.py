@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from pairbus.cli.connection import why_unreachable
+from pairbus.cli.target import why_unreachable
 
 
 def layered(below: BaseException) -> BaseException:

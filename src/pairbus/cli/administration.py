@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pairbus.cli.connection import why_unreachable
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:

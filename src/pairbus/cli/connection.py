@@ -10,15 +10,13 @@ The SDK takes half a second to load, so it is imported when a command connects, 
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_path import EntityPath
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.fast.rows import MessageView, UnreadableMessage, read
@@ -217,27 +215,3 @@ def _answer(error: BaseException) -> str:
     if isinstance(description, bytes):
         description = description.decode("utf-8", "replace")
     return " ".join(str(description or getattr(error, "message", None) or error).split())
-
-
-def why_unreachable(error: BaseException) -> str:
-    """The reason of the lowest layer: libraries wrap it in errors of their own."""
-    lowest: str | None = None
-    seen: set[int] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:  # ends: each exception is visited once
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return "its certificate is not trusted; give its certificate authority with --ca-file"
-        if isinstance(one, socket.gaierror):
-            return "no host has that name"
-        if isinstance(one, OSError) and one.strerror:
-            lowest = lowest or one.strerror
-        elif isinstance(one, TimeoutError):
-            lowest = lowest or "it does not answer"
-        wrapped = (getattr(one, name, None) for name in ("reason", "inner_exception"))
-        related = (one.__cause__, one.__context__, *wrapped, *one.args)
-        waiting += [each for each in related if isinstance(each, BaseException)]
-    return lowest or " ".join(str(error).split()) or type(error).__name__

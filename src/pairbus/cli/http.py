@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pairbus.cli.connection import why_unreachable
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:

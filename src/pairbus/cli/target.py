@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,3 +61,27 @@ def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
         return Target.parse(text, ca_file=ca_file)
     except OptionsError as error:
         raise UsageError(str(error)) from None
+
+
+def why_unreachable(error: BaseException) -> str:
+    """The reason of the lowest layer: libraries wrap it in errors of their own."""
+    lowest: str | None = None
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:  # ends: each exception is visited once
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted; give its certificate authority with --ca-file"
+        if isinstance(one, socket.gaierror):
+            return "no host has that name"
+        if isinstance(one, OSError) and one.strerror:
+            lowest = lowest or one.strerror
+        elif isinstance(one, TimeoutError):
+            lowest = lowest or "it does not answer"
+        wrapped = (getattr(one, name, None) for name in ("reason", "inner_exception"))
+        related = (one.__cause__, one.__context__, *wrapped, *one.args)
+        waiting += [each for each in related if isinstance(each, BaseException)]
+    return lowest or " ".join(str(error).split()) or type(error).__name__

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
-from pairbus.cli.connection import connect, explain_errors, peek_messages, why_unreachable
+from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.http import HttpClient
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.client.route.envelope import PATH
 from pairbus.errors import NamespaceError
 from pairbus.fast.rows import state

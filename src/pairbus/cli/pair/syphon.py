@@ -16,12 +16,11 @@ import typer
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.connection import why_unreachable
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.options import PairOptions, PairTargets, parse_pair
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
 from pairbus.cli.signals import graceful_stop
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
 from pairbus.fast.address import Address
 from pairbus.spark.session import require_spark, syphon_session
