@@ -151,4 +151,4 @@ def test_without_prometheus_client_the_answer_says_what_to_install(site, monkeyp
     answer = site.ask("GET", "/metrics")
 
     assert answer.status == 501
-    assert b"pip install pairbus[prometheus]" in answer.body
+    assert b"pip install 'pairbus[prometheus]'" in answer.body

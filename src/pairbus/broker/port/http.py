@@ -35,7 +35,7 @@ from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
 from pairbus.broker.namespace import Namespace
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, MissingExtra, requires_extra
 
 HEALTH_PATH: Final = "/$health"
 FAULTS_PATH: Final = "/$faults"
@@ -222,12 +222,12 @@ async def _metrics(request: Request, namespace: Namespace) -> Response:
         if not _is_from_loopback(request):
             check_manage(request, namespace)
         # Imported late: it is an extra, and loading it takes a while.
-        from pairbus.broker.port.metrics import CONTENT_TYPE, metrics_of
+        with requires_extra(METRICS_PATH, "prometheus"):
+            from pairbus.broker.port.metrics import CONTENT_TYPE, metrics_of
     except HttpRefused as refused:
         return Response(refused.detail, refused.status, refused.headers, media_type="text/plain")
-    except ImportError:
-        text = "metrics need the package prometheus-client: pip install pairbus[prometheus]\n"
-        return Response(text, 501, media_type="text/plain")
+    except MissingExtra as missing:
+        return Response(f"{missing}\n", 501, media_type="text/plain")
     return Response(await metrics_of(namespace), headers={"content-type": CONTENT_TYPE})
 
 
