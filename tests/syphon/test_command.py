@@ -323,7 +323,7 @@ def test_the_error_without_java_says_what_to_install(run):
 
     assert code == 2
     assert err.count("\n") == 1
-    assert "the syphon runs on Spark, which needs Java 17 or newer, and there is none" in err
+    assert "the syphon runs on Spark, which needs Java 17 or newer, but no Java was found" in err
     assert "openjdk-17-jre-headless" in err
 
 
