@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -109,11 +110,12 @@ def test_the_kinds_are_those_that_the_broker_has(pairbus: Run) -> None:
 def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
     kinds = json.loads(pairbus("fault", "kinds", "--json").out)
     settings = {name for names in kinds.values() for name in names}
-    durations = {"seconds": "duration"}
+    assert "latencySeconds" in settings  # as in the JSON of a script
     text = pairbus("fault", "add", "--help").out
 
     for name in settings:
-        option = durations.get(name, name.removesuffix("_seconds")).replace("_", "-")
+        words = re.sub("([A-Z])", r"-\1", name).lower()
+        option = "duration" if name == "seconds" else words.removesuffix("-seconds")
         assert f"--{option} " in text
 
 
@@ -130,7 +132,7 @@ def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
         ),
         (["add", "throttle", "--rate", "3"], "throttle: rate is 3.0, but must be a number from"),
         (["add", "throttle", "--on", "x"], "on is ['x'], but must be one or more of send, "),
-        (["add", "slow"], "slow: set latency_seconds, bytes_per_second, or both"),
+        (["add", "slow"], "slow: set --latency, --bytes-per-second, or both"),
         (["add", "disk-full", "--entity", "a"], "hits the whole namespace"),
         (["add", "unreachable"], "cannot be cleared from outside; set --duration"),
         (["add", "hang", "--duration", "soon"], "--duration 'soon' is not a duration"),

@@ -22,6 +22,7 @@ from pairbus.cli.options import AS_JSON, ConnectionOptions, command_group, flatt
 from pairbus.cli.output import make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
 from pairbus.errors import ConfigError, UsageError
+from pairbus.json_style import camel_case
 
 _DURATIONS: Final = {
     "duration": "seconds",
@@ -135,7 +136,12 @@ def kinds(as_json: AS_JSON = False) -> None:
       pairbus fault kinds
     """
     if as_json:
-        print_json({name: [field.name for field in fields(kind)] for name, kind in KINDS.items()})
+        print_json(
+            {
+                name: [camel_case(field.name) for field in fields(kind)]
+                for name, kind in KINDS.items()
+            }
+        )
         return
     table = make_table("kind", "options", "description")
     for name, kind in KINDS.items():
@@ -242,7 +248,7 @@ def clear(
 
 
 def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
-    """Raises UsageError or ConfigError."""
+    """Raises UsageError."""
     name = kind.lower().replace("-", "_")
     if name not in KINDS:
         raise UsageError(
@@ -255,9 +261,20 @@ def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
             raise UsageError(
                 f"{_kebab(name)} has no option {_option_name(setting)}; it has {options}"
             )
-    fault = KINDS[name](**given)
+    try:
+        fault = KINDS[name](**given)
+    except ConfigError as error:
+        raise UsageError(_with_option_names(str(error), settings)) from error
     _check_recoverable([fault])
     return fault
+
+
+def _with_option_names(text: str, settings: Iterable[str]) -> str:
+    """Settings of one word are left as they are: they may be ordinary words of the text."""
+    for setting in settings:
+        if "_" in setting:
+            text = re.sub(rf"\b{setting}\b", _option_name(setting), text)
+    return text
 
 
 def read_script(file: Path, *, seed: int | None) -> dict[str, Any]:
