@@ -1,46 +1,22 @@
 """A namespace as a whole: what it loads, what it makes, what time does to it."""
 
-import logging
 from datetime import timedelta
 
 import pytest
 
-from pairbus.broker import housekeeping
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.options import NamespaceOptions
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
 from pairbus.testing import ManualClock
-from tests.broker.world import Receiver, StillLoop, World, encoded
+from tests.broker.world import FakeConnection, Receiver, StillLoop, World, encoded
 
 DEAD = MailboxKind.DEAD_LETTER
 
 
 def queue(name="q", **settings):
     return QueueDescription(name=name, **settings)
-
-
-class Connection:
-    """A connection, as far as the namespace is concerned."""
-
-    def __init__(self):
-        self.flushes = 0
-        self.gone = []
-        self.changed = []
-        self.checked = []
-
-    def flush(self):
-        self.flushes += 1
-
-    def entity_gone(self, queue):
-        self.gone.append(queue.name)
-
-    def entity_changed(self, queue):
-        self.changed.append(queue.name)
-
-    def check_tokens(self, *, now_ms):
-        self.checked.append(now_ms)
 
 
 # -- start and stop ---------------------------------------------------------------------------
@@ -181,7 +157,7 @@ def test_a_description_that_this_version_does_not_know_is_named(world):
 
 
 def test_a_deleted_queue_is_gone_and_its_name_is_free(world):
-    connection = Connection()
+    connection = FakeConnection()
     world.namespace.connections.add(connection)
     world.send(encoded())
 
@@ -198,7 +174,7 @@ def test_a_deleted_queue_is_gone_and_its_name_is_free(world):
 
 
 def test_a_queue_may_be_changed_while_it_is_used(world):
-    connection = Connection()
+    connection = FakeConnection()
     world.namespace.connections.add(connection)
     world.send(encoded(), encoded())
     early = world.receive()[0]
@@ -218,20 +194,14 @@ def test_a_queue_may_be_changed_while_it_is_used(world):
 # -- time -------------------------------------------------------------------------------------
 
 
-def next_look(world):
-    """In how many seconds the namespace wants to look at the clock, after a look now."""
-    world.tick()
-    return world.loop.delays[-1]
-
-
 def test_the_clock_is_looked_at_when_the_first_thing_is_due(world):
-    assert next_look(world) == pytest.approx(5)  # housekeeping
+    assert world.next_tick_seconds() == pytest.approx(5)  # housekeeping
     world.send(encoded(due_ms=world.now_ms + 4000))
-    assert next_look(world) == pytest.approx(4)
+    assert world.next_tick_seconds() == pytest.approx(4)
     world.send(encoded(ttl_ms=3000))
-    assert next_look(world) == pytest.approx(3)
+    assert world.next_tick_seconds() == pytest.approx(3)
     world.queue().waiting[Receiver(world.queue())] = world.now_ms + 2000
-    assert next_look(world) == pytest.approx(2)
+    assert world.next_tick_seconds() == pytest.approx(2)
 
 
 def test_a_lock_sets_the_timer_to_its_expiry(make_world):
@@ -242,7 +212,7 @@ def test_a_lock_sets_the_timer_to_its_expiry(make_world):
     world.receive()
 
     assert world.loop.delays[-1] == pytest.approx(1)
-    assert next_look(world) == pytest.approx(1)
+    assert world.next_tick_seconds() == pytest.approx(1)
 
 
 def test_work_that_cannot_be_done_now_does_not_spin_the_loop(world):
@@ -250,7 +220,7 @@ def test_work_that_cannot_be_done_now_does_not_spin_the_loop(world):
     world.receive()
     world.clock.advance(2)
 
-    assert next_look(world) == pytest.approx(0.02)
+    assert world.next_tick_seconds() == pytest.approx(0.02)
 
 
 def test_a_tick_replaces_the_timer_of_the_next_one(world):
@@ -283,127 +253,6 @@ def test_a_moved_clock_is_noticed_at_once(tmp_path):
     loop.close()
 
 
-@pytest.mark.req("B-05")
-def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
-    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
-    world.send(*[encoded(ttl_ms=1000)] * 10)
-    locks = world.receive(7)
-
-    world.pass_time(1)
-    world.tick()
-
-    assert world.sequences() == [1, 2, 3, 4, 5, 6, 7]
-    for lock in locks:
-        assert world.settle(lock, Settlement.COMPLETE) is None
-    world.check_counters()
-
-
-@pytest.mark.req("B-05")
-def test_more_than_a_sweep_of_expired_messages_goes_sweep_by_sweep(world, monkeypatch):
-    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
-    world.send(*[encoded(ttl_ms=1000)] * 8, *[encoded(due_ms=world.now_ms + 1000)] * 5)
-    world.clock.advance(1)
-
-    for _ in range(3):
-        assert next_look(world) == pytest.approx(0.02)
-
-    assert [world.rows(columns="state").get(n) for n in range(1, 14)] == [None] * 13
-    assert len(world.receive(99)) == 5
-
-
-@pytest.mark.req("B-05")
-def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
-    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)), queue("other"))
-    world.send(encoded())
-
-    world.pass_time(299)
-    assert world.namespace.find("q") is not None
-    with caplog.at_level(logging.INFO):
-        world.pass_time(6)
-
-    assert world.namespace.find("q") is None
-    assert "queue 'q' was idle for" in caplog.text
-    world.queues = ()
-    world.crash()
-    assert [q.name for q in world.namespace.queues] == ["other"]
-
-
-USES = {
-    "a send": lambda world, lock: world.send(encoded()),
-    "a receive": lambda world, lock: world.receive(),
-    "a settlement": lambda world, lock: world.settle(lock, Settlement.COMPLETE),
-    "a look through management": lambda world, lock: world.ask(
-        "peek-message", {"from-sequence-number": 0, "message-count": 1}
-    ),
-}
-
-
-@pytest.mark.req("B-05")
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_queue_in_use_is_not_idle(make_world, use):
-    world = make_world(
-        queue(auto_delete_on_idle=timedelta(minutes=5), lock_duration=timedelta(minutes=5))
-    )
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-    world.pass_time(299)
-
-    use(world, lock)
-    world.pass_time(299)
-
-    assert world.namespace.find("q") is not None
-
-
-@pytest.mark.req("B-05")
-def test_a_receiver_that_waits_uses_its_queue(make_world):
-    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
-    receiver = Receiver(world.queue())
-    receiver.mailbox.attach()
-
-    world.pass_time(3600)
-    assert world.namespace.find("q") is not None
-    receiver.mailbox.detach(receiver)
-    world.pass_time(299)
-    assert world.namespace.find("q") is not None
-    world.pass_time(5)
-
-    assert world.namespace.find("q") is None
-
-
-def test_time_while_the_broker_is_down_does_not_count_as_idle(make_world):
-    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
-    world.close()
-    world.clock.advance(3600)
-    world.open()
-
-    world.tick()
-
-    assert world.namespace.find("q") is not None
-
-
-def test_the_last_use_is_written_down(make_world):
-    world = make_world(queue(auto_delete_on_idle=timedelta(hours=1)))
-    world.clock.advance(10)
-    world.send(encoded())
-
-    world.tick()
-
-    assert world.namespace.store.entities()[0].accessed_ms == world.now_ms
-
-
-def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
-    world = make_world(queue(requires_duplicate_detection=True))
-    connection = Connection()
-    world.namespace.connections.add(connection)
-    world.send(encoded(message_id="x"))
-    world.tick()
-
-    world.pass_time(601)
-
-    assert connection.checked[-1] == world.now_ms
-    assert world.look("SELECT count(*) FROM seen") == [(0,)]
-
-
 @pytest.mark.req("B-12")
 def test_a_queue_that_the_disk_refuses_loses_no_acknowledged_message(world):
     async def create(name):
@@ -425,7 +274,7 @@ def test_a_queue_that_the_disk_refuses_loses_no_acknowledged_message(world):
 
 
 def test_a_connection_with_output_is_flushed_once_after_a_commit(world):
-    connection = Connection()
+    connection = FakeConnection()
     world.submit(encoded())
     world.namespace.unsent(connection)
     world.namespace.unsent(connection)

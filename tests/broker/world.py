@@ -1,7 +1,7 @@
 """A namespace to test: a real data file, a clock moved by hand, a loop whose timers never fire.
 
-`World` speaks the language of the tests (send, receive, settle, pass time, crash) and waits until
-what it asked for is durable, unless a test wants to look in between.
+`World` has the verbs of the tests (send, receive, settle, pass time, crash). It waits until a
+change is durable, unless a test wants to look in between.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _MESSAGE_ID, _CONTENT_TYPE, _GROUP_ID = 0, 6, 10
 
 
 def scratch_folder():
-    """In memory where there is such a place: thousands of commits need no disk to turn."""
+    """In memory where possible: thousands of commits would wait for the disk."""
     memory = Path("/dev/shm")
     return Path(
         tempfile.mkdtemp(prefix="pairbus-", dir=memory if os.access(memory, os.W_OK) else None)
@@ -50,7 +50,7 @@ def encoded(
     annotations=None,
     properties=None,
 ):
-    """An AMQP message as a sender writes it; only what is asked for is there."""
+    """An AMQP message as a sender writes it, with only the sections that are asked for."""
     pieces = []
     if ttl_ms is not None:
         pieces.append(b"\x00\x53\x70" + encode([None, None, UInt(ttl_ms)]))
@@ -95,7 +95,7 @@ class StillLoop(asyncio.SelectorEventLoop):
 
 
 class Receiver:
-    """A link that takes messages while it has credit, and keeps the locks."""
+    """A link that receives messages while it has credit, and keeps the locks."""
 
     def __init__(self, queue, kind=MailboxKind.MAIN, *, credit=0):
         self.queue = queue
@@ -145,6 +145,28 @@ class Receiver:
             self.queue.release_session(session, has_expired=False, now_ms=now_ms)
 
 
+class FakeConnection:
+    """What a namespace needs of a connection; it records the calls."""
+
+    def __init__(self):
+        self.flushes = 0
+        self.gone = []
+        self.changed = []
+        self.checked = []
+
+    def flush(self):
+        self.flushes += 1
+
+    def entity_gone(self, queue):
+        self.gone.append(queue.name)
+
+    def entity_changed(self, queue):
+        self.changed.append(queue.name)
+
+    def check_tokens(self, *, now_ms):
+        self.checked.append(now_ms)
+
+
 class World:
     def __init__(self, folder, *queues, clock=None):
         self.folder = folder
@@ -152,7 +174,7 @@ class World:
         self.clock = clock or ManualClock()
         self.loop = StillLoop()
         self._copies = count(1)
-        self._eye = None
+        self._viewer = None
         try:
             self.open()
         except BaseException:
@@ -162,13 +184,13 @@ class World:
     # life
 
     def open(self):
-        # A plain function: the namespace would wait for the loop at each jump of the clock itself.
+        # A plain function: given the clock, the namespace would wait for the loop at each jump.
         options = NamespaceOptions(queues=self.queues, data=self.folder)
         self.namespace = Namespace(options, loop=self.loop, clock=lambda: self.clock())
         self.namespace.open()
 
     def close(self):
-        self._close_eye()
+        self._close_viewer()
         self.loop.run_until_complete(self.namespace.close())
 
     def end(self):
@@ -181,7 +203,7 @@ class World:
         self.open()
 
     def crash(self):
-        """As after kill -9: what the disk has at this moment, and nothing else, comes back.
+        """As after kill -9: only what the disk has at this moment comes back.
 
         The write-ahead log belongs to the data file; the lock of the dead process does not.
         """
@@ -190,13 +212,13 @@ class World:
         for path in self.folder.glob("*.db*"):
             if not path.name.endswith("-shm"):
                 shutil.copy(path, aside)
-        self._close_eye()
+        self._close_viewer()
         self._vanish()
         self.folder = aside
         self.open()
 
     def _vanish(self):
-        """Free what the process held; its callbacks are never called."""
+        """Free what the process held, without calling its callbacks."""
         namespace = self.namespace
         namespace.committer.abort()
         namespace.store.rollback()
@@ -215,7 +237,7 @@ class World:
         self.loop.run_until_complete(self.namespace.committer.flushed())
 
     def commit_unheard(self):
-        """The disk has what was asked for; the loop has not been told yet."""
+        """The disk has the changes, but the loop does not know yet."""
         store, may_begin, is_done = self.namespace.store, threading.Event(), threading.Event()
         commit = store.commit
 
@@ -232,7 +254,7 @@ class World:
 
     @contextmanager
     def broken_disk(self):
-        """Every commit is refused meanwhile."""
+        """Every commit fails meanwhile."""
         store, commit = self.namespace.store, self.namespace.store.commit
 
         def refuse():
@@ -253,6 +275,11 @@ class World:
         self.namespace.tick()
         self.flush()
 
+    def next_tick_seconds(self):
+        """After a tick now: in how many seconds the namespace has its next one."""
+        self.tick()
+        return self.loop.delays[-1]
+
     # messages
 
     def queue(self, name="q"):
@@ -261,27 +288,27 @@ class World:
         return queue
 
     def submit(self, *messages, to="q"):
-        """Hand over a batch without waiting: what was answered at once, and who will be told."""
-        told = []
+        """Send a batch without waiting: the immediate answer, and a list that gets the outcome."""
+        outcomes = []
         batch = [IncomingMessage(slice_message(data), len(data)) for data in messages]
-        return self.queue(to).enqueue(batch, told.append, now_ms=self.now_ms), told
+        return self.queue(to).enqueue(batch, outcomes.append, now_ms=self.now_ms), outcomes
 
     def send(self, *messages, to="q"):
-        """The numbers given, once durable; or the error."""
-        result, told = self.submit(*messages, to=to)
+        """The sequence numbers, once durable; or the error."""
+        result, outcomes = self.submit(*messages, to=to)
         if isinstance(result, AmqpError):
-            assert told == []
+            assert outcomes == []
             return result
         self.flush()
-        assert len(told) == 1
-        return told[0] or result
+        assert len(outcomes) == 1
+        return outcomes[0] or result
 
     def receive(self, count=1, *, of="q", kind=MailboxKind.MAIN):
-        """A receiver that came, took up to `count` messages under lock, and went."""
+        """The locks of a receiver that attached, received up to `count` messages, and detached."""
         receiver = Receiver(self.queue(of), kind, credit=0)
         receiver.mailbox.attach()
         receiver.flow(count)
-        self.flush()  # what had expired is cleared away meanwhile
+        self.flush()  # expired messages are removed meanwhile
         receiver.mailbox.detach(receiver)
         return receiver.locks
 
@@ -293,22 +320,22 @@ class World:
         return receiver
 
     def start_settling(self, lock, settlement, *, of="q", kind=MailboxKind.MAIN, **words):
-        queue, told = self.queue(of), []
+        queue, outcomes = self.queue(of), []
         mailbox = queue.mailboxes[kind]
         if mailbox.valid_lock(lock.token, now_ms=self.now_ms) is not lock:
             return ["lock lost"]
-        queue.settle(mailbox, lock, settlement, told.append, now_ms=self.now_ms, **words)
-        return told
+        queue.settle(mailbox, lock, settlement, outcomes.append, now_ms=self.now_ms, **words)
+        return outcomes
 
     def settle(self, lock, settlement, *, of="q", kind=MailboxKind.MAIN, **words):
-        """What the settler is told: None, an error, or that the lock is lost."""
-        told = self.start_settling(lock, settlement, of=of, kind=kind, **words)
+        """The outcome: None, an error, or 'lock lost'."""
+        outcomes = self.start_settling(lock, settlement, of=of, kind=kind, **words)
         self.flush()
-        assert len(told) == 1
-        return told[0]
+        assert len(outcomes) == 1
+        return outcomes[0]
 
     def ask(self, operation, body, *, of="q", kind=MailboxKind.MAIN, holder=None, wait=True):
-        """The answer of `$management`, asked by the connection that has `holder`'s link."""
+        """The reply of `$management` to the connection that has `holder`'s link."""
         queue, answers = self.queue(of), []
         context = management.Context(
             self.namespace,
@@ -329,20 +356,20 @@ class World:
     # what the file says
 
     def look(self, query, parameters=()):
-        """By somebody else, who sees what is committed."""
+        """On a connection of its own, which sees only what is committed."""
         path = self.namespace.store.path
-        if self._eye is None or self._eye[0] != path:
-            self._close_eye()
-            self._eye = (path, sqlite3.connect(path, isolation_level=None))
-        return self._eye[1].execute(query, parameters).fetchall()
+        if self._viewer is None or self._viewer[0] != path:
+            self._close_viewer()
+            self._viewer = (path, sqlite3.connect(path, isolation_level=None))
+        return self._viewer[1].execute(query, parameters).fetchall()
 
-    def _close_eye(self):
-        if self._eye is not None:
-            self._eye[1].close()
-            self._eye = None
+    def _close_viewer(self):
+        if self._viewer is not None:
+            self._viewer[1].close()
+            self._viewer = None
 
     def rows(self, *, of="q", kind=MailboxKind.MAIN, columns="state, delivery_count"):
-        """Of a mailbox's messages, by sequence number, read by somebody else from the file."""
+        """The rows of a mailbox's messages in the file, by sequence number."""
         mailbox_id = self.queue(of).mailboxes[kind].counters.mailbox_id
         low = mailbox_id << MAILBOX_SHIFT
         found = self.look(
@@ -355,7 +382,7 @@ class World:
         return list(self.rows(of=of, kind=kind))
 
     def check_counters(self):
-        """What the counters claim, in memory and in the file, is what the file holds."""
+        """The counters, in memory and in the file, match the messages in the file."""
         claimed = {
             row[0]: row[1:]
             for row in self.look("SELECT id, active, deferred, scheduled, bytes FROM mailbox")

@@ -1,0 +1,138 @@
+"""What happens as time passes: expiry, auto-delete on idle, and housekeeping."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from pairbus.broker import housekeeping
+from pairbus.broker.entities.descriptions import QueueDescription
+from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from tests.broker.world import FakeConnection, Receiver, encoded
+
+DEAD = MailboxKind.DEAD_LETTER
+
+
+def queue(name="q", **settings):
+    return QueueDescription(name=name, **settings)
+
+
+@pytest.mark.req("B-05")
+def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
+    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
+    world.send(*[encoded(ttl_ms=1000)] * 10)
+    locks = world.receive(7)
+
+    world.pass_time(1)
+    world.tick()
+
+    assert world.sequences() == [1, 2, 3, 4, 5, 6, 7]
+    for lock in locks:
+        assert world.settle(lock, Settlement.COMPLETE) is None
+    world.check_counters()
+
+
+@pytest.mark.req("B-05")
+def test_more_than_a_sweep_of_expired_messages_goes_sweep_by_sweep(world, monkeypatch):
+    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
+    world.send(*[encoded(ttl_ms=1000)] * 8, *[encoded(due_ms=world.now_ms + 1000)] * 5)
+    world.clock.advance(1)
+
+    for _ in range(3):
+        assert world.next_tick_seconds() == pytest.approx(0.02)
+
+    assert [world.rows(columns="state").get(n) for n in range(1, 14)] == [None] * 13
+    assert len(world.receive(99)) == 5
+
+
+@pytest.mark.req("B-05")
+def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)), queue("other"))
+    world.send(encoded())
+
+    world.pass_time(299)
+    assert world.namespace.find("q") is not None
+    with caplog.at_level(logging.INFO):
+        world.pass_time(6)
+
+    assert world.namespace.find("q") is None
+    assert "queue 'q' was idle for" in caplog.text
+    world.queues = ()
+    world.crash()
+    assert [q.name for q in world.namespace.queues] == ["other"]
+
+
+USES = {
+    "a send": lambda world, lock: world.send(encoded()),
+    "a receive": lambda world, lock: world.receive(),
+    "a settlement": lambda world, lock: world.settle(lock, Settlement.COMPLETE),
+    "a look through management": lambda world, lock: world.ask(
+        "peek-message", {"from-sequence-number": 0, "message-count": 1}
+    ),
+}
+
+
+@pytest.mark.req("B-05")
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_queue_in_use_is_not_idle(make_world, use):
+    world = make_world(
+        queue(auto_delete_on_idle=timedelta(minutes=5), lock_duration=timedelta(minutes=5))
+    )
+    world.send(encoded(), encoded())
+    lock = world.receive()[0]
+    world.pass_time(299)
+
+    use(world, lock)
+    world.pass_time(299)
+
+    assert world.namespace.find("q") is not None
+
+
+@pytest.mark.req("B-05")
+def test_a_receiver_that_waits_uses_its_queue(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach()
+
+    world.pass_time(3600)
+    assert world.namespace.find("q") is not None
+    receiver.mailbox.detach(receiver)
+    world.pass_time(299)
+    assert world.namespace.find("q") is not None
+    world.pass_time(5)
+
+    assert world.namespace.find("q") is None
+
+
+def test_time_while_the_broker_is_down_does_not_count_as_idle(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
+    world.close()
+    world.clock.advance(3600)
+    world.open()
+
+    world.tick()
+
+    assert world.namespace.find("q") is not None
+
+
+def test_the_last_use_is_written_down(make_world):
+    world = make_world(queue(auto_delete_on_idle=timedelta(hours=1)))
+    world.clock.advance(10)
+    world.send(encoded())
+
+    world.tick()
+
+    assert world.namespace.store.entities()[0].accessed_ms == world.now_ms
+
+
+def test_housekeeping_looks_at_tokens_and_sweeps(make_world):
+    world = make_world(queue(requires_duplicate_detection=True))
+    connection = FakeConnection()
+    world.namespace.connections.add(connection)
+    world.send(encoded(message_id="x"))
+    world.tick()
+
+    world.pass_time(601)
+
+    assert connection.checked[-1] == world.now_ms
+    assert world.look("SELECT count(*) FROM seen") == [(0,)]
