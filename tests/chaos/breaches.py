@@ -46,7 +46,7 @@ def _web_frame(payload: bytes, *, opcode: int = 2, is_masked: bool = True) -> by
 
 
 def _open_in_web(peer: Peer) -> Peer:
-    """AMQP is open inside a WebSocket: from here on, no handshake's deadline helps the broker."""
+    """AMQP is open inside a WebSocket: the handshake deadline no longer protects the broker."""
     secret = f"\0{peer.address.policy}\0{peer.address.key}".encode()
     steps = (SASL, peers.sasl("PLAIN", secret), AMQP, peers.opening())
     _upgrade(peer).send(*map(_web_frame, steps))

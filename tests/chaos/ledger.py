@@ -1,4 +1,4 @@
-"""Who sent, who received, and the verdict over both, in the words of Jepsen's total-queue checker.
+"""What was sent, what was received, and the verdict, in the terms of Jepsen's total-queue checker.
 
 Senders and receivers of one run write here what they attempted and what was acknowledged; nothing
 here touches a broker. *Unknown* is an attempt without an answer: it may or may not have happened.
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Ledger:
-    """Safe for many threads. A message is known by its MessageId, unique in the run."""
+    """Safe for many threads. A message is identified by its MessageId, unique in the run."""
 
     attempts: set[str] = field(default_factory=set)
     acknowledged: set[str] = field(default_factory=set)
     batches: list[tuple[str, ...]] = field(default_factory=list)
-    """Messages that went in one batch: all of them or none may exist."""
+    """Messages of one batch: either all of them exist, or none."""
     attempted_removals: set[str] = field(default_factory=set)
     acknowledged_removals: set[str] = field(default_factory=set)
     deliveries: Counter[str] = field(default_factory=Counter)
@@ -26,7 +26,7 @@ class Ledger:
     returned: list[str] = field(default_factory=list)
     """Delivered although their removal had been acknowledged."""
     repeated: list[str] = field(default_factory=list)
-    """Delivered twice in one life of the broker although nobody gave them back."""
+    """Delivered twice by one broker process although no receiver returned them."""
     _held: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -63,12 +63,12 @@ class Ledger:
             self._held.discard(id_)
 
     def restart(self) -> None:
-        """The broker died: every lock went with it."""
+        """The broker died, and all its locks with it."""
         with self._lock:
             self._held.clear()
 
     def verdict(self, remaining: set[str]) -> Verdict:
-        """`remaining`: what the last, undisturbed look found in the broker."""
+        """`remaining`: what is in the broker at the end, read undisturbed."""
         seen = set(self.deliveries) | remaining
         return Verdict(
             attempts=len(self.attempts),
@@ -100,7 +100,7 @@ class Verdict:
     torn: list[tuple[str, ...]]
     """Batches of which a part exists."""
     recovered: int
-    """Stored although the sender never heard so: allowed. Counted only."""
+    """Stored although the sender got no answer: allowed. Counted only."""
 
     @property
     def is_valid(self) -> bool:

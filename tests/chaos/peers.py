@@ -1,4 +1,4 @@
-"""AMQP by hand: a peer that may say anything at any time, right or wrong.
+"""AMQP by hand: a peer that can send anything at any time, valid or not.
 
 Frames are put together byte by byte and read back one by one: no engine stands in between that
 would refuse to misbehave. The right way through the handshake is here as well, so that a test can
@@ -108,7 +108,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """How the broker parted from a peer."""
+    """How the broker closed a peer's connection."""
 
     is_closed: bool
     frames: list[Frame]
@@ -126,7 +126,7 @@ class Farewell:
 
 
 class Address:
-    """Where a broker listens and what it takes to be let in."""
+    """Where a broker listens, and the key to connect with."""
 
     def __init__(self, connection_string: str, ca_file: Path | str) -> None:
         parts = dict(part.split("=", 1) for part in connection_string.split(";") if part)
@@ -141,7 +141,7 @@ class Address:
 
 
 class Peer:
-    """One connection. Sending to a broker that hung up is no error: the farewell will show it."""
+    """One connection. Sending to a broker that hung up is not an error: the farewell shows it."""
 
     def __init__(self, address: Address, *, receive_buffer: int | None = None) -> None:
         self.address = address
@@ -165,7 +165,7 @@ class Peer:
         self._socket.close()
 
     def reset(self) -> None:
-        """Gone without a word: the kernel answers for it with a reset."""
+        """Vanish without a close: the kernel answers with a reset."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
@@ -182,7 +182,7 @@ class Peer:
         return True
 
     def send_what_fits(self, data: bytes, *, seconds: float) -> int:
-        """How many bytes the broker took in that time; it may stop to read."""
+        """The number of bytes that the broker read in that time; it may stop reading."""
         self._socket.settimeout(0.05)
         sent, deadline = 0, time.monotonic() + seconds
         while sent < len(data) and time.monotonic() < deadline:
@@ -196,7 +196,7 @@ class Peer:
         return sent
 
     def send_and_read(self, data: bytes, *, seconds: float) -> None:
-        """As above, but what the broker says meanwhile is read, and kept for the farewell."""
+        """As above, but reads what the broker sends meanwhile, and keeps it for the farewell."""
         deadline = time.monotonic() + seconds
         for start in range(0, len(data), 8192):
             self.send_what_fits(data[start : start + 8192], seconds=deadline - time.monotonic())
@@ -245,7 +245,7 @@ class Peer:
         raise AssertionError(f"the broker hung up before it sent {code:#x}")
 
     def wait_for(self, piece: bytes) -> None:
-        """Whatever protocol it is wrapped in."""
+        """Through TLS or a WebSocket, too."""
         while piece not in self._buffer:
             chunk = self._socket.recv(65_536)
             assert chunk, f"the broker hung up after {self._buffer!r}"

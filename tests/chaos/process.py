@@ -17,7 +17,7 @@ READY_SECONDS_MAX = 15.0
 
 
 def free_port() -> int:
-    """A port that the system just gave out; it does not give it out again at once."""
+    """A free port from the system, which does not give it out again at once."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -64,11 +64,11 @@ class BrokerProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """As a power cut would: no handler runs."""
+        """As in a power cut: no handler runs."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Politely, as an operator would; answers the exit code."""
+        """By SIGTERM, as an operator would; returns the exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:

@@ -95,7 +95,7 @@ class Traffic:
         }
 
     def run(self, broker: BrokerProcess) -> None:
-        """One life of the broker, from its start to its sudden end."""
+        """One broker process, from its start until it is killed."""
         broker.start()
         self.ledger.restart()
         self._is_flowing.clear()
@@ -128,7 +128,7 @@ class Traffic:
         choice: random.Random,
         killed: threading.Event,
     ) -> None:
-        """Works until the broker is killed; any other end is a mistake of the broker."""
+        """Works until the broker is killed; any other error is a bug of the broker."""
         try:
             work(client, choice)
         except Exception as error:
@@ -207,7 +207,7 @@ def references(data: Path) -> tuple[dict[int, int], dict[int, int]]:
 
 @pytest.fixture
 def _the_clients_leftovers() -> Iterator[None]:
-    """A client whose broker dies leaves sockets to the garbage collector: to this one, here."""
+    """A client whose broker dies leaves sockets to the garbage collector: collect them here."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

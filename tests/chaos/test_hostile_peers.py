@@ -83,7 +83,7 @@ def _cases(table: dict[str, Breach]) -> Any:
 
 @pytest.fixture(scope="module")
 def mute_farewells(victim: Victim) -> dict[str, Farewell]:
-    """Several at a time, as some are only found out when the time for a handshake is over."""
+    """Several at a time, because some are only detected when the handshake times out."""
 
     def part(name: str) -> Farewell:
         with Peer(victim.address) as peer:
@@ -137,7 +137,7 @@ def test_a_wrong_key_gets_the_sasl_outcome_auth(victim: Victim) -> None:
 
 @_cases(ODDITIES)
 def test_survives_what_is_merely_odd(breach: Breach, victim: Victim) -> None:
-    """It may be refused or borne; an answer to it never holds the broker up."""
+    """The broker may refuse or accept it; answering it must never block the broker."""
     with Peer(victim.address) as peer:
         breach(peer)
 

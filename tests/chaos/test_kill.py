@@ -78,7 +78,7 @@ class Traffic:
             return f"{kind}-{self._count:06d}"
 
     def run(self, broker: BrokerProcess) -> None:
-        """One life of the broker, from its start to its sudden end."""
+        """One broker process, from its start until it is killed."""
         broker.start()
         self.work.restart()
         self.once.restart()
@@ -113,7 +113,7 @@ class Traffic:
         choice: random.Random,
         killed: threading.Event,
     ) -> None:
-        """Works until the broker is killed; any other end is a mistake of the broker."""
+        """Works until the broker is killed; any other error is a bug of the broker."""
         try:
             while not killed.is_set():
                 work(client, choice)
@@ -227,7 +227,7 @@ def take_all(client: ServiceBusClient, queue: str) -> list[str]:
 
 @pytest.fixture
 def _the_clients_leftovers() -> Iterator[None]:
-    """A client whose broker dies leaves sockets to the garbage collector: to this one, here."""
+    """A client whose broker dies leaves sockets to the garbage collector: collect them here."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

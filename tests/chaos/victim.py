@@ -65,7 +65,7 @@ class Victim:
 
     @contextmanager
     def growth_below(self, size_bytes: int) -> Iterator[None]:
-        """At no time inside the block may the process hold so much more than before it."""
+        """Inside the block, the process must not grow by more than this."""
         proc = Path("/proc") / str(self._process.pid)
         before = self.usage().resident_bytes
         (proc / "clear_refs").write_text("5")  # proc(5): restart the peak from what is held now
@@ -127,7 +127,7 @@ def start_victim(folder: Path) -> Iterator[Victim]:
 
 
 class Healthy:
-    """A client that minds its own business: sends, receives, completes, without a pause."""
+    """A well-behaved client: it sends, receives and completes without a pause."""
 
     def __init__(self, connection_string: str) -> None:
         self.round_trips = 0

@@ -49,7 +49,7 @@ _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """What a namespace needs of a connection."""
 
     def flush(self) -> None: ...
@@ -75,13 +75,13 @@ class Namespace:
         self.clock = clock
         self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.store: Store
         self.committer: Committer
         self._temporary: str | None = None
         self.directory = Directory(self)
         self._woken: dict[Mailbox, Entity] = {}
-        self._unsent: dict[Connection, None] = {}
+        self._unsent: dict[ClientConnection, None] = {}
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping_ms = 0
@@ -244,7 +244,7 @@ class Namespace:
         """The mailbox may have messages to give out."""
         self._woken[mailbox] = entity
 
-    def unsent(self, connection: Connection) -> None:
+    def unsent(self, connection: ClientConnection) -> None:
         """The connection has output to flush."""
         self._unsent[connection] = None
 
