@@ -127,7 +127,9 @@ class Job:
                     self._wait()
                 receipts = merged([*receipts, *self._run_round()], across_rounds=True)
                 if once and self._is_futile():
-                    self._give_up(f"nothing could be brought home for a while: {self._reasons()}")
+                    errors = [f"{queue}: {text}" for queue, text in self._errors]
+                    why = "; ".join([*self.schedule.failing, *errors])
+                    self._give_up(f"nothing could be brought home for a while: {why}")
                     break
         finally:
             self._ended.set()
@@ -257,8 +259,8 @@ class Job:
         self._rounds_without_progress = 0 if has_progress else self._rounds_without_progress + 1
         for queue in self.schedule.newly_full:
             logger.warning(
-                "backlog queue %s: too many messages wait; those behind them are not seen until "
-                "a destination accepts some",
+                "backlog queue %s: too many messages wait to see those behind them; they are seen "
+                "when a destination accepts some",
                 queue,
             )
 
@@ -294,13 +296,8 @@ class Job:
         return True
 
     def _is_futile(self) -> bool:
-        has_pending = bool(self.schedule.pending)
-        return has_pending and self._rounds_without_progress >= FUTILE_ROUNDS_MAX
+        return bool(self.schedule.pending) and self._rounds_without_progress >= FUTILE_ROUNDS_MAX
 
     def _give_up(self, why: str) -> None:
         self.left = why
         logger.warning("%s", why)
-
-    def _reasons(self) -> str:
-        errors = [f"{queue}: {text}" for queue, text in self._errors]
-        return "; ".join([*self.schedule.failing, *errors])
