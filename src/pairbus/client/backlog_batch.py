@@ -39,14 +39,14 @@ def make_batches(
         return [_single(sender, messages[0], path=path, queue=queue)]
     batches: list[BacklogBatch] = []
     _, batch_bytes_max = private.link_limits(sender)
-    batch, added = ServiceBusMessageBatch(batch_bytes_max), list[AmqpAnnotatedMessage]()
+    batch, added = private.new_batch(sender, batch_bytes_max), list[AmqpAnnotatedMessage]()
 
     def finish() -> None:
         nonlocal batch, added
         if added:
             extra = sum(extra_units(sender, message) for message in added)
             batches.append(BacklogBatch(content=batch, count=len(added), extra=extra))
-            batch, added = ServiceBusMessageBatch(batch_bytes_max), []
+            batch, added = private.new_batch(sender, batch_bytes_max), []
 
     for message in messages:
         if not _add(batch, message):

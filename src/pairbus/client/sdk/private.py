@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 # What the SDK assumes before a link has reported its limit: that of the Standard tier.
@@ -401,6 +402,15 @@ def encoded_size(sender: Any, message: Any) -> int:
     """
     transport = sender._amqp_transport
     return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
+
+
+def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
+    """An empty batch for this sender.
+
+    Why: the public `create_message_batch` is awaited in asyncio, and a batch of the blocking kind
+    is encoded again when an asyncio sender sends it. Without it: TypeError or AttributeError.
+    """
+    return ServiceBusMessageBatch(bytes_max, amqp_transport=sender._amqp_transport)
 
 
 def messages_in(batch: Any) -> list[Any]:
