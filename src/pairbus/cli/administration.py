@@ -55,25 +55,30 @@ class AccessDenied(NamespaceError):
     """The key is wrong, or its policy lacks the Manage right."""
 
 
-@contextmanager
-def administration(target: Target) -> Iterator[Administration]:
+def administration_client(target: Target, **settings: Any) -> ServiceBusAdministrationClient:
+    """The SDK's client. Raises UsageError."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
-    settings: dict[str, Any] = {
+    settings |= {
         "connection_verify": target.verify,
         "connection_timeout": _CONNECT_SECONDS_MAX,
         "read_timeout": _ANSWER_SECONDS_MAX,
     }
     if target.is_local:
-        # The environment's proxies and CA bundles are not meant for this machine. A local broker
-        # that fails on purpose is to be seen failing, not five retries later.
-        settings |= {"use_env_settings": False, "retry_total": 0}
+        # The environment's proxies and CA bundles are not meant for this machine.
+        settings["use_env_settings"] = False
     text = target.text.reveal()
     try:
-        client = ServiceBusAdministrationClient.from_connection_string(text, **settings)
+        return ServiceBusAdministrationClient.from_connection_string(text, **settings)
     except ValueError as error:
         raise UsageError(f"the SDK does not understand the connection string: {error}") from error
-    with warnings.catch_warnings(), client:
+
+
+@contextmanager
+def administration(target: Target) -> Iterator[Administration]:
+    # A local broker that fails on purpose is to be seen failing, not five retries later.
+    retries = {"retry_total": 0} if target.is_local else {}
+    with warnings.catch_warnings(), administration_client(target, **retries) as client:
         if target.verify is False:
             warnings.filterwarnings("ignore", "Unverified HTTPS request")
         yield Administration(client, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -265,21 +266,24 @@ def test_nothing_is_deleted_if_stdin_is_not_a_terminal(
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 3), ("", 1, 3)])
 def test_on_a_terminal_the_question_is_asked(
-    pairbus: Run,
-    broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    code: int,
-    left: int,
+    pairbus: Run, broker: Broker, answer: str, code: int, left: int
 ) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda _: answer)
+    screen, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "entities", "delete", "--all"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.write(screen, f"{answer}\n".encode())
+    _, err = process.communicate(timeout=60)
+    os.close(terminal)
+    os.close(screen)
 
-    done = pairbus("entities", "delete", "--all")
-
-    assert done.code == code
-    assert f"Delete 2 entities of localhost:{broker.port}" in done.err
-    assert ("nothing was deleted" in done.err) is (code == 1)
+    assert process.returncode == code
+    assert f"Delete 2 entities of localhost:{broker.port} with all their messages?" in err
+    assert ("nothing was deleted" in err) is (code == 1)
     assert len(json.loads(pairbus("entities", "list", "--json").out)) == left
 
 

@@ -16,6 +16,7 @@ import typer
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.cli.administration import administration_client
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.options import PairOptions, PairTargets, parse_pair
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
@@ -223,9 +224,7 @@ def _administration(secondary: Target) -> ServiceBusAdministrationClient:
     if secondary.verify is False:
         # For all threads and for good: this process does nothing but run the syphon.
         warnings.filterwarnings("ignore", "Unverified HTTPS request")
-    return ServiceBusAdministrationClient.from_connection_string(
-        secondary.text.reveal(), connection_verify=secondary.verify
-    )
+    return administration_client(secondary)
 
 
 def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
