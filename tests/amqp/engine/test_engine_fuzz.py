@@ -33,6 +33,7 @@ from pairbus.amqp.engine import (
 )
 from pairbus.amqp.frames import AMQP_HEADER, encode_frame
 from tests.amqp.engine.enginepair import Pair
+from tests.amqp.wire import values
 
 NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "night"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 5000 if NIGHT else 150))
@@ -382,6 +383,27 @@ def test_well_formed_frames_in_any_order_are_survived(talk, begun, seed, togethe
         for piece in talk:
             server.receive(piece)
     server.finish()
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    modes=st.tuples(values, values),
+    source=st.lists(values, max_size=11),
+    target=st.lists(values, max_size=7),
+    properties=values,
+    opening=st.lists(values, max_size=9),
+)
+def test_any_attach_is_refused_or_can_be_echoed(modes, source, target, properties, opening):
+    engine = Engine(server=True, container_id="s", sasl=SaslServer())
+    engine.receive(HANDSHAKE + encode_frame(0x10, ["c", *opening]))
+    engine.receive(encode_frame(0x11, [None, UInt(0), UInt(100), UInt(100)]))
+    ends = [Described(ULong(0x28), source), Described(ULong(0x29), target)]
+    fields = ["n", UInt(0), True, *modes, *ends, None, None, None, None, None, None, properties]
+    for event in engine.receive(encode_frame(0x12, fields)):
+        if type(event) is Attached:
+            event.link.accept(filter={"f": "x"}, properties={"p": 1})
+    engine.tick(now=1.0)
+    engine.data_to_send()
 
 
 def test_a_flood_of_connections_does_not_grow_the_process():

@@ -136,8 +136,8 @@ class ClientProtocol:
                 link: ClientLink = event.link.context
                 remote = event.link.remote
                 # Of a refusal the far end is missing; the detach that follows says why.
-                far_end = remote.target if event.link.is_sender else remote.source
-                link.attached = far_end is not None
+                has_far_end = remote.has_target if event.link.is_sender else remote.has_source
+                link.attached = has_far_end
             elif isinstance(event, Detached):
                 event.link.context.error = event.error
                 self._links.discard(event.link.context)

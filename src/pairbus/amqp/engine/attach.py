@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field as with_default
 from typing import Any, Final
 
-from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong
+from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong
 from pairbus.amqp.frames import FrameError, string_map, symbol_map
 
 SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
@@ -22,8 +22,8 @@ class RemoteAttach:
 
     source_address: str | None = None
     target_address: str | None = None
-    source: Described | None = None
-    target: Described | None = None
+    has_source: bool = False
+    has_target: bool = False
     target_is_coordinator: bool = False
     source_filter: Mapping[str, object] = with_default(default_factory=dict)
     """Without the descriptors of its values."""
@@ -41,7 +41,7 @@ class RemoteAttach:
     @property
     def is_refusal(self) -> bool:
         """Neither source nor target: the error follows in a detach."""
-        return self.source is None and self.target is None
+        return not (self.has_source or self.has_target)
 
 
 def terminus(
@@ -68,16 +68,17 @@ def field(
     return value
 
 
-def read_attach(fields: list[Any]) -> RemoteAttach:
+def read_attach(fields: list[Any]) -> tuple[RemoteAttach, Described | None, Described | None]:
+    """What the peer's attach says, with its source and target as they came."""
     fields = fields + [None] * (14 - len(fields))
     source, target = (_read_terminus(value) for value in fields[5:7])
     source_fields: list[Any] = source.value if source else []
     target_fields: list[Any] = target.value if target else []
     is_coordinator = target is not None and target.descriptor == COORDINATOR
     filters = string_map(source_fields[7] if len(source_fields) > 7 else None)
-    return RemoteAttach(
-        source=source,
-        target=target,
+    remote = RemoteAttach(
+        has_source=source is not None,
+        has_target=target is not None,
         source_address=_address(source_fields),
         target_address=None if is_coordinator else _address(target_fields),
         target_is_coordinator=is_coordinator,
@@ -86,10 +87,11 @@ def read_attach(fields: list[Any]) -> RemoteAttach:
             for key, item in filters.items()
         },
         properties=string_map(fields[13]),
-        snd_settle_mode=_number(fields[3], 2),
-        rcv_settle_mode=_number(fields[4], 0),
-        max_message_size=_number(fields[10], 0),
+        snd_settle_mode=_settle_mode(fields[3], default=2, most=2),
+        rcv_settle_mode=_settle_mode(fields[4], default=0, most=1),
+        max_message_size=int(fields[10]) if isinstance(fields[10], ULong) else 0,
     )
+    return remote, source, target
 
 
 def _read_terminus(value: object) -> Described | None:
@@ -102,5 +104,9 @@ def _address(fields: list[Any]) -> str | None:
     return str(fields[0]) if fields and isinstance(fields[0], str) else None
 
 
-def _number(value: object, default: int) -> int:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else default
+def _settle_mode(value: object, *, default: int, most: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, UByte) or value > most:
+        raise FrameError("amqp:invalid-field", f"a settle mode that is {value!r:.60}")
+    return int(value)

@@ -296,7 +296,7 @@ class Engine:
         )
         self._wire.frame_size_max = max(512, min(size, _FRAME_SIZE_MAX))
         self._remote_channel_max = channels
-        self._idle.peer_seconds = idle / 1000
+        self._idle.peer_seconds = max(0, idle) / 1000
         self._opened[1] = True
         self.open()
         events.append(Opened(container_id, hostname, string_map(fields[9])))

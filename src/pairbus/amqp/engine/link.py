@@ -216,6 +216,7 @@ class Link:
         "_parts",
         "_sink",
         "_size_max",
+        "_termini",
         "_waiting",
         "_wire",
         "alive",
@@ -236,6 +237,8 @@ class Link:
         """Whether WE send on it."""
         self.alive = True
         self.remote = RemoteAttach()
+        # The peer's source and target, until they are echoed: they may be large.
+        self._termini: tuple[Described | None, Described | None] = (None, None)
         self.context: Any = None
         self._wire = session._wire
         self._opened = False  # our attach was sent
@@ -286,8 +289,8 @@ class Link:
             return
         remote = self.remote
         self._attach(
-            terminus(SOURCE, remote.source, filter=filter),
-            terminus(TARGET, remote.target),
+            terminus(SOURCE, self._termini[0], filter=filter),
+            terminus(TARGET, self._termini[1]),
             snd_settle_mode=remote.snd_settle_mode,
             rcv_settle_mode=remote.rcv_settle_mode,
             properties=properties,
@@ -306,6 +309,7 @@ class Link:
         max_message_size: int | None = None,
     ) -> None:
         self._opened = True
+        self._termini = (None, None)
         if max_message_size is not None:
             self._size_max = max_message_size + _FRAMING_SIZE
         fields: list[Any] = [

@@ -322,7 +322,9 @@ def attach(session: Session, fields: list[Any], events: list[Event]) -> None:
     elif link is None or link in session._by_remote_handle.values():
         raise FrameError("amqp:not-allowed", f"an attach of link {name!r:.60}, not asked for")
     session._by_remote_handle[int(handle)] = link
-    link.remote = read_attach(fields)
+    link.remote, *termini = read_attach(fields)
+    if wire.is_server:
+        link._termini = (termini[0], termini[1])
     if not is_sender:
         count = field(fields, 9, UInt, "attach", "initial-delivery-count", optional=True)
         link._delivery_count = int(count or 0)
