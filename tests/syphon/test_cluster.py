@@ -93,7 +93,7 @@ def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(clu
         )
 
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["brought_home"] == 50
+        assert json.loads(done.stdout.splitlines()[-1])["broughtHome"] == 50
         assert "Traceback" not in done.stderr
         assert stage.home() == ids
         assert ledger_files(ledger)
