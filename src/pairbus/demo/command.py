@@ -79,8 +79,8 @@ def demo(
     diverted messages home. At the end, every message is accounted for by its id. Needs Java 17 or
     later. All processes and files are removed when the demo ends, also after Ctrl-C.
 
-    Exit codes: 0 all messages arrived exactly once, 1 they did not, 2 usage error, or Java or Spark
-    is missing, 130 interrupted.
+    Exit codes: 0 all messages arrived exactly once, 1 they did not, or PySpark is not installed, 2
+    usage error, or Java is missing, 130 interrupted.
 
     \b
     Examples:
