@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from pairbus.amqp.codec.sections import slice_message
+from pairbus.amqp.codec.sections import EXPIRY_TIME, slice_message
 from pairbus.amqp.codec.stamp import stamp, with_property
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import encode
@@ -37,7 +37,6 @@ ROW_SEQUENCE_MASK: Final = (1 << MAILBOX_SHIFT) - 1
 """A row's id is its mailbox and its sequence number in one integer: a mailbox's messages lie
 together in the file, in order, and need no second index."""
 
-_ABSOLUTE_EXPIRY_TIME: Final = 8
 """The index of that field in the properties section."""
 
 
@@ -177,7 +176,7 @@ def stamped(message: Message, *, locked_until_ms: int | None = None) -> bytes:
     if message.expires_ms is not None:
         # Not written on enqueue, because copies of several subscriptions share their bytes.
         expiry = encode(Timestamp(message.expires_ms))
-        bare = with_property(bare, slice_message(bare).properties, _ABSOLUTE_EXPIRY_TIME, expiry)
+        bare = with_property(bare, slice_message(bare).properties, EXPIRY_TIME, expiry)
     token = None if locked_until_ms is None else message.lock
     return stamp(
         durable=message.durable,

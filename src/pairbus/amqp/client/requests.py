@@ -13,13 +13,12 @@ from uuid import UUID, uuid4
 from pairbus.amqp.client.connection import Connection
 from pairbus.amqp.client.errors import ClientError
 from pairbus.amqp.client.links import ReceiverLink
-from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE
+from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, CORRELATION_ID, PROPERTIES, VALUE
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import decode, encode
 from pairbus.amqp.outcomes import OutcomeKind
 
 _CREDIT: Final = 100
-_CORRELATION_ID: Final = 5
 
 
 class RequestRefused(ClientError):
@@ -146,8 +145,8 @@ def _responses_to(messages: list[bytes], number: UUID) -> list[Response]:
         except ValueError:
             continue  # nobody can say whom it answers
         fields = sections.get(PROPERTIES)
-        if isinstance(fields, list) and len(fields) > _CORRELATION_ID:
-            if fields[_CORRELATION_ID] != number:
+        if isinstance(fields, list) and len(fields) > CORRELATION_ID:
+            if fields[CORRELATION_ID] != number:
                 continue
             named = sections.get(APPLICATION_PROPERTIES)
             properties = named if isinstance(named, dict) else {}

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pairbus.amqp.codec.sections import (
+    APPLICATION_PROPERTIES,
+    CORRELATION_ID,
+    MESSAGE_ID,
+    PROPERTIES,
+    REPLY_TO,
     VALUE,
+    encode_section,
     read_application_properties,
     read_property,
     slice_message,
@@ -23,7 +29,6 @@ from pairbus.amqp.outcomes import AmqpError
 _TICKS_PER_MS: Final = 10_000
 _TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 _SHOWN_MAX: Final = 100
-_MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,9 @@ def read_request(data: bytes) -> Request:
     """Raises MalformedMessage."""
     parts = slice_message(data)
     bare = parts.bare
-    reply_to = read_property(bare, parts.properties, _REPLY_TO)
+    reply_to = read_property(bare, parts.properties, REPLY_TO)
     return Request(
-        message_id=read_property(bare, parts.properties, _MESSAGE_ID),
+        message_id=read_property(bare, parts.properties, MESSAGE_ID),
         reply_to=reply_to if isinstance(reply_to, str) else None,
         properties=read_application_properties(bare, parts.application_properties),
         body=_value_of(bare),
@@ -110,12 +115,12 @@ def management_reply(request: Request, reply: Reply) -> bytes:
 
 def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
     nothing = encode(None)
-    properties = encode_list([nothing] * _CORRELATION_ID + [encode(request.message_id)])
+    properties = encode_list([nothing] * CORRELATION_ID + [encode(request.message_id)])
     return b"".join(
         (
-            b"\x00\x53\x73" + properties,
-            b"\x00\x53\x74" + encode(dict(status)),
-            b"\x00\x53\x77" + encode(body),
+            encode_section(PROPERTIES, properties),
+            encode_section(APPLICATION_PROPERTIES, encode(dict(status))),
+            encode_section(VALUE, encode(body)),
         )
     )
 

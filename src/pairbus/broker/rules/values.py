@@ -15,6 +15,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.codec.types import (
+    EPOCH,
+    MILLISECOND,
     Byte,
     Char,
     Decimal32,
@@ -33,11 +35,9 @@ from pairbus.amqp.codec.types import (
     UShort,
 )
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1: Final = datetime(1, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_MS_MIN: Final = (_YEAR_1 - EPOCH) // _MILLISECOND
-_MS_MAX: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC) - EPOCH) // _MILLISECOND
+_MS_MIN: Final = (_YEAR_1 - EPOCH) // MILLISECOND
+_MS_MAX: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC) - EPOCH) // MILLISECOND
 
 
 def from_ms(milliseconds: int) -> datetime:
@@ -46,7 +46,7 @@ def from_ms(milliseconds: int) -> datetime:
 
 
 def to_ms(moment: datetime) -> int:
-    return (utc(moment) - EPOCH) // _MILLISECOND
+    return (utc(moment) - EPOCH) // MILLISECOND
 
 
 def utc(moment: datetime) -> datetime:
