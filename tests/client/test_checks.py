@@ -73,7 +73,7 @@ def test_a_refusal_does_not_use_the_options_up() -> None:
     assert checks.checked(plain_client(), given, is_asyncio=False) is given
 
 
-def test_clients_of_the_other_shell_are_refused_and_told_where_to_get_the_right_ones() -> None:
+def test_clients_of_the_other_shell_are_refused_with_where_to_get_the_right_ones() -> None:
     with pytest.raises(PairingError, match=r"this client is asyncio, .* are blocking; import them"):
         checks.checked(plain_client(), options(), is_asyncio=True)
 

@@ -129,7 +129,7 @@ def test_what_was_idle_for_long_goes_but_one_of_each_wanted_queue_stays() -> Non
     assert taken(books, "a") is pool["a"][2]
 
 
-def test_in_the_end_all_are_handed_over() -> None:
+def test_in_the_end_all_idle_ones_are_closed() -> None:
     books = empty_books()
     lent, idle, elsewhere = taken(books), taken(books), taken(books, "b")
     books.put_back(idle, is_usable=True, now=1.0)

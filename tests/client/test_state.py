@@ -140,7 +140,7 @@ def test_a_client_that_was_closed_while_it_was_paired_stays_unpaired() -> None:
 # --- the end
 
 
-def test_the_end_is_told_once_to_each_who_listens() -> None:
+def test_each_listener_is_called_once_at_the_end() -> None:
     client = state()
     seen: list[str] = []
     client.listen("one", seen.append)
@@ -153,7 +153,7 @@ def test_the_end_is_told_once_to_each_who_listens() -> None:
     assert client.is_closed
 
 
-def test_who_listens_to_what_has_ended_is_told_at_once() -> None:
+def test_a_listener_of_a_closed_client_is_called_at_once() -> None:
     client = state()
     client.end()
     seen: list[str] = []
@@ -163,7 +163,7 @@ def test_who_listens_to_what_has_ended_is_told_at_once() -> None:
     assert seen == ["closed"]
 
 
-def test_who_is_forgotten_is_not_told() -> None:
+def test_a_removed_listener_is_not_called() -> None:
     client = state()
     seen: list[str] = []
     client.listen("one", seen.append)
@@ -178,7 +178,7 @@ def test_who_is_forgotten_is_not_told() -> None:
 
 @pytest.mark.req("C-01")
 @pytest.mark.parametrize("which", ["primary", "secondary"])
-def test_a_faulted_client_says_why_whatever_is_asked_of_it(which: str) -> None:
+def test_a_faulted_client_reports_the_reason_for_every_call(which: str) -> None:
     client = state()
     if which == "primary":
         client.install(Pairing())

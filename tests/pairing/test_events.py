@@ -21,7 +21,7 @@ from tests.pairing.shells import bare
 from tests.pairing.world import SECOND
 
 
-def test_an_outage_is_told_in_order(world):
+def test_an_outage_is_reported_in_order(world):
     queue = world.queue()
     client = world.client()
     world.pair(client, backlog_queue_count=2, ping_primary_interval=SECOND)

@@ -48,7 +48,7 @@ def test_a_withdrawn_queue_is_never_picked(rotation):
 
 
 @pytest.mark.req("A-04", "F-07")
-def test_with_one_queue_there_is_none_to_turn_to():
+def test_with_one_queue_there_is_no_other_one():
     rotation = Rotation([A], choose=first, rest_seconds=30.0)
     rotation.withdraw(A, OSError("full"), now=0.0)
 
@@ -126,7 +126,7 @@ def test_a_look_that_fails_after_the_queue_is_back_means_nothing(rotation):
     assert rotation.last_error is None
 
 
-def test_what_is_told_of_the_withdrawn_is_a_copy(rotation):
+def test_what_is_reported_of_the_withdrawn_is_a_copy(rotation):
     rotation.withdrawn[A] = None
 
     assert rotation.withdrawn == {}

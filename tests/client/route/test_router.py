@@ -192,7 +192,7 @@ def test_the_spelling_of_a_path_makes_no_difference():
     assert client.mark("oRDERS/eu") is True
 
 
-def test_what_was_planned_under_one_spelling_may_be_told_under_another():
+def test_what_was_planned_under_one_spelling_may_be_reported_under_another():
     client = Client()
     plan = client.plan("orders")
     client.ok("Orders", plan)
@@ -332,7 +332,7 @@ def test_with_no_backlog_queue_left_the_sender_learns_both_causes():
 
 
 @pytest.mark.req("A-04")
-def test_with_a_single_backlog_queue_there_is_none_to_turn_to():
+def test_with_a_single_backlog_queue_there_is_no_other_one():
     client = Client(failover=0, queues=QUEUES[:1])
 
     assert client.send(primary=DOWN, backlog={QUEUES[0]: FULL}) == Nowhere(DOWN, FULL)
@@ -350,7 +350,7 @@ def test_a_failover_with_no_backlog_queue_left_says_so():
 # events
 
 
-def test_the_story_of_an_outage_is_told_in_order():
+def test_the_story_of_an_outage_is_reported_in_order():
     client = Client(choose=lambda queues: queues[-1])
     client.fail()
     client.at(4).fail()

@@ -178,7 +178,7 @@ def test_marking_by_hand_ends_the_pings_at_once():
 
 @pytest.mark.req("F-08")
 @pytest.mark.parametrize("answered", [True, False])
-def test_the_outcome_of_a_ping_is_told_but_is_no_news_once_the_entity_is_back(answered):
+def test_the_outcome_of_a_ping_is_reported_but_is_no_news_once_the_entity_is_back(answered):
     client = Client()
     client.fail_over()
     (ping,) = client.at(70).due()
@@ -255,7 +255,7 @@ def test_a_closed_client_wants_no_ping():
     assert not client.router.is_wanted(ping)
 
 
-def test_an_outcome_that_is_told_twice_frees_nothing_else():
+def test_an_outcome_that_is_reported_twice_frees_nothing_else():
     client = Client()
     client.fail_over()
     (old,) = client.at(70).due()

@@ -236,7 +236,7 @@ def as_coroutine(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
 @pytest.mark.req("Q-03")
 @pytest.mark.parametrize("error", [ResourceExistsError("exists"), conflict()])
-def test_a_lost_race_is_a_find(error):
+def test_a_queue_that_another_client_creates_meanwhile_counts_as_found(error):
     loser = Loser(error)
     assert found_by(loser, NAMES) == BacklogQueues(queues=NAMES, made=())
 
@@ -280,7 +280,7 @@ def test_several_pair_at_once_and_each_queue_is_made_once(broker, manager):
     ],
     ids=["a wrong key", "an unknown policy", "only Send", "only Listen"],
 )
-def test_who_may_not_manage_is_told_so(preparing, broker, manager, edits):
+def test_missing_rights_are_reported(preparing, broker, manager, edits):
     with pytest.raises(PairingError) as raised:
         preparing(NAMES, edited(broker, **edits))
 
@@ -335,7 +335,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("error", "status", "text"), REASONS.values(), ids=REASONS)
-def test_the_reason_is_told_in_words(error, status, text):
+def test_the_error_says_the_reason(error, status, text):
     if status is not None:
         error.status_code = status
 

@@ -143,7 +143,7 @@ def test_a_batch_with_ids_is_not_touched():
     assert give_ids(batch) is batch
 
 
-def test_an_id_is_told_as_text():
+def test_an_id_is_reported_as_text():
     number = uuid.uuid4()
     texts = {"a": "a", b"b": "b", number: str(number), 7: "7", None: ""}
 

@@ -112,7 +112,7 @@ def counted(**settings: Any) -> Counted:
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_the_sdk_tries_as_often_as_it_is_told_by_sender(retries: int) -> None:
+def test_the_sdk_tries_as_often_as_its_sender_says(retries: int) -> None:
     sender, another = counted(retry_total=3), counted(retry_total=3)
 
     private.set_retries(sender, retries)
@@ -585,7 +585,7 @@ def test_what_the_service_called_an_error_is_known(opened: Any) -> None:
     assert private.condition_of(OperationTimeoutError(message="late")) is None
 
 
-def test_why_a_link_was_detached_is_told_in_place_of_an_unknown_error() -> None:
+def test_why_a_link_was_detached_is_reported_in_place_of_an_unknown_error() -> None:
     cause = AMQPLinkError(condition=b"amqp:link:message-size-exceeded", description="too large")
     unknown = AMQPLinkError(condition=b"amqp:unknown-error", description="no idea")
     other = AMQPLinkError(condition=b"amqp:internal-error", description="oops")

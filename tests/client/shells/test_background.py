@@ -1,4 +1,4 @@
-"""What runs in the background of a paired client, in both shells, and who frees the stuck."""
+"""The background worker of a paired client in both shells, and deadlines of sockets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_it_looks_by_itself_when_something_is_due(worker: Any, agenda: Agenda, w
     until(lambda: work.ended, "it is done")
 
 
-def test_it_does_not_run_in_circles_when_nothing_is_due(worker: Any, agenda: Agenda) -> None:
+def test_it_sleeps_when_nothing_is_due(worker: Any, agenda: Agenda) -> None:
     until(lambda: agenda.asked, "it has looked")
     before = agenda.asked
 
@@ -105,7 +105,7 @@ def test_it_does_not_run_in_circles_when_nothing_is_due(worker: Any, agenda: Age
     assert agenda.asked <= before + 1
 
 
-def test_only_so_many_are_done_at_once_and_none_is_forgotten(
+def test_only_a_few_run_at_once_and_none_is_forgotten(
     side: Side, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (blocking_background, aio_background):
@@ -394,7 +394,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_is_stuck_is_freed_when_its_time_is_over(blocking: Workers, agenda: Agenda) -> None:
+def test_a_stuck_call_is_freed_when_its_time_is_over(blocking: Workers, agenda: Agenda) -> None:
     worker = blocking(agenda)
     with SilentPeer() as peer:
         client, sender = silent_sender(peer)
@@ -414,7 +414,7 @@ def test_who_is_stuck_is_freed_when_its_time_is_over(blocking: Workers, agenda: 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_tries_again_and_is_stuck_again_is_freed_again(
+def test_a_call_that_retries_and_is_stuck_again_is_freed_again(
     blocking: Workers, agenda: Agenda
 ) -> None:
     worker = blocking(agenda)
@@ -430,7 +430,7 @@ def test_who_tries_again_and_is_stuck_again_is_freed_again(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_gets_stuck_after_its_link_was_open_is_freed_in_time(
+def test_a_call_that_gets_stuck_on_an_open_link_is_freed_in_time(
     blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its connection was reset, and the SDK opens another within the same call.
@@ -447,7 +447,7 @@ def test_who_gets_stuck_after_its_link_was_open_is_freed_in_time(
     worker.stop()
 
 
-def test_who_fails_by_itself_gets_its_own_error(blocking: Workers, agenda: Agenda) -> None:
+def test_a_call_that_fails_by_itself_gets_its_own_error(blocking: Workers, agenda: Agenda) -> None:
     worker = blocking(agenda)
     error = RuntimeError("my own")
 
@@ -465,7 +465,7 @@ def test_who_fails_by_itself_gets_its_own_error(blocking: Workers, agenda: Agend
         pytest.param(60.0, False, id="who has longer does not: most sends have"),
     ],
 )
-def test_the_worker_is_woken_only_by_who_needs_it(
+def test_the_worker_is_woken_only_by_an_early_deadline(
     blocking: Workers, agenda: Agenda, seconds: float, is_woken: bool
 ) -> None:
     worker = blocking(agenda)
@@ -481,7 +481,7 @@ def test_the_worker_is_woken_only_by_who_needs_it(
     assert agenda.asked == before + is_woken
 
 
-def test_who_is_guarded_while_the_worker_looks_around_is_not_overlooked(
+def test_a_deadline_that_is_entered_while_the_worker_looks_is_not_overlooked(
     blocking: Workers, agenda: Agenda
 ) -> None:
     """It enters in the very moment in which the worker decides how long to sleep."""
@@ -514,7 +514,7 @@ def test_who_is_guarded_while_the_worker_looks_around_is_not_overlooked(
 
 
 @pytest.mark.req("C-02")
-def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
+def test_a_stuck_call_is_freed_when_the_worker_stops(
     blocking: Workers, agenda: Agenda, others: Others
 ) -> None:
     worker = blocking(agenda)
@@ -537,7 +537,7 @@ def test_who_is_stuck_when_it_stops_is_freed_and_told_that_it_was_closed(
     assert threads() == []
 
 
-def test_who_comes_after_the_end_is_refused(blocking: Workers, agenda: Agenda) -> None:
+def test_a_call_after_the_end_is_refused(blocking: Workers, agenda: Agenda) -> None:
     worker = blocking(agenda)
     worker.stop()
 

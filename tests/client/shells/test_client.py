@@ -109,7 +109,7 @@ def test_a_sender_made_before_the_pairing_is_paired_and_known(stage: Stage) -> N
     assert "Diverted" in stage.kinds()
 
 
-def test_an_observer_that_is_told_of_the_pairing_finds_it(stage: Stage) -> None:
+def test_an_observer_that_is_notified_of_the_pairing_finds_it(stage: Stage) -> None:
     client = stage.client()
     found: list[Any] = []
 
@@ -140,7 +140,7 @@ def close_soon(stage: Stage, client: Any) -> None:
 
 
 @pytest.mark.req("C-02")
-def test_a_client_that_is_closed_when_it_is_told_of_its_pairing_is_closed(stage: Stage) -> None:
+def test_a_client_that_is_closed_when_it_is_notified_of_its_pairing_is_closed(stage: Stage) -> None:
     client = stage.client()
     before = stage.background()
     options = stage.options(observers=[lambda event: close_soon(stage, client)])
@@ -214,7 +214,7 @@ def test_a_client_may_be_closed_twice_and_by_many_at_once(stage: Stage, others: 
 
 @pytest.mark.req("C-02")
 @pytest.mark.parametrize("moment", ["FailedOver", "Diverted"])
-def test_a_client_may_be_closed_by_who_is_told_of(stage: Stage, moment: str) -> None:
+def test_a_client_may_be_closed_by_an_observer_of(stage: Stage, moment: str) -> None:
     before = stage.background()
     client = stage.pair(secondary_connections="lazy")
     sender = stage.sender(client)
@@ -238,7 +238,7 @@ def test_a_client_may_be_closed_by_who_is_told_of(stage: Stage, moment: str) -> 
 
 @pytest.mark.req("C-02")
 @pytest.mark.req("G-03")
-def test_a_client_may_be_closed_by_who_is_told_of_a_ping(stage: Stage) -> None:
+def test_a_client_may_be_closed_by_an_observer_of_a_ping(stage: Stage) -> None:
     before = stage.background()
     client = stage.pair(ping_primary_interval=timedelta(seconds=1))
     closed: list[Any] = []
@@ -364,7 +364,7 @@ def test_the_secondarys_own_client_stays_open_when_the_primarys_is_closed(stage:
 
 
 @pytest.mark.req("F-07")
-def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_is_told(
+def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_gets_an_error(
     stage: Stage,
 ) -> None:
     secondary = stage.client(stage.secondary_text)
@@ -385,7 +385,7 @@ def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_is_tol
 
 @pytest.mark.req("C-01")
 @pytest.mark.parametrize("is_paired", [True, False])
-def test_a_faulted_client_says_why_whatever_is_asked_of_it(stage: Stage, is_paired: bool) -> None:
+def test_a_faulted_client_reports_the_reason_for_every_call(stage: Stage, is_paired: bool) -> None:
     client = stage.pair() if is_paired else stage.client()
     sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))

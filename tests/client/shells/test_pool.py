@@ -92,7 +92,7 @@ def test_a_call_that_waits_too_long_for_a_connection_gets_an_error(
 
 
 @pytest.mark.parametrize("is_usable", [True, False])
-def test_who_waits_gets_the_connection_or_the_room_that_comes_free(
+def test_a_waiting_call_gets_the_connection_or_the_room_that_comes_free(
     pool: Any, others: Others, is_usable: bool
 ) -> None:
     lent = borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
@@ -107,7 +107,7 @@ def test_who_waits_gets_the_connection_or_the_room_that_comes_free(
     assert lent[3].sender.is_closed is not is_usable
 
 
-def test_a_connection_that_comes_free_finds_who_waits_for_its_queue(
+def test_a_free_connection_goes_to_a_call_that_waits_for_its_queue(
     pool: Any, others: Others
 ) -> None:
     lent = {queue: borrowed(pool, CONNECTIONS_PER_QUEUE_MAX, queue) for queue in "ab"}

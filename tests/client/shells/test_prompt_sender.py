@@ -47,7 +47,7 @@ def opened(stage: Stage, **settings: Any) -> Any:
     return sender
 
 
-def test_a_lost_connection_is_told_without_waiting_for_the_keep_alive(stage: Stage) -> None:
+def test_a_lost_connection_is_reported_without_waiting_for_the_keep_alive(stage: Stage) -> None:
     sender = opened(stage)
     with stage.outage:
         began = time.monotonic()
@@ -121,7 +121,7 @@ def test_the_socket_of_a_lost_connection_is_closed_and_not_left_to_the_collector
 
 
 @pytest.mark.req("R-03")
-def test_a_busy_service_is_told_at_once_where_the_client_is_paired(stage: Stage) -> None:
+def test_a_busy_service_is_reported_at_once_where_the_client_is_paired(stage: Stage) -> None:
     client = stage.client(retry_total=3)
     client.pair_namespace(stage.options())
     sender = stage.sender(client)

@@ -165,7 +165,7 @@ def test_nothing_is_sent_for_nothing(stage: Stage) -> None:
 
 @pytest.mark.req("A-10")
 @pytest.mark.parametrize("is_failed_over", [False, True])
-def test_mistakes_are_told_in_the_words_of_the_sdk_wherever_the_message_would_go(
+def test_mistakes_are_reported_in_the_words_of_the_sdk_wherever_the_message_would_go(
     stage: Stage, is_failed_over: bool
 ) -> None:
     plain = stage.shell.plain_client(stage.primary_text)

@@ -1,4 +1,4 @@
-"""Many that share one sender take turns, in both shells."""
+"""The lock of a sender that threads or tasks share, in both shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lock(side: Side) -> Any:
     return side.lock("orders")
 
 
-def test_one_at_a_time(lock: Any, others: Others) -> None:
+def test_one_call_at_a_time(lock: Any, others: Others) -> None:
     lock.acquire(1.0)
     second = others.begin(lock.acquire, 10.0)
     assert is_waiting(second)
@@ -29,7 +29,7 @@ def test_one_at_a_time(lock: Any, others: Others) -> None:
     lock.release()
 
 
-def test_who_waits_too_long_is_told_that_one_call_is_stuck(
+def test_waiting_too_long_behind_one_call_is_a_stuck_call(
     lock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", 0.05)
@@ -40,7 +40,7 @@ def test_who_waits_too_long_is_told_that_one_call_is_stuck(
     assert caught.value.is_stuck
 
 
-def test_who_waits_too_long_among_many_is_told_that_they_are_many(
+def test_waiting_too_long_behind_several_calls_is_not_a_stuck_call(
     lock: Any, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", 0.05)
@@ -56,7 +56,7 @@ def test_who_waits_too_long_among_many_is_told_that_they_are_many(
     assert not error.is_stuck
 
 
-def test_who_has_less_time_than_opening_a_link_takes_says_nothing_of_the_primary(
+def test_a_short_wait_says_nothing_about_the_primary(
     lock: Any,
 ) -> None:
     lock.acquire(1.0)
@@ -66,7 +66,7 @@ def test_who_has_less_time_than_opening_a_link_takes_says_nothing_of_the_primary
     assert not caught.value.is_stuck
 
 
-def test_who_takes_a_turn_knows_whether_it_had_to_wait(lock: Any, others: Others) -> None:
+def test_acquire_says_whether_it_had_to_wait(lock: Any, others: Others) -> None:
     assert lock.acquire(1.0) is False
     second = others.begin(lock.acquire, 10.0)
     assert is_waiting(second)
@@ -76,7 +76,7 @@ def test_who_takes_a_turn_knows_whether_it_had_to_wait(lock: Any, others: Others
     assert second.result(5) is True
 
 
-def test_a_turn_that_is_free_can_be_had_at_once(lock: Any, others: Others) -> None:
+def test_a_free_lock_can_be_acquired_without_waiting(lock: Any, others: Others) -> None:
     assert lock.try_acquire()
     assert not lock.try_acquire()
     waiting = others.begin(lock.acquire, 10.0)
@@ -90,7 +90,7 @@ def test_a_turn_that_is_free_can_be_had_at_once(lock: Any, others: Others) -> No
     assert lock.try_acquire()
 
 
-def test_a_turn_is_known_to_who_has_it(side: Side, lock: Any) -> None:
+def test_the_owner_of_the_lock_knows_that_it_has_it(side: Side, lock: Any) -> None:
     async def mine_within_a_task() -> list[bool]:
         own = SenderLock("orders")
         seen = [own.is_mine()]
@@ -114,7 +114,7 @@ async def _asked(lock: SenderLock) -> bool:
     return lock.is_mine()
 
 
-def test_a_turn_of_another_thread_is_not_mine(others: Others) -> None:
+def test_a_lock_of_another_thread_is_not_mine(others: Others) -> None:
     lock = SyncSide().lock("orders")
     others.begin(lock.acquire, 1.0).result(5)
 
@@ -124,7 +124,7 @@ def test_a_turn_of_another_thread_is_not_mine(others: Others) -> None:
 # --- asyncio
 
 
-def test_a_time_limit_holds_also_for_who_comes_just_when_the_turn_is_passed_on(
+def test_a_time_limit_holds_also_while_the_lock_is_being_passed_on(
     asyncio_side: AsyncioSide,
 ) -> None:
     async def run() -> None:
@@ -144,7 +144,7 @@ def test_a_time_limit_holds_also_for_who_comes_just_when_the_turn_is_passed_on(
     asyncio_side.call(run)
 
 
-def test_who_is_cancelled_while_it_waits_leaves_the_turn_to_the_next(
+def test_a_cancelled_waiter_leaves_the_lock_to_the_next(
     asyncio_side: AsyncioSide,
 ) -> None:
     async def run() -> None:
@@ -166,7 +166,7 @@ def test_who_is_cancelled_while_it_waits_leaves_the_turn_to_the_next(
     asyncio_side.call(run)
 
 
-def test_nobody_takes_a_turn_at_once_that_is_just_passed_on(asyncio_side: AsyncioSide) -> None:
+def test_a_lock_that_is_being_passed_on_is_not_free(asyncio_side: AsyncioSide) -> None:
     async def run() -> None:
         lock = SenderLock("orders")
         assert await lock.try_acquire()
