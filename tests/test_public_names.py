@@ -33,7 +33,7 @@ def loaded_by(statement: str) -> set[str]:
         "import pairbus",
         "import pairbus; dir(pairbus); pairbus.__all__",
         "from pairbus import SendAvailabilityPairedNamespaceOptions, OptionsError",
-        "import pairbus.events, pairbus.client.route.router, pairbus.client.route.partners",
+        "import pairbus.events, pairbus.client.route.router, pairbus.client.route.entity",
     ],
 )
 def test_naming_things_loads_neither_the_sdk_nor_the_broker(statement: str) -> None:
