@@ -17,7 +17,7 @@ from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
-from pairbus.syphon.delivery import Batch, Delivery
+from pairbus.syphon.delivery import BacklogBatch, BatchDelivery
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Outcome, Receipt
@@ -150,13 +150,13 @@ def possible_duplicates(receipts: Iterable[Receipt]) -> int:
 
 def after_sends(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
     """Act once, when the primary has acknowledged the n-th batch and it is not settled yet."""
-    real, batches = Delivery.await_acknowledgement, 0
+    real, batches = BatchDelivery.await_acknowledgement, 0
 
-    def await_acknowledgement(self: Delivery, batch: Batch) -> None:
+    def await_acknowledgement(self: BatchDelivery, batch: BacklogBatch) -> None:
         nonlocal batches
         real(self, batch)
         batches += 1
         if batches == number:
             act()
 
-    monkeypatch.setattr(Delivery, "await_acknowledgement", await_acknowledgement)
+    monkeypatch.setattr(BatchDelivery, "await_acknowledgement", await_acknowledgement)

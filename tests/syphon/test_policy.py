@@ -20,8 +20,8 @@ from pairbus.syphon.policy import (
     Destination,
     Destinations,
     Failure,
+    NextStep,
     Reaction,
-    Step,
     after_failure,
     failure_of,
     next_step,
@@ -69,7 +69,7 @@ def test_the_policy_covers_every_failure_and_every_condition():
 @pytest.mark.req("S-01")
 @pytest.mark.parametrize("condition", [Condition.UNKNOWN, Condition.UP])
 def test_a_message_for_a_destination_that_is_up_or_unknown_is_sent(condition):
-    assert next_step(message(), Destination("orders", condition), now=T0) is Step.SEND
+    assert next_step(message(), Destination("orders", condition), now=T0) is NextStep.SEND
 
 
 @pytest.mark.req("S-04")
@@ -78,10 +78,10 @@ def test_a_message_for_a_failing_destination_waits_until_the_next_attempt(failur
     destination = failed(failure)
     assert destination.condition is condition
 
-    assert next_step(message(), destination, now=T0) is Step.WAIT
+    assert next_step(message(), destination, now=T0) is NextStep.WAIT
     assert destination.until == T0 + POLICY[failure].first_seconds
     assert destination.detail == "said the primary"
-    assert next_step(message(), destination, now=destination.until) is Step.SEND
+    assert next_step(message(), destination, now=destination.until) is NextStep.SEND
 
 
 @pytest.mark.req("S-05")
@@ -95,7 +95,7 @@ def test_a_message_that_cannot_be_restored_is_dead_lettered_with_the_reason():
 @pytest.mark.req("S-05")
 def test_messages_are_dead_lettered_only_after_the_primary_said_that_there_is_no_such_entity():
     destination = Destination("orders")
-    assert next_step(message(), destination, now=T0) is Step.SEND
+    assert next_step(message(), destination, now=T0) is NextStep.SEND
 
     failed(Failure.NOT_FOUND, destination=destination)
 
@@ -109,10 +109,10 @@ def test_messages_are_dead_lettered_only_after_the_primary_said_that_there_is_no
 @pytest.mark.req("S-05")
 def test_a_destination_that_did_not_exist_is_tried_again_after_a_minute():
     destination = failed(Failure.NOT_FOUND)
-    assert next_step(message(), destination, now=T0 + 60) is Step.SEND
+    assert next_step(message(), destination, now=T0 + 60) is NextStep.SEND
     failed(Failure.NOT_FOUND, destination=destination, now=T0 + 60)
     assert isinstance(next_step(message(), destination, now=T0 + 61), DeadLetter)
-    assert next_step(message(), destination, now=T0 + 120) is Step.SEND
+    assert next_step(message(), destination, now=T0 + 120) is NextStep.SEND
     destination.sent(now=T0 + 120)
     assert destination.condition is Condition.UP
 
@@ -121,7 +121,7 @@ def test_a_destination_that_did_not_exist_is_tried_again_after_a_minute():
 @pytest.mark.parametrize("failure", [None, *Failure])
 def test_an_expired_message_is_dropped_even_if_its_destination_fails(failure):
     destination = Destination("orders") if failure is None else failed(failure)
-    assert next_step(message(is_expired=True), destination, now=T0) is Step.DROP
+    assert next_step(message(is_expired=True), destination, now=T0) is NextStep.DROP
 
 
 # --- after a failure ----------------------------------------------------------------------------
@@ -137,17 +137,17 @@ def test_the_policy_decides_about_the_messages_of_a_failed_send(failure, count):
     if expected is Reaction.DEAD_LETTER:
         assert isinstance(what, DeadLetter)
     else:
-        assert what is {Reaction.WAIT: Step.WAIT, Reaction.SPLIT: Step.SPLIT}[expected]
+        assert what is {Reaction.WAIT: NextStep.WAIT, Reaction.SPLIT: NextStep.SPLIT}[expected]
 
 
 @pytest.mark.req("S-05")
 def test_a_refused_batch_is_split_and_only_the_message_at_fault_is_dead_lettered():
     destination = Destination("orders")
-    assert fail(destination, Failure.REFUSED, count=8, now=T0) is Step.SPLIT
+    assert fail(destination, Failure.REFUSED, count=8, now=T0) is NextStep.SPLIT
     what = fail(destination, Failure.REFUSED, count=1, now=T0, detail="too large")
     assert what == DeadLetter("RefusedByDestination", "'orders' refuses the message: too large")
     assert destination.condition is Condition.UNKNOWN
-    assert next_step(message(), destination, now=T0) is Step.SEND
+    assert next_step(message(), destination, now=T0) is NextStep.SEND
 
 
 @pytest.mark.req("S-04")
@@ -155,16 +155,16 @@ def test_a_refused_batch_is_split_and_only_the_message_at_fault_is_dead_lettered
 def test_no_message_is_dead_lettered_because_its_destination_fails(failure):
     for count in (1, 10):
         what = fail(Destination("orders"), failure, count=count, now=T0, detail="no")
-        assert what is Step.WAIT
+        assert what is NextStep.WAIT
 
 
 @pytest.mark.req("S-04")
 def test_a_message_that_the_primary_cannot_process_delays_only_itself():
     destination = Destination("orders")
     for _ in range(5):
-        assert fail(destination, Failure.ERROR, count=10, now=T0) is Step.SPLIT
+        assert fail(destination, Failure.ERROR, count=10, now=T0) is NextStep.SPLIT
         for _ in range(2):
-            assert fail(destination, Failure.ERROR, count=1, now=T0) is Step.WAIT
+            assert fail(destination, Failure.ERROR, count=1, now=T0) is NextStep.WAIT
             assert destination.is_open(now=T0), "others are sent"
         destination.sent(now=T0)
 
@@ -218,7 +218,7 @@ def test_a_success_ends_the_wait_and_resets_the_count(failure):
     destination.sent(now=now)
     assert (destination.condition, destination.failures) == (Condition.UP, 0)
     assert (destination.detail, destination.since) == ("", now)
-    assert next_step(message(), destination, now=now) is Step.SEND
+    assert next_step(message(), destination, now=now) is NextStep.SEND
     failed(failure, destination=destination, now=now)
     assert destination.until == now + POLICY[failure].first_seconds
 
@@ -244,8 +244,8 @@ def test_another_kind_of_failure_starts_a_new_count():
 def test_after_throttling_a_success_of_another_send_does_not_shorten_the_ten_seconds():
     destination = failed(Failure.THROTTLED)
     destination.sent(now=T0 + 1)
-    assert next_step(message(), destination, now=T0 + 9.9) is Step.WAIT
-    assert next_step(message(), destination, now=T0 + 10) is Step.SEND
+    assert next_step(message(), destination, now=T0 + 9.9) is NextStep.WAIT
+    assert next_step(message(), destination, now=T0 + 10) is NextStep.SEND
     destination.sent(now=T0 + 10)
     assert destination.condition is Condition.UP
 
@@ -272,9 +272,9 @@ def test_throttling_while_the_destination_waits_for_something_else_still_counts_
 def test_one_failing_destination_does_not_affect_another():
     destinations = Destinations()
     failed(Failure.UNREACHABLE, destination=destinations["orders"])
-    assert next_step(message(), destinations["orders"], now=T0) is Step.WAIT
-    assert next_step(message(), destinations["events"], now=T0) is Step.SEND
-    assert next_step(message(), destinations["orders"], now=T0 + 1) is Step.SEND
+    assert next_step(message(), destinations["orders"], now=T0) is NextStep.WAIT
+    assert next_step(message(), destinations["events"], now=T0) is NextStep.SEND
+    assert next_step(message(), destinations["orders"], now=T0 + 1) is NextStep.SEND
 
 
 def test_the_case_of_a_path_does_not_matter():
@@ -329,7 +329,7 @@ class Syphoning(RuleBasedStateMachine):
         if isinstance(what, DeadLetter):
             assert failure in (Failure.NOT_FOUND, Failure.REFUSED)
             assert count == 1 or failure is Failure.NOT_FOUND
-        if what is not Step.SPLIT and failure is not Failure.REFUSED:
+        if what is not NextStep.SPLIT and failure is not Failure.REFUSED:
             self.said[path] = (self.now, failure)
         if failure is Failure.THROTTLED:
             self.throttled[path] = self.now
@@ -340,15 +340,15 @@ class Syphoning(RuleBasedStateMachine):
             step = next_step(message(), self.destinations[path], now=self.now)
             when, what = self.said.get(path, (T0, None))
             if self.now - self.throttled.get(path, T0 - 10) < 10:
-                assert step is not Step.SEND
+                assert step is not NextStep.SEND
             elif what is None and self.destinations[path].condition is not Condition.THROTTLED:
-                assert step is Step.SEND
+                assert step is NextStep.SEND
             if isinstance(step, DeadLetter):
                 assert self.destinations[path].condition is Condition.NOT_FOUND
-            if step is Step.WAIT:
+            if step is NextStep.WAIT:
                 assert self.now < self.destinations[path].until <= self.now + 300
             if self.now >= when + 300:
-                assert step is Step.SEND, "nothing waits forever"
+                assert step is NextStep.SEND, "nothing waits forever"
 
 
 TestSyphoning = Syphoning.TestCase
@@ -364,7 +364,7 @@ def test_a_destination_is_always_tried_again_within_five_minutes(history):
             failed(failure, destination=destination, now=now)
         assert 0 <= max(destination.until - now, 0) <= 300
         now = max(destination.until, now)
-        assert next_step(message(), destination, now=now) is Step.SEND
+        assert next_step(message(), destination, now=now) is NextStep.SEND
 
 
 # --- from an exception to a failure ---------------------------------------------------------------

@@ -7,7 +7,7 @@ from pairbus.syphon.window import (
     ANSWER_SECONDS_MAX,
     EMPTY_SECONDS,
     RELEASE_LATE_SECONDS,
-    Window,
+    TaskWindow,
     open_seconds,
 )
 
@@ -15,7 +15,7 @@ NOW = 1_000.0
 
 
 def begun(seconds=2.0, took=0.01):
-    window = Window(seconds)
+    window = TaskWindow(seconds)
     window.secondary_opened(took=took, now=NOW)
     return window
 

@@ -26,7 +26,7 @@ from pairbus.syphon.policy import (
     Destination,
     Destinations,
     Failure,
-    Step,
+    NextStep,
     after_failure,
     failure_of,
     next_step,
@@ -52,7 +52,7 @@ class DestinationBatch:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class BacklogBatch:
     """Messages of one backlog queue that are sent together, and then settled together."""
 
     queue: BacklogQueue
@@ -66,7 +66,7 @@ class Batch:
     dead_letters: dict[DeadLetter, list[ReceivedMessage]] = field(default_factory=dict)
 
 
-class Delivery:
+class BatchDelivery:
     def __init__(self, primary: FastClient, destinations: Destinations, report: TaskReport) -> None:
         self._primary = primary
         self._destinations = destinations
@@ -79,7 +79,7 @@ class Delivery:
         self.sends_until = math.inf
         """Nothing is sent after this time."""
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: BacklogBatch) -> None:
         """Send the first part for each destination. Hold what cannot be sent."""
         self._renew_locks(batch)
         parts: list[DestinationBatch] = []
@@ -91,7 +91,7 @@ class Delivery:
         self._attach_senders(parts)
         batch.in_flight = [part for part in parts if self._send_next(batch, part)]
 
-    def await_acknowledgement(self, batch: Batch) -> None:
+    def await_acknowledgement(self, batch: BacklogBatch) -> None:
         """Wait until the primary has answered, and send the rest, until nothing is left to send."""
         while batch.in_flight:
             wait_all([part.pending for part in batch.in_flight if part.pending is not None])
@@ -113,7 +113,7 @@ class Delivery:
             sender = self._senders[path] = self._primary.sender(path)
         return sender
 
-    def _renew_locks(self, batch: Batch) -> None:
+    def _renew_locks(self, batch: BacklogBatch) -> None:
         now = self._report.now()
         if now - batch.locked_at > RENEW_SECONDS:
             batch.locked_at = now
@@ -121,7 +121,7 @@ class Delivery:
 
     # --- one destination --------------------------------------------------------------------------
 
-    def _send_next(self, batch: Batch, sending: DestinationBatch) -> bool:
+    def _send_next(self, batch: BacklogBatch, sending: DestinationBatch) -> bool:
         """Send the next part. Returns False if there is none, or none that may go now."""
         destination, parts = sending.destination, sending.parts
         while parts:
@@ -133,12 +133,12 @@ class Delivery:
             step = next_step(part[0][1], destination, now=now)
             if isinstance(step, DeadLetter):
                 self._dead_letter(batch, step, part)
-            elif step is Step.DROP:
+            elif step is NextStep.DROP:
                 batch.done.append(part[0][0])
                 self._record(batch, destination.path, Outcome.EXPIRED, part[:1])
                 if part[1:]:
                     parts.insert(0, part[1:])
-            elif step is Step.WAIT:
+            elif step is NextStep.WAIT:
                 self._hold(batch, destination, [part, *parts])
                 return False
             else:
@@ -159,7 +159,7 @@ class Delivery:
         sending.part, sending.sent_at = part, time.monotonic()
         sending.pending = self._sender(path).start([message.data for _, message in part])
 
-    def _take_answer(self, batch: Batch, sending: DestinationBatch) -> None:
+    def _take_answer(self, batch: BacklogBatch, sending: DestinationBatch) -> None:
         assert sending.pending is not None
         failed, sending.pending = sending.pending.failure(), None
         took = time.monotonic() - sending.sent_at
@@ -171,13 +171,13 @@ class Delivery:
                 sending.destination.was_late(waited=took)
             sending.parts[:0] = self._after_failure(batch, sending, failed)
 
-    def _accepted(self, batch: Batch, destination: Destination, pairs: list[Pair]) -> None:
+    def _accepted(self, batch: BacklogBatch, destination: Destination, pairs: list[Pair]) -> None:
         destination.sent(now=self._report.now())
         batch.done.extend([received for received, _ in pairs])
         self._record(batch, destination.path, Outcome.BROUGHT_HOME, pairs)
 
     def _after_failure(
-        self, batch: Batch, sending: DestinationBatch, failed: SendFailed
+        self, batch: BacklogBatch, sending: DestinationBatch, failed: SendFailed
     ) -> list[list[Pair]]:
         """Returns what is left of a part that has failed, in parts to be sent in this order."""
         part, destination = sending.part, sending.destination
@@ -198,7 +198,7 @@ class Delivery:
         if isinstance(step, DeadLetter):
             self._dead_letter(batch, step, left)
             return []
-        if step is Step.WAIT:
+        if step is NextStep.WAIT:
             self._hold(batch, destination, [left])
             return []
         middle = len(left) // 2
@@ -207,16 +207,21 @@ class Delivery:
     # --- what becomes of the messages -------------------------------------------------------------
 
     def _hold(
-        self, batch: Batch, destination: Destination, parts: Sequence[Sequence[Pair]]
+        self, batch: BacklogBatch, destination: Destination, parts: Sequence[Sequence[Pair]]
     ) -> None:
         batch.queue.hold(destination.path.lower(), [pair for part in parts for pair in part])
 
-    def _dead_letter(self, batch: Batch, step: DeadLetter, pairs: Sequence[Pair]) -> None:
+    def _dead_letter(self, batch: BacklogBatch, step: DeadLetter, pairs: Sequence[Pair]) -> None:
         batch.dead_letters.setdefault(step, []).extend(received for received, _ in pairs)
         self._record(batch, pairs[0][1].path, Outcome.DEAD_LETTERED, pairs, step.reason)
 
     def _record(
-        self, batch: Batch, path: str, outcome: Outcome, pairs: Sequence[Pair], reason: str = ""
+        self,
+        batch: BacklogBatch,
+        path: str,
+        outcome: Outcome,
+        pairs: Sequence[Pair],
+        reason: str = "",
     ) -> None:
         messages = [restored for _, restored in pairs]
         self._report.record(batch.queue.name, path, outcome, messages, reason)

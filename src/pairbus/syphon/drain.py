@@ -22,11 +22,11 @@ from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all, wait_for_any
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.delivery import Batch, Delivery
+from pairbus.syphon.delivery import BacklogBatch, BatchDelivery
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
-from pairbus.syphon.window import ANSWER_SECONDS_MAX, Window
+from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
 
 # How many messages are received ahead, from all queues together. They are locked meanwhile. If half
 # a chunk for each queue is more, then that, up to what a broker accepts on one connection.
@@ -71,7 +71,7 @@ class _Drain:
         # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
         self._primary = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
         self._secondary = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._delivery = Delivery(self._primary, self._destinations, self._report)
+        self._delivery = BatchDelivery(self._primary, self._destinations, self._report)
         self._queues = [
             BacklogQueue(self._secondary, name, self._report, credit=_credit(task))
             for name in task.queues
@@ -79,12 +79,12 @@ class _Drain:
         self._active = list(self._queues)
         # One batch is in flight, and one may be being settled. Together that is a chunk at most.
         self._batch_max = max(1, task.chunk // 2)
-        self._in_flight: Batch | None = None
+        self._in_flight: BacklogBatch | None = None
         self._settling: BacklogQueue | None = None
         self._received = 0
         self._grants_no_more = False
         self._full: set[str] = set()
-        self._window = Window(task.seconds)
+        self._window = TaskWindow(task.seconds)
         self._has_opened_primary = False
 
     def run(self) -> Drained:
@@ -136,7 +136,7 @@ class _Drain:
         self._window.secondary_opened(took=took, now=now)
         self._set_deadlines()
 
-    def _open_primary(self, batch: Batch) -> None:
+    def _open_primary(self, batch: BacklogBatch) -> None:
         """The first batch opens the connection to the primary."""
         self._has_opened_primary = True
         self._delivery.sends_until = math.inf
@@ -174,7 +174,7 @@ class _Drain:
 
     # --- receiving --------------------------------------------------------------------------------
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> BacklogBatch | None:
         """From the next queue, in turn, that has messages now."""
         for queue in list(self._active):
             if queue not in self._active:
@@ -224,8 +224,8 @@ class _Drain:
         except AzureError:
             return  # the next `receive` of each queue shows which one has failed
 
-    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> Batch:
-        batch = Batch(queue, self._report.now())
+    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> BacklogBatch:
+        batch = BacklogBatch(queue, self._report.now())
         now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
         by_path = batch.by_path
         for one in received:
@@ -241,7 +241,7 @@ class _Drain:
 
     # --- one batch after the other ----------------------------------------------------------------
 
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: BacklogBatch) -> None:
         if batch.queue not in self._active:
             # It has failed meanwhile. What cannot be settled is not sent.
             for path, pairs in batch.by_path.items():

@@ -48,7 +48,7 @@ class Failure(Enum):
     REFUSED = "refused"  # the message itself is at fault: every attempt would fail
 
 
-class Step(Enum):
+class NextStep(Enum):
     """What to do with messages next, unless they are to be dead-lettered (`DeadLetter`)."""
 
     SEND = "send"
@@ -283,20 +283,20 @@ class Destinations:
 # --- messages -------------------------------------------------------------------------------------
 
 
-def next_step(message: Restored, destination: Destination, *, now: float) -> Step | DeadLetter:
+def next_step(message: Restored, destination: Destination, *, now: float) -> NextStep | DeadLetter:
     """What to do with a message: send, wait, drop, or dead-letter."""
     if message.is_expired:
-        return Step.DROP  # even if its destination is down: waiting does not help
+        return NextStep.DROP  # even if its destination is down: waiting does not help
     if destination.is_open(now=now):
-        return Step.SEND
+        return NextStep.SEND
     if destination.condition is Condition.NOT_FOUND:
         return _not_found(destination)
-    return Step.WAIT
+    return NextStep.WAIT
 
 
 def after_failure(
     destination: Destination, failure: Failure, *, count: int, now: float, detail: str = ""
-) -> Step | DeadLetter:
+) -> NextStep | DeadLetter:
     """What to do with the `count` messages of a failed send: wait, split, or dead-letter.
 
     Unless they are split, the failure is counted against the destination.
@@ -304,10 +304,10 @@ def after_failure(
     rule = POLICY[failure]
     reaction = rule.of_many if count > 1 else rule.of_one
     if reaction is Reaction.SPLIT:
-        return Step.SPLIT  # says nothing about the destination yet
+        return NextStep.SPLIT  # says nothing about the destination yet
     destination.failed(failure, now=now, detail=detail)
     if reaction is Reaction.WAIT:
-        return Step.WAIT
+        return NextStep.WAIT
     if failure is Failure.NOT_FOUND:
         return _not_found(destination)
     return _dead_letter(REFUSED, f"{destination.path!r} refuses the message: {detail}")

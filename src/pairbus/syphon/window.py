@@ -33,7 +33,7 @@ def open_seconds(rounds_without_progress: int) -> float:
     return ANSWER_SECONDS_MAX if is_long else OPEN_SECONDS
 
 
-class Window:
+class TaskWindow:
     """The time of one task."""
 
     def __init__(self, seconds: float) -> None:
