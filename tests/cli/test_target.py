@@ -1,12 +1,14 @@
-"""Connection strings, taken apart or refused without their keys."""
+"""Connection strings, whose errors never repeat a key; and why a namespace is unreachable."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from pathlib import Path
 
 import pytest
 
-from pairbus.cli.target import parse_target, split_targets
+from pairbus.cli.target import parse_target, split_targets, why_unreachable
 from pairbus.errors import UsageError
 
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
@@ -83,3 +85,28 @@ def test_an_error_does_not_repeat_the_key(text: str | None, complaint: str) -> N
         parse_target(text)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def layered(below: BaseException) -> BaseException:
+    try:
+        try:
+            raise below
+        except BaseException as error:
+            raise RuntimeError("a library's own words") from error
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (layered(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+        (layered(ssl.SSLCertVerificationError(1, "unknown CA")), "its certificate is not trusted"),
+        (layered(socket.gaierror(-2, "unknown")), "no host has that name"),
+        (layered(TimeoutError("timed out")), "it does not answer"),
+        (RuntimeError("two\nlines"), "two lines"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_the_reason_is_that_of_the_lowest_layer(error: BaseException, words: str) -> None:
+    assert why_unreachable(error).startswith(words)
