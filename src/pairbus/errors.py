@@ -17,6 +17,7 @@ What a paired client raises derives from the official SDK's errors as well:
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Final
 
 LENGTH_MAX: Final = 300
@@ -49,6 +50,13 @@ def requires_extra(part: str, extra: str) -> Iterator[None]:
         if package == "pairbus":
             raise  # not a missing package, but a mistake of ours
         raise MissingExtra(part, package=package, extra=extra) from error
+
+
+def check_installed(part: str, extra: str, *packages: str) -> None:
+    """Raises MissingExtra now, where the packages are imported only on first use."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtra(part, package=package, extra=extra)
 
 
 class UsageError(PairbusError):

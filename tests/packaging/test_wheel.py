@@ -149,7 +149,7 @@ def test_what_is_not_installed_says_what_to_install(wheel, tmp_path):
     environment.install(wheel)
 
     packages = environment.run("-m", "pip", "list", "--format=freeze").stdout
-    broker = environment.run("-c", "from pairbus.broker import Broker")
+    broker = environment.run("-c", "from pairbus.broker import Broker; Broker().start()")
     source = environment.run("-c", "from pairbus.spark import ServiceBusDataSource")
     command = environment.run("-m", "pairbus", "status")
 

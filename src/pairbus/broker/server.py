@@ -23,11 +23,13 @@ from pairbus.broker.port.certificates import FOLDER, Certificates
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.cost.meter import Meter
-from pairbus.errors import BrokerError, ConfigError
+from pairbus.errors import BrokerError, ConfigError, check_installed
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 3.0
+_PACKAGES: Final = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
+"""Imported when a request first needs them, but missed at the start."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -89,6 +91,7 @@ class Server:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """With `tls_only` None, TLS is required unless the host is a loopback address."""
+        check_installed("the local broker", "broker", *_PACKAGES)
         _check_names(namespaces)
         self._options = tuple(namespaces)
         self._host = look_up(host)
