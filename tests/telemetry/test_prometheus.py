@@ -200,5 +200,5 @@ def test_a_metric_name_that_is_taken_is_an_error(registry):
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
-    with pytest.raises(PairbusError, match=r"pip install pairbus\[prometheus\]"):
+    with pytest.raises(PairbusError, match=r"pip install 'pairbus\[prometheus\]'"):
         PrometheusObserver()

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from pairbus.errors import OptionsError
+from pairbus.errors import requires_extra
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
@@ -76,13 +76,8 @@ class PrometheusObserver:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        try:
+        with requires_extra("PrometheusObserver", "prometheus"):
             import prometheus_client
-        except ImportError as error:
-            raise OptionsError(
-                "PrometheusObserver needs the package prometheus-client, which is not installed: "
-                "pip install pairbus[prometheus]"
-            ) from error
         self._metrics = _metrics_in(prometheus_client.REGISTRY if registry is None else registry)
         self._gauge_tracker = GaugeTracker()
 
