@@ -3,10 +3,10 @@
     send.py       one call, as a generator of steps; steps.py has the steps and their drivers
     timing.py     every period and time limit
     route/        decides where messages go, pure
-    sdk/          the one border to Azure's SDK
+    sdk/          the only code that depends on Azure's SDK
     blocking/     the shell with threads
     aio/          the shell with asyncio: the same files
 
-What both shells share and needs neither is here: `pairing.py` (the router under one lock),
-`state.py`, `pool.py`, `backlog_batch.py`, `billing.py`, `checks.py`, `observers.py`, `syphon.py`.
+Both shells share these modules: `pairing.py` (the router under one lock), `state.py`, `pool.py`,
+`backlog_batch.py`, `billing.py`, `checks.py`, `observers.py`, `syphon.py`.
 """

@@ -1,8 +1,8 @@
 """What a diverted call sends to a backlog queue: one message, or batches within the link's limits.
 
 The envelope makes each message a little larger, so a batch that fits the primary may need two here.
-All batches are made before the first is sent: a message that does not fit is refused while all
-messages of the call are still the caller's.
+All batches are made before the first is sent: a message that does not fit is refused before any
+message of the call has left the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BacklogBatch:
     content: AmqpAnnotatedMessage | ServiceBusMessageBatch
     count: int
     extra: int = 0
-    """Billed operations beyond one for each message."""
+    """Billed operations in addition to one per message."""
 
 
 def make_batches(
@@ -84,7 +84,7 @@ def _single(sender: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str
 
 
 def _bare_size(sender: Any, message: AmqpAnnotatedMessage) -> int:
-    """The size without the envelope, or a few bytes less: some of it stood elsewhere before."""
+    """The size without the envelope, or a few bytes less: the envelope moves some fields."""
     bare = copy.copy(message)
     properties = message.application_properties or {}
     bare.application_properties = {k: v for k, v in properties.items() if k not in ALIASES}

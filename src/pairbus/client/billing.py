@@ -1,8 +1,8 @@
 """What a paired client spends, in billed operations.
 
-The router counts messages, and nearly every message is one operation. Counted here is what the
-router does not know: how many more operations a large message is, and which backlog queue accepted
-how much. A message that is plainly smaller than 64 KB costs a look at the length of its body.
+The router counts messages, and nearly every message is one operation. This module counts the rest:
+the extra operations of large messages, and the messages per backlog queue. For a message clearly
+smaller than 64 KB, it only reads the length of the body.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _OTHER_BYTES: Final = 32
 
 
 def extra_units(sender: Any, messages: Any) -> int:
-    """How many operations a message, a list or a batch is beyond one for each message.
+    """Returns the billed operations of a message, a list or a batch, in addition to one per
+    message.
 
-    `sender` is one of the SDK, whose encoder measures what may be large. Never raises: the messages
-    are acknowledged, and a later SDK that breaks this must not look like a failed send.
+    `sender` is a sender of the SDK; its encoder measures messages that may be large. Never raises:
+    the messages are acknowledged, and a later SDK that breaks this must not look like a failed
+    send.
     """
     try:
         if isinstance(messages, ServiceBusMessageBatch) and messages.size_in_bytes <= UNIT_BYTES:
@@ -53,7 +55,7 @@ def _extra_units(sender: Any, message: Any) -> int:
 
 
 def _size_bound(properties: Mapping[Any, Any]) -> int:
-    """At least as many bytes as the properties have when they are encoded."""
+    """An upper bound for the encoded size of the properties, in bytes."""
     size = 0
     for key, value in properties.items():
         size += len(key) * _BYTES_OF_A_CHARACTER_MAX + _OTHER_BYTES
@@ -63,7 +65,7 @@ def _size_bound(properties: Mapping[Any, Any]) -> int:
 
 
 class BilledUnits:
-    """Kept under the pairing's lock."""
+    """Counters. The pairing's lock protects them."""
 
     def __init__(self) -> None:
         self._extra: Counter[str] = Counter()

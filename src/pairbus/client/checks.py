@@ -22,7 +22,7 @@ from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamesp
 def checked(
     client: Any, options: PairedNamespaceOptions, *, is_asyncio: bool
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """The options, claimed for this client. Raises if the client cannot be paired with them."""
+    """Claims the options for this client. Raises if the client cannot be paired with them."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         raise TypeError(
             "pair_namespace takes SendAvailabilityPairedNamespaceOptions, "
@@ -85,20 +85,21 @@ def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -
 
 
 def _is_same_host(manager: str, client: str) -> bool:
-    """Their ports count if both have one, as local brokers do."""
+    """Ports are compared only if both addresses have one, as with local brokers."""
     one, other = _split(manager), _split(client)
     is_same_port = None in (one.port, other.port) or one.port == other.port
     return is_same_port and one.hostname == other.hostname
 
 
 def _split(host: str) -> SplitResult:
-    """The two clients keep different parts of the address that they were given."""
+    """The two client classes store different parts of the address."""
     return urlsplit(host if "//" in host else f"//{host}")
 
 
 def namespace_name(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> str:
-    """The primary's name in the paths of backlog queues: as given, or the first label of its
-    host."""
+    """The primary's name in the paths of backlog queues: the option, or the first label of its host
+    name.
+    """
     host = _split(private.host_of(client)).hostname or ""
     return options.primary_namespace_name or host.split(".")[0]
 
@@ -113,7 +114,7 @@ def check_live(sender: Any) -> None:
 
 
 def check_arguments(sender: Any, timeout: float | None, kwargs: Mapping[str, Any]) -> None:
-    """A mistake is reported in the SDK's words, wherever the message would have gone."""
+    """Raises the SDK's own errors for wrong arguments, on either namespace."""
     if kwargs:
         warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=3)
     check_live(sender)

@@ -25,14 +25,15 @@ class Observers:
         self._observers: tuple[Observer, ...] = (*ours, *observers)
 
     def end(self) -> None:
-        """Nobody is notified from here on."""
+        """Stop notifying observers."""
         self._is_ended = True
 
     def add(self, observer: Observer) -> Callable[[], None]:
-        """Call the result to remove the observer; calling it twice does no harm."""
+        """Returns a function that removes the observer. Calling it twice is safe."""
         check_observer(observer)
 
-        # A wrapper of its own, so that an observer that is added twice can be removed once.
+        # Each registration gets its own wrapper, so an observer that was added twice can be removed
+        # once.
         def notified(event: Event) -> None:
             observer(event)
 

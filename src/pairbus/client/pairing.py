@@ -1,8 +1,8 @@
 """What a paired client knows and decides, in either shell: one router under one lock.
 
-Every decision is the router's. The lock is held for the decision and never while anything waits;
-observers are notified when it is free again. The shells add what acts: connections to backlog
-queues (`pool.py`), the background worker (`background.py`), and the steps of a send (`sender.py`).
+The router makes every decision. The lock is held during a decision and never during a wait;
+observers are notified after it is released. The shells add the I/O: connections to backlog queues
+(`pool.py`), the background worker (`background.py`), and the steps of a send (`sender.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.pairing")
 
-# At most this many senders get a link before their entity fails back; the rest open their own.
+# At most this many senders get a new link before their entity fails back. The others open theirs on
+# the next send.
 EARLY_LINKS_MAX = 16
 
 _REACH = "it must be up, and messaging_factory must be able to connect to it"
@@ -53,7 +54,7 @@ _HINTS = {
 }
 
 # The number of forks between the first process and this one. Asking the system for the process id
-# would cost every message more than everything that is decided about it.
+# would cost each message more than its routing decision.
 _forks = 0
 
 
@@ -62,12 +63,12 @@ def _note_fork() -> None:
     _forks += 1
 
 
-if hasattr(os, "register_at_fork"):  # where processes can be forked
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_note_fork)
 
 
 class PairingCore:
-    """What `client.pairing` is, without what the shells add."""
+    """The base class of `client.pairing`, without the I/O of the shells."""
 
     pool: Any
     """The shell's connections to backlog queues."""
@@ -91,8 +92,7 @@ class PairingCore:
         self._backlog = backlog
         self._state = state_of(client)
         self._forks = _forks
-        # Reentrant, for a signal handler that sends or asks for the status while its own thread is
-        # inside a decision.
+        # Reentrant: a signal handler may send or read the status while its thread holds the lock.
         self._lock = threading.RLock()
         self._router = Router(
             self.namespace,
@@ -112,7 +112,7 @@ class PairingCore:
         self._billed = BilledUnits()
         self._began = time.time()
         self._is_announced = False
-        # When a connection that could not be opened in advance is tried again, by backlog queue.
+        # By backlog queue: when to retry a connection that could not be opened in advance.
         self._ready_retry_at: dict[str, float] = {}
 
     # --- what an application sees -----------------------------------------------------------------
@@ -138,7 +138,9 @@ class PairingCore:
         )
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer(event)` for every event from now on. Call the result to end that."""
+        """Call `observer(event)` for every event from now on. Returns a function that removes the
+        observer.
+        """
         return self._observers.add(observer)
 
     def mark_path_healthy(self, path: str) -> bool:
@@ -157,21 +159,22 @@ class PairingCore:
 
     @contextmanager
     def decide(self) -> Iterator[Router]:
-        """The router, for one decision; observers are notified afterwards."""
+        """Lends the router, under the lock, for one decision. Then notifies the observers."""
         with self._lock:
             yield self._router
         self.notify_observers()
 
     def notify_observers(self) -> None:
-        """Notify them of what the router has decided since the last time."""
+        """Notify the observers of all events since the last call."""
         with self._lock:
             events = self._router.take_events()
         if events:
             self._observers.notify(events)
 
     def plan(self, path: str, *, is_begun: bool = False, notify: bool = True) -> Plan:
-        """`is_begun`: a part of the call is in the backlog. Without `notify`, the caller has to
-        call `notify_observers` when its own lock is free."""
+        """`is_begun`: a part of the call is in the backlog. With `notify=False`, the caller must
+        call `notify_observers` after it has released its own lock.
+        """
         with self._lock:
             ask = self._router.plan_backlog if is_begun else self._router.plan
             plan = ask(path, now=self.clock())
@@ -182,7 +185,7 @@ class PairingCore:
     def sent(
         self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
     ) -> None:
-        """`extra`: billed operations beyond one for each message."""
+        """`extra`: billed operations in addition to one per message."""
         with self.decide() as router:
             router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
             self._billed.sent(path, way, count=count, extra=extra)
@@ -205,20 +208,22 @@ class PairingCore:
             return self._router.causes(path, now=self.clock())
 
     def backlog_retries(self) -> int:
-        """How often the SDK may retry on one backlog queue: never, while there is another one."""
+        """How often the SDK may retry on one backlog queue: 0 while there is another queue."""
         with self._lock:
             return 0 if self._router.queues_left > 1 else self._backlog_retries
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process was forked after the pairing: the connections are the parent's."""
+        """Whether this process was forked after the pairing. Its connections then belong to the
+        parent.
+        """
         return _forks != self._forks
 
     def check_process(self) -> None:
         if self.is_of_parent:
             raise PairingError(
-                "this client was paired before the process was forked, and its connections are "
-                "the parent's; make and pair a client in the child process",
+                "this client was paired before the process was forked, and its connections "
+                "belong to the parent; make and pair a client in the child process",
                 namespace=self.namespace,
             )
 
@@ -234,7 +239,7 @@ class PairingCore:
         )
 
     def announce(self) -> None:
-        """The client is paired: warn of dangerous backlog queues, and notify the observers."""
+        """The client is paired: warn about dangerous backlog queues, and notify the observers."""
         self._is_announced = True
         for warning in self._backlog.warnings:
             logger.warning("%s", warning)
@@ -278,7 +283,7 @@ class PairingCore:
                 router.ping_failed(ping, error)
 
     def probe_ended(self, queue: str, error: BaseException | None) -> None:
-        """A connection to a backlog queue was opened, or could not be."""
+        """Records that a connection to a backlog queue was opened, or could not be opened."""
         with self.decide() as router:
             if error is not None:
                 router.probe_failed(queue, error, now=self.clock())

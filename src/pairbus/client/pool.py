@@ -1,8 +1,8 @@
-"""The connections to backlog queues, idle and lent: the books of both shells' pools.
+"""Bookkeeping for both shells' pools: the idle and the borrowed connections to backlog queues.
 
 A sender of the SDK must not be used by two calls at once, and opening one takes half a second, so
-open ones are kept. One for each backlog queue stays open; those that the load of an outage has
-added are closed when they have been idle for a minute. Nothing here opens, closes or waits.
+open ones are kept. One for each backlog queue stays open; the extra ones from an outage are closed
+after a minute of idleness. Nothing here opens, closes or waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class BacklogConnection(Generic[Sender]):
     queue: str
     sender: Sender
     is_fresh: bool = True
-    """Nothing has been sent on it yet, so a failure is the queue's and not that of a stale link."""
+    """Nothing has been sent on it yet, so a failure means that the queue fails and not that the
+    link is stale.
+    """
     idle_since: float = 0.0
 
 
@@ -45,8 +47,9 @@ class PoolState(Generic[Sender]):
         """The largest message and the largest batch, in bytes, of the last new connection."""
 
     def take(self, queue: str) -> BacklogConnection[Sender] | None:
-        """The connection that was idle for the shortest time, or a new one; None if the maximum is
-        lent."""
+        """The most recently used idle connection, or a new one. None if the maximum number is in
+        use.
+        """
         books = self._books(queue)
         if books.idle:
             connection = books.idle.pop()
@@ -58,7 +61,9 @@ class PoolState(Generic[Sender]):
         return connection
 
     def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
-        """The idle connections of a queue, to be closed: one like them has failed."""
+        """Removes and returns the idle connections of a queue, to be closed: one of its connections
+        has failed.
+        """
         books = self._books(queue)
         idle, books.idle = books.idle, []
         return idle
@@ -76,13 +81,14 @@ class PoolState(Generic[Sender]):
             books.idle.append(connection)
 
     def has_ready(self, queue: str) -> bool:
-        """Whether a connection is open, or in use and so about to be."""
+        """Whether a connection is open, or in use and about to be open."""
         books = self._books(queue)
         return bool(books.lent) or any(private.is_attached(x.sender) for x in books.idle)
 
     def trim(self, *, keep: frozenset[str], now: float) -> list[BacklogConnection[Sender]]:
-        """The connections that were idle for too long, to be closed; one for each queue of `keep`
-        stays."""
+        """Removes and returns the connections that were idle for too long, to be closed. One for
+        each queue in `keep` stays.
+        """
         gone: list[BacklogConnection[Sender]] = []
         for queue, books in self._queues.items():
             spared = 1 if queue in keep else 0
@@ -107,7 +113,7 @@ class PoolState(Generic[Sender]):
 
 
 class PoolExhausted(OperationTimeoutError):
-    """Says nothing about the queue: too much was diverted at once."""
+    """Too many messages were diverted at once. This says nothing about the queue."""
 
     def __init__(self, queue: str, seconds: float) -> None:
         super().__init__(

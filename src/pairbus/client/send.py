@@ -4,7 +4,7 @@ waits, and which error its caller gets.
 Every send of both shells is decided here. Nothing here waits: a shell carries the steps out.
 
 What happens to a message if the process dies during a call: before a namespace has acknowledged it,
-it is still the caller's, who got no answer; afterwards it is stored in that namespace. If the
+the caller still owns it and got no answer; afterwards it is stored in that namespace. If the
 outcome on the primary is unknown, the message goes to the backlog under the id that it had, so that
 duplicate detection can drop the second copy.
 """
@@ -87,8 +87,8 @@ class SendCall:
 
     def steps(self) -> Steps[Any]:
         try:
-            # Each round ends the call, waits for a busy service, or follows a change of plan: the
-            # entity failed over or failed back, or a backlog queue left the rotation.
+            # Each round ends the call, waits for a busy service, or follows a new plan: the entity
+            # failed over or failed back, or a backlog queue left the rotation.
             while True:
                 plan = self._plan()
                 if isinstance(plan, ToPrimary):
@@ -124,8 +124,9 @@ class SendCall:
         try:
             has_waited = yield AcquireLock(self._time.on_primary(now=self._pairing.clock()))
             if has_waited:
-                # Meanwhile another call may have failed the entity over, or a ping may have brought
-                # it back. Observers are notified when the lock is free: one of them may send.
+                # While this call waited, another call may have failed the entity over, or a ping
+                # may have failed it back. Observers are notified when the lock is free: one of them
+                # may send.
                 plan = self._pairing.plan(self._path, notify=False)
             if isinstance(plan, ToPrimary):
                 try:
@@ -134,7 +135,7 @@ class SendCall:
                     seconds = self._time.on_primary(now=self._pairing.clock())
                     self._result = yield CallPrimary(seconds)
                 except GeneratorExit:
-                    # An interrupt: the answer to this call may still come, on this link.
+                    # An interrupt: the answer to this call may still arrive on this link.
                     self._sender.require_new_link()
                     raise
         except Exception as error:
@@ -201,7 +202,8 @@ class SendCall:
             yield OpenLink(connection, self._open_seconds())
         if self._batches is None:
             # All batches are made before the first is sent: a message that fits nowhere is refused
-            # while all messages of the call are still the caller's. Only an open link knows limits.
+            # before any message of the call has left the caller. The limits are known only after
+            # the link is open.
             copies = diverted_all(self.request.messages, self._path, self.request.schedule)
             self._batches = make_batches(
                 connection.sender, copies, path=self._path, queue=way.queue
@@ -219,8 +221,9 @@ class SendCall:
         return self._time.in_backlog(now=self._pairing.clock(), at_least=OPEN_SECONDS_MIN)
 
     def _backlog_failed(self, way: ToBacklog, error: Exception) -> float:
-        """The seconds to wait before the next attempt; raises an error for which the message is at
-        fault. For any other, the queue is at fault, and there are others."""
+        """The seconds to wait before the next attempt; raises the error if the message is at fault.
+        For any other error the queue is at fault, and another queue is tried.
+        """
         if isinstance(error, PoolExhausted):
             raise error
         kind = kind_of(error)
@@ -243,8 +246,9 @@ class SendCall:
     # --- waiting and ending -----------------------------------------------------------------------
 
     def _throttled(self, way: Way, error: Exception) -> float:
-        """How long to wait for a busy service. Raises its error if that is too long or too
-        often."""
+        """Returns how long to wait for a busy service. Raises its error if the wait is too long or
+        there were too many.
+        """
         seconds = self._pairing.timing.throttle_wait_seconds
         self._throttle_waits += 1
         if self._throttle_waits > self._pairing.timing.throttle_waits_max:
@@ -256,7 +260,7 @@ class SendCall:
         return seconds
 
     def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, None]:
-        """Neither the lock nor a connection is held meanwhile."""
+        """Holds neither the lock nor a connection during the wait."""
         if seconds and (yield Wait(seconds)):
             raise error  # the client was closed
 
@@ -303,11 +307,12 @@ class SenderBusy(OperationTimeoutError):
     """Other calls used the same sender for as long as this call had time."""
 
     def __init__(self, path: str, seconds: float, *, calls: int) -> None:
-        """`calls`: how many other calls got the sender's lock while this one waited."""
+        """`calls`: the number of other calls that got the sender's lock while this one waited."""
         super().__init__(
             message=f"timed out after {seconds:g} s waiting for another thread or task to finish "
             f"sending on this sender of {path!r}; give each thread or task a sender of its own"
         )
         self.is_stuck = calls == 0 and seconds >= OPEN_SECONDS_MIN
-        """One other call held the lock all the time, for longer than it takes to open a connection:
-        so the primary does not answer."""
+        """One other call held the lock the whole time, longer than it takes to open a connection.
+        So the primary does not answer.
+        """

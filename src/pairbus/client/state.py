@@ -1,4 +1,6 @@
-"""What a client shares with its senders, those made before it was paired included; both shells."""
+"""The state that a client shares with its senders, including those made before the pairing. Used by
+both shells.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ shell."""
 class ClientState(Generic[Pairing]):
     def __init__(self, client: Any) -> None:
         self._host = private.host_of(client)
-        # Held between a look and what follows from it; never while waiting.
+        # Held between a check and the change that depends on it. Never held during a wait.
         self._lock = threading.Lock()
         self._senders: WeakSet[Any] = WeakSet()
         self._listeners: list[tuple[object, Listener]] = []
@@ -48,7 +50,7 @@ class ClientState(Generic[Pairing]):
             )
 
     def install(self, pairing: Pairing) -> list[str]:
-        """The client is paired from here on. Returns the entities of its senders."""
+        """Marks the client as paired. Returns the entities of its senders."""
         with self._lock:
             if self.is_closed:
                 raise self._closed()
@@ -58,7 +60,7 @@ class ClientState(Generic[Pairing]):
     def adopt(
         self, get: Callable[..., Any], name: str, options: dict[str, Any], kind: type[PairedSender]
     ) -> PairedSender:
-        """Make a sender with the SDK's own method, as one of ours."""
+        """Make a sender with the SDK's own method, and turn it into a paired sender."""
         self.check()
         if self.pairing is not None and self.is_closed:
             raise ValueError(
@@ -75,7 +77,7 @@ class ClientState(Generic[Pairing]):
         return sender
 
     def senders_of(self, path: str) -> list[Any]:
-        """The senders of an entity that somebody still holds."""
+        """The senders of an entity that are still referenced."""
         with self._lock:
             senders = list(self._senders)
         return [each for each in senders if each.entity_name.lower() == path.lower()]
@@ -100,7 +102,7 @@ class ClientState(Generic[Pairing]):
         self._fault = ("primary" if self.pairing is not None else "secondary", reason)
 
     def end(self) -> list[Listener]:
-        """Whom to notify of the end; the second time, nobody."""
+        """Removes and returns the listeners to notify of the end. The second call returns none."""
         with self._lock:
             self.is_closed = True
             listeners, self._listeners = self._listeners, []
@@ -113,14 +115,15 @@ class ClientState(Generic[Pairing]):
 
 
 def state_of(client: Any) -> ClientState[Any] | None:
-    """The state of one of our clients; None for a client of the SDK."""
+    """The state of a pairbus client. None for a client of the SDK."""
     state: ClientState[Any] | None = getattr(client, "_state", None)
     return state
 
 
 def check_open(client: Any) -> None:
-    """Raise if the secondary's client is one of ours and has been closed. The SDK's own clients do
-    not know."""
+    """Raise if the secondary's client is a pairbus client and is closed. The SDK's own clients do
+    not record that.
+    """
     state = state_of(client)
     if state is not None and state.is_closed:
         raise ServiceBusConnectionError(message="the secondary's client has been closed")

@@ -1,4 +1,4 @@
-"""The syphon in the background of a paired client, which brings diverted messages home.
+"""The syphon in the background of a paired client. It brings diverted messages home.
 
 A pairing with `enable_syphon=True` starts it, stops it, and applies one rule (C-01): the syphon
 receives with one client and sends with the other, so if one of the two has ended and the other has
@@ -23,7 +23,7 @@ from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
 
-# How long the partner of a client that has ended may go on before it is faulted.
+# How long the partner of a client that has ended may continue before it is faulted.
 PARTNER_SECONDS_MAX: Final = 5.0
 # How long a syphon has to stop.
 STOP_SECONDS_MAX: Final = 5.0
@@ -48,18 +48,19 @@ class SyphonContext:
 
 @runtime_checkable
 class Syphon(Protocol):
-    """Blocking in both shells: it runs threads or processes of its own."""
+    """Blocking in both shells, because it runs its own threads or processes."""
 
     def start(self, context: SyphonContext) -> None:
         """Returns when the syphon runs. `pair_namespace` raises what this raises."""
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """Returns when the syphon runs nothing and holds no locks. Called once, also after a
-        fault."""
+        """Returns when the syphon has stopped all its work and holds no locks. Called once, also
+        after a fault.
+        """
 
 
 def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) -> Syphon | None:
-    """The syphon that the options ask for, not started; None if they ask for none."""
+    """Returns the syphon that the options ask for, not yet started, or None."""
     if not options.enable_syphon:
         return None
     if options.syphon is not None:
@@ -72,7 +73,8 @@ def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) 
         return options.syphon
     if importlib.util.find_spec("pyspark") is None:
         raise SyphonNotInstalled(namespace=namespace)
-    # The one import upwards, by name and only here: the paired client is installed without it.
+    # The only upward import, by name: the paired client also works where the syphon is not
+    # installed.
     made = importlib.import_module("pairbus.syphon.background").BackgroundSyphon()
     assert isinstance(made, Syphon)
     return made
@@ -122,15 +124,16 @@ class SyphonSupervisor:
         )
 
     def listeners(self) -> list[tuple[ClientState[Any], Callable[[str], None]]]:
-        """Which client states to listen to, each with the listener. A listener blocks until the
-        syphon has stopped."""
+        """Returns the client states to listen to, each with its listener. A listener blocks until
+        the syphon has stopped.
+        """
         return [
             (client._state, partial(self._client_ended, which))
             for which, client in self._clients.items()
         ]
 
     def abandon(self) -> None:
-        """The pairing failed: stop the syphon, and fault nobody."""
+        """The pairing failed: stop the syphon, and fault no client."""
         with self._lock:
             self._is_abandoned = True
         self._stop_listening()
@@ -177,7 +180,7 @@ class SyphonSupervisor:
             client._state.forget(self)
 
     def _fault_both(self, reason: str) -> None:
-        """On a thread of its own: the syphon's thread asks for this, and is stopped here."""
+        """Runs on its own thread: the syphon's thread asks for this and is stopped here."""
 
         def fault_both() -> None:
             for which in self._clients:

@@ -15,13 +15,14 @@ from pairbus.options import SendAvailabilityPairedNamespaceOptions
 # A backlog queue gets at least this long for a send, however short the caller's timeout is:
 # delivering a message late is better than losing it.
 BACKLOG_SECONDS_MIN: Final = 1.0
-# Without a timeout of the caller: the most for one backlog queue, and the least for all together.
+# If the caller gives no timeout: the maximum for one backlog queue, and the minimum for all of them
+# together.
 BACKLOG_SECONDS_EACH: Final = 20.0
 BACKLOG_SECONDS_ALL: Final = 60.0
 # Opening a connection gets at least this long. The SDK needs half a second at best.
 OPEN_SECONDS_MIN: Final = 5.0
 # A backlog queue that failed is left alone for this long before a connection to it is tried, which
-# costs nothing. Short, because all of them may have failed at once.
+# costs nothing. It is short, because all queues may have failed at once.
 QUEUE_REST_SECONDS: Final = 5.0
 # A connection to a backlog queue that could not be opened in advance is tried again after this.
 READY_RETRY_SECONDS: Final = 30.0
@@ -29,13 +30,13 @@ READY_RETRY_SECONDS: Final = 30.0
 TASK_SECONDS_MAX: Final = 30.0
 # Links that are opened before an entity fails back have this long, or as long as a send.
 LINK_SECONDS_MAX: Final = 5.0
-# The SDK's own time-outs get this much more before a call is ended by force.
+# A call is cut only this long after the SDK's own time-out.
 GRACE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What the options of a pairing say."""
+    """The times that the options of a pairing set."""
 
     failover_seconds: float
     """How long an entity may fail before it fails over."""
@@ -73,7 +74,7 @@ class Timing:
 class TimeBudget:
     """How much time one call has left on each of the two namespaces.
 
-    The caller's timeout holds on each of them. Without one, each attempt has the send timeout of
+    The caller's timeout applies to each of them. Without one, each attempt has the send timeout of
     the options, and at most 20 seconds on a backlog queue, because there are others.
     """
 
@@ -90,10 +91,10 @@ class TimeBudget:
             return self._send_seconds
         if self._primary_until is None:
             self._primary_until = now + self._timeout
-        return max(0.001, self._primary_until - now)  # 0 means "for ever" to the SDK
+        return max(0.001, self._primary_until - now)  # the SDK takes 0 as "no limit"
 
     def forget_primary(self) -> None:
-        """A call that comes back to the primary has its whole time again."""
+        """A call that returns to the primary gets its full time again."""
         self._primary_until = None
 
     def in_backlog(self, *, now: float, at_least: float = 0.0) -> float:
@@ -108,7 +109,7 @@ class TimeBudget:
         return max(at_least, left)
 
     def can_wait(self, seconds: float, *, is_backlog: bool, now: float) -> bool:
-        """Whether a throttled call may wait that long: always, unless its caller set a limit."""
+        """Whether a throttled call may wait that long. True if its caller set no limit."""
         if self._timeout is None:
             return True
         return (self.in_backlog(now=now) if is_backlog else self.on_primary(now=now)) > seconds

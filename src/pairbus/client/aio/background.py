@@ -1,7 +1,7 @@
 """The background worker of a paired client: one task that runs what is due.
 
-Like `blocking/background.py`, without deadlines of sockets: the SDK's asyncio client keeps its
-time-outs, except when it opens a link. `bounded` is for that.
+Like `blocking/background.py`, but without socket deadlines: the SDK's asyncio client keeps its own
+time-outs. The exception is opening a link, which `bounded` limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_SECONDS_MAX = 15.0
 
 @asynccontextmanager
 async def bounded(seconds: float, what: str) -> AsyncIterator[None]:
-    """A time limit for what the SDK would wait for without one: opening a link."""
+    """Limits the time for opening a link. The SDK itself sets no limit there."""
     limit = asyncio.timeout(seconds + GRACE_SECONDS)
     try:
         async with limit:
@@ -59,8 +59,8 @@ class BackgroundWorker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        # A context of its own: what happens in the background is no part of what the application
-        # was doing when it paired.
+        # A separate context: background work must not appear in the trace or the context variables
+        # of the code that paired.
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(), name=self._name, context=contextvars.Context())
 
@@ -68,7 +68,7 @@ class BackgroundWorker:
         self._woken.set()
 
     async def stop(self) -> None:
-        """When it returns, none of its tasks runs."""
+        """Stop the worker. When this returns, none of its tasks runs."""
         tasks = [*self._running, *([self._task] if self._task is not None else [])]
         tasks = [task for task in tasks if task is not asyncio.current_task()]
         for task in tasks:
@@ -91,7 +91,7 @@ class BackgroundWorker:
                     await self._woken.wait()
 
     def _work(self) -> float:
-        """Start what is due, and return for how long nothing will be."""
+        """Start the tasks that are due, and return the seconds until the next one."""
         tasks, next_due = self._take_due()
         self._waiting.extend(tasks)
         while self._waiting and len(self._running) < TASKS_AT_ONCE_MAX:

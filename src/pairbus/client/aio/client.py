@@ -1,4 +1,4 @@
-"""The SDK's asyncio client, that can be paired: as `blocking/client.py`."""
+"""The SDK's asyncio client with `pair_namespace`: like `blocking/client.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamesp
 
 
 class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
-    """As `azure.servicebus.aio.ServiceBusClient`, and `pair_namespace` besides."""
+    """Like `azure.servicebus.aio.ServiceBusClient`, with `pair_namespace` added."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,9 +38,9 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         return made
 
     async def pair_namespace(self, options: PairedNamespaceOptions) -> None:
-        """Pair this client, the primary's, with the secondary of the options.
+        """Pair this client of the primary with the secondary namespace in the options.
 
-        When it returns, all senders of this client are paired, those made earlier as well. If it
+        When it returns, all senders of this client are paired, including those made earlier. If it
         raises (`PairingError` for bad credentials, backlog queues that cannot be created, or a
         secondary that cannot be reached), the client stays as it was, and you can use the options
         again.
@@ -107,8 +107,9 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
 
     async def close(self) -> None:
-        """As the SDK's. Also ends pings, the syphon, and the use of the secondary. The secondary's
-        own client stays open."""
+        """Like the SDK's method. It also stops the pings and the syphon, and closes the connections
+        to the secondary. The secondary's own client stays open.
+        """
         await self._end("closed")
 
     async def fault(self, reason: str) -> None:
@@ -120,7 +121,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         pairing = self._state.pairing
         if pairing is not None and pairing.is_of_parent:
             self._state.is_closed = True
-            return  # the connections are the parent's
+            return  # the connections belong to the parent process
         for listener in self._state.end():
             ending = listener(reason)
             if inspect.isawaitable(ending):
@@ -139,7 +140,7 @@ async def _start(supervisor: SyphonSupervisor) -> None:
         raise
     for state, listener in supervisor.listeners():
         ending = state.listen(supervisor, _on_thread(listener))
-        if ending is not None:  # that client has ended already
+        if ending is not None:  # that client is already closed
             await ending
 
 
@@ -148,6 +149,6 @@ def _on_thread(listener: Callable[[str], None]) -> Callable[[str], Awaitable[Non
 
 
 def _fault(loop: asyncio.AbstractEventLoop, client: ServiceBusClient, reason: str) -> None:
-    """Called on a thread of the supervisor."""
+    """The supervisor calls this on its own thread."""
     if not loop.is_closed():
         asyncio.run_coroutine_threadsafe(client.fault(reason), loop).result()

@@ -42,8 +42,9 @@ class Pairing(PairingCore):
         self.closing = asyncio.Event()
 
     async def start(self) -> None:
-        """Raises if the secondary accepts no connection. The connection is kept open, unless the
-        options say `lazy`."""
+        """Raises if the secondary accepts no connection. The connection stays open, except with
+        `lazy` in the options.
+        """
         self.worker.start()
         queue = random.choice(self.backlog_queues)
         try:
@@ -52,7 +53,9 @@ class Pairing(PairingCore):
             raise self.not_connected(queue, error) from error
 
     async def follow_secondary(self) -> None:
-        """If the secondary's client is one of ours and ends, its connections end with it."""
+        """If the secondary's client is a pairbus client and is closed, its connections are closed
+        too.
+        """
         state = state_of(self.options.messaging_factory)
         if state is not None:
             dropping = state.listen(self, lambda reason: self.pool.drop())
@@ -73,8 +76,10 @@ class Pairing(PairingCore):
             self.worker.wake()  # something may be due earlier than it knows
 
     async def close(self) -> None:
-        """End pings and the use of the secondary. When it returns, no task or socket is left."""
-        # Each step can be repeated: the call before may have been interrupted.
+        """Stop the pings and close the connections to the secondary. When this returns, no task or
+        socket is left.
+        """
+        # Each step can be repeated, because an earlier call may have been interrupted.
         self.closing.set()
         self.close_router()
         state = state_of(self.options.messaging_factory)
@@ -111,7 +116,8 @@ class Pairing(PairingCore):
         except Exception as error:
             self.ping_ended(ping, error)
         else:
-            # In this order: closing the sender may take a moment, and would delay the failback.
+            # Report first, then close: closing the sender may take a moment and would delay the
+            # failback.
             await self._open_links(ping)
             self.ping_ended(ping, None)
         finally:

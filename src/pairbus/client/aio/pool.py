@@ -48,7 +48,9 @@ class ConnectionPool:
         return self._state.limits
 
     async def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
-        """An idle connection, or a new one that is not open yet. `is_fresh`: always a new one."""
+        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, always a
+        new one.
+        """
         check_open(self._client)
         if is_fresh:
             self._close_all(self._state.clear(queue))
@@ -63,7 +65,7 @@ class ConnectionPool:
         return connection
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
-        """Waits for nothing, so that it also works while the task is being cancelled."""
+        """This never waits, so it also works while the task is being cancelled."""
         is_usable = is_usable and not self._is_closed
         self._state.put_back(connection, is_usable=is_usable, now=self._clock())
         if not is_usable:
@@ -74,21 +76,21 @@ class ConnectionPool:
         return self._state.has_ready(queue)
 
     def trim(self, *, keep: frozenset[str]) -> None:
-        """Close what was idle for too long, except one connection for each queue of `keep`."""
+        """Close connections that were idle for too long, except one for each queue in `keep`."""
         self._close_all(self._state.trim(keep=keep, now=self._clock()))
 
     async def drop(self) -> None:
-        """End all connections. A send on a connection that is lent fails."""
+        """Close all connections. A send that is using one of them fails."""
         self._close_all(self._state.clear_all())
-        # Aborted and not closed: a task that is opening one would go on, and leave behind what it
-        # opened. Its wait ends with an error, and then it gives the connection back.
+        # Abort instead of close: a task that is opening a connection would continue and leak what
+        # it opened. After an abort its wait ends with an error, and it returns the connection.
         for connection in self._state.lent:
             private.abort(connection.sender)
         self._wake_all()
         await self._closed_all()
 
     async def close(self) -> None:
-        """For good. When it returns, they are closed."""
+        """Close the pool for good. When this returns, its connections are closed."""
         self._is_closed = True
         await self.drop()
         with suppress(TimeoutError):
@@ -98,7 +100,7 @@ class ConnectionPool:
         await self._closed_all()
 
     def _wake_all(self) -> None:
-        # All of them: a free connection of one queue might wake only a task that waits for another.
+        # Wake all waiters: a single wake-up might reach a task that waits for another queue.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -116,5 +118,5 @@ class ConnectionPool:
 async def _close(connection: Connection) -> None:
     try:
         await connection.sender.close()
-    except Exception as error:  # its connection is gone already, and nothing is lost with it
+    except Exception as error:  # the connection is already gone, and nothing is lost with it
         logger.debug("closing a connection to %s failed: %r", connection.queue, error)

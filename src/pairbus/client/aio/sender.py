@@ -1,6 +1,6 @@
 """The SDK's asyncio sender. When its entity is failed over, messages go to the backlog.
 
-Like `blocking/sender.py`. Tasks may share it, which they may not with the SDK's own.
+Like `blocking/sender.py`. Tasks may share one sender; the SDK's own sender does not allow that.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ CLOSE_SECONDS_MAX = 5.0
 
 
 class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
-    """Get one from `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
+    """Create it with `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
 
     client_state: ClientState[Pairing]
-    """The client's, which has its pairing, even if that comes after this sender was made."""
+    """The client's state. It has the pairing, even if the client was paired after this sender was
+    made.
+    """
 
     def bind(self, state: ClientState[Pairing]) -> None:
         self.client_state = state
@@ -66,9 +68,9 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
     async def send_messages(
         self, message: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's. If the entity is failed over, the messages go to a backlog queue.
+        """Like the SDK's method. If the entity is failed over, the messages go to a backlog queue.
 
-        The timeout then holds on each of the two namespaces.
+        The timeout then applies to each of the two namespaces.
         """
         pairing = self._pairing
         if pairing is None:
@@ -79,7 +81,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         check_arguments(self, timeout, kwargs)
         message = give_ids(message)
         if message == {} or not count_of(message):
-            return  # as the SDK does
+            return  # like the SDK
         send = super().send_messages
         request = SendRequest(
             messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
@@ -94,11 +96,11 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """As the SDK's. If the entity is failed over, the messages go to a backlog queue, and come
-        home with their schedule.
+        """Like the SDK's method. If the entity is failed over, the messages go to a backlog queue.
+        The syphon brings them home with their schedule.
 
-        Their sequence numbers are not known then: in place of each there is an
-        `UnknownSequenceNumber` (-1), which cannot be cancelled and tells where the message is.
+        Their sequence numbers are not known yet. The result has an `UnknownSequenceNumber` (-1) in
+        place of each. It cannot be cancelled, and it names the backlog queue that has the message.
         """
         pairing = self._pairing
         if pairing is None:
@@ -124,8 +126,9 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
     async def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's, and always on the primary: a diverted message has no number to cancel it
-        by."""
+        """Like the SDK's method, and always on the primary: a diverted message has no sequence
+        number, so it cannot be cancelled.
+        """
         check_live(self)
         check_cancellable(self.entity_name, sequence_numbers)
         pairing = self._pairing
@@ -143,7 +146,9 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
     ) -> ServiceBusMessageBatch:
-        """As the SDK's. If the entity is failed over, the limit is that of a backlog queue."""
+        """Like the SDK's method. If the entity is failed over, the size limit is that of a backlog
+        queue.
+        """
         self.client_state.check()
         self.has_called = True
         pairing = self._pairing
@@ -154,16 +159,17 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         return Batch.of(await super().create_message_batch(max_size_in_bytes))
 
     async def close(self) -> None:
-        """As the SDK's, but not while a task is opening the link: that would go on, and leave
-        behind what it opened."""
+        """Like the SDK's method, but it waits while a task opens the link: that task would
+        otherwise continue and leak what it opened.
+        """
         if self._pairing is None or self.lock.is_mine():
             await super().close()
             return
-        private.mark_shut(self)  # tasks that wait for the lock have nothing to wait for any more
+        private.mark_shut(self)  # tasks that wait for the lock now fail instead of sending
         has_lock = await self.lock.try_acquire()
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while not has_lock and time.monotonic() < until:
-            private.abort(self)  # again and again: the SDK may retry
+            private.abort(self)  # repeatedly, because the SDK may retry
             with suppress(SenderBusy):
                 await self.lock.acquire(0.1)
                 has_lock = True
@@ -194,7 +200,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
                 return await self.reset_link(epoch)
             case CallPrimary(seconds) if call.request.count:
                 return await call.request.on_primary(seconds)
-            case CallPrimary(seconds):  # the SDK opens a link without any time limit
+            case CallPrimary(seconds):  # the SDK opens a link without a time limit
                 async with bounded(seconds, f"opening a link to {self.entity_name!r}"):
                     return await call.request.on_primary(seconds)
             case Borrow(queue, seconds, is_fresh):
@@ -212,21 +218,26 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
                 return False
 
     async def reset_link(self, epoch: int) -> None:
-        """Before the first use after a failback: a link from before the outage may be dead without
-        anybody knowing, and its failure would fail the entity over again."""
+        """Close the link before its first use after a failback. A link from before the outage may
+        be dead without an error yet, and its failure would fail the entity over again.
+        """
         self.epoch = epoch
-        with suppress(Exception):  # it is gone, one way or another
+        with suppress(Exception):  # the link is gone in either case
             await private.close_link(self)
 
     def require_new_link(self) -> None:
-        """A call was interrupted, and its answer may still come: the next call opens a new link."""
+        """A call was interrupted, and its answer may still arrive on this link. The next call opens
+        a new one.
+        """
         self.epoch = -1
 
     # --- for the background -----------------------------------------------------------------------
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody has used it, and so will close it: it may get a link without asking."""
+        """The application has used this sender and will close it, so the background may open a link
+        for it.
+        """
         return not private.is_shut(self) and self.has_called
 
     async def open_early(self, epoch: int, pairing: Pairing) -> None:
@@ -253,27 +264,28 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
 
 
 class SenderLock:
-    """One call at a time on the primary. Knows its owner, and whether one call or many held it
-    while another waited."""
+    """Allows one call at a time on the primary. It records its owner, and whether one call or
+    several held it while another call waited.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = asyncio.Lock()
         self._owner: asyncio.Task[Any] | None = None
         self._acquired = 0
-        # A lock that was just passed on to a waiting task looks free until that task runs.
+        # A lock that was just handed to a waiting task looks free until that task runs.
         self._waiting = 0
 
     async def try_acquire(self) -> bool:
-        """False if somebody else has it, or is about to have it."""
+        """Returns False if another call holds the lock or is about to get it."""
         if self._waiting or self._lock.locked():
             return False
-        await self._lock.acquire()  # it is free, so this does not give way to another task
+        await self._lock.acquire()  # the lock is free, so this does not yield to another task
         self._note_owner()
         return True
 
     async def acquire(self, seconds: float) -> bool:
-        """Returns whether it had to wait."""
+        """Acquires the lock. Returns whether it had to wait."""
         before = self._acquired
         if await self.try_acquire():
             return False

@@ -1,9 +1,9 @@
 """The background worker of a paired client: one thread that runs what is due (pings, probes, and
-connections that are kept open), and that enforces deadlines of sockets.
+connections that are kept open) and enforces socket deadlines.
 
 The SDK's blocking client reads the first bytes of a new connection without a time limit. A call
-that might get stuck there enters a `SocketDeadline`; if its time is over, the worker shuts its
-socket down.
+that might get stuck there enters a `SocketDeadline`; when its time is over, the worker shuts down
+its socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from pairbus.client.timing import GRACE_SECONDS
 logger = logging.getLogger("pairbus.client")
 
 TASKS_AT_ONCE_MAX = 16
-# If nothing is due it looks this often, for deadlines that were entered without waking it.
+# If nothing is due, the worker wakes this often, to see deadlines that were entered without waking
+# it.
 LOOK_SECONDS_MAX = 15.0
 JOIN_SECONDS_MAX = 10.0
 CUT_AGAIN_SECONDS = 0.05
@@ -33,10 +34,10 @@ CLOSED = "the paired client has been closed; make a new one"
 
 
 class SocketDeadline:
-    """A context in which the sender's socket is shut down when the time is over, and again if the
-    call goes on.
+    """A context manager that shuts down the sender's socket when the time is over, and again if the
+    call continues.
 
-    A class and not a generator: every message enters one.
+    It is a class and not a generator, for speed: every message enters one.
     """
 
     __slots__ = ("_seconds", "_worker", "deadline", "is_cut", "sender")
@@ -53,7 +54,8 @@ class SocketDeadline:
     def __enter__(self) -> None:
         worker = self._worker
         worker._deadlines[id(self)] = self
-        if worker._is_stopped:  # asked after entering: the last look at the deadlines may be over
+        # Checked after entering: the worker may already have made its last check.
+        if worker._is_stopped:
             worker._deadlines.pop(id(self), None)
             raise ValueError(CLOSED)
         if self.deadline < worker._looks_at:
@@ -65,7 +67,7 @@ class SocketDeadline:
             return
         if self._worker._is_stopped:
             raise ValueError(CLOSED) from error
-        # The SDK reports that the server closed the connection, which it did not.
+        # The SDK would report that the server closed the connection. It was our deadline.
         host = self.sender.fully_qualified_namespace
         raise OperationTimeoutError(
             message=f"{host!r} did not answer within {self._seconds:g} seconds"
@@ -86,7 +88,7 @@ class BackgroundWorker:
         self._clock = clock
         self._take_due, self._perform = take_due, perform
         self._woken = threading.Event()
-        # When it looks next. A deadline before that wakes it.
+        # When the worker wakes next. An earlier deadline wakes it.
         self._looks_at = 0.0
         self._is_stopped = False
         self._deadlines: dict[int, SocketDeadline] = {}
@@ -101,8 +103,9 @@ class BackgroundWorker:
         self._woken.set()
 
     def stop(self) -> None:
-        """When it returns, none of its threads runs, unless one is stuck where nothing can reach
-        it."""
+        """Stop the worker. When this returns, its threads have ended, except one that is stuck
+        where no socket can be cut.
+        """
         self._is_stopped = True
         self.wake()
         deadline = time.monotonic() + JOIN_SECONDS_MAX
@@ -125,13 +128,13 @@ class BackgroundWorker:
                 logger.exception("the background worker of a paired client failed; it goes on")
                 wait = 1.0
             self._woken.wait(wait)
-        # Nothing else would free a call that runs when the client closes; and it may get stuck
-        # again, because the SDK retries.
+        # Nothing else frees a call that runs while the client closes. Cut it repeatedly: it may get
+        # stuck again, because the SDK retries.
         while self._cut(lambda deadline: True):
             time.sleep(CUT_AGAIN_SECONDS)
 
     def _work(self) -> float:
-        """Start what is due, and return for how long nothing will be."""
+        """Start the tasks that are due, and return the seconds until the next one."""
         self._looks_at = float("inf")  # a deadline that is entered meanwhile wakes it again
         tasks, next_due = self._take_due()
         self._waiting.extend(tasks)
@@ -143,7 +146,8 @@ class BackgroundWorker:
             self._waiting.popleft()
         now = self._clock()
         self._cut(lambda deadline: deadline <= now)
-        # One that is over already is cut again in a moment: the SDK may have begun a second try.
+        # A deadline that has passed is cut again after a moment: the SDK may have started another
+        # attempt.
         soon += [max(each.deadline, now + GRACE_SECONDS) for each in [*self._deadlines.values()]]
         if next_due is not None:
             soon.append(next_due)
@@ -174,9 +178,9 @@ class BackgroundWorker:
             self.wake()
 
     def _cut(self, is_over: Callable[[float], bool]) -> bool:
-        """Cut the calls whose deadline is over. False if there are none."""
+        """Cut the calls whose deadline has passed. Returns False if there are none."""
         over = [each for each in [*self._deadlines.values()] if is_over(each.deadline)]
         for each in over:
-            each.is_cut = True  # first: the call that is freed looks at it at once
+            each.is_cut = True  # set first: the freed call reads it at once
             private.cut(each.sender)
         return bool(over)

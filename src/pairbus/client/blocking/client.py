@@ -1,4 +1,4 @@
-"""The SDK's client, that can be paired with a client of another namespace."""
+"""The SDK's client with `pair_namespace`, which pairs it with a client of another namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamesp
 
 
 class ServiceBusClient(azure.servicebus.ServiceBusClient):
-    """As `azure.servicebus.ServiceBusClient`, and `pair_namespace` besides."""
+    """Like `azure.servicebus.ServiceBusClient`, with `pair_namespace` added."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,9 +35,9 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         return made
 
     def pair_namespace(self, options: PairedNamespaceOptions) -> None:
-        """Pair this client, the primary's, with the secondary of the options.
+        """Pair this client of the primary with the secondary namespace in the options.
 
-        When it returns, all senders of this client are paired, those made earlier as well. If it
+        When it returns, all senders of this client are paired, including those made earlier. If it
         raises (`PairingError` for bad credentials, backlog queues that cannot be created, or a
         secondary that cannot be reached), the client stays as it was, and you can use the options
         again.
@@ -105,8 +105,9 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         return self._state.adopt(super().get_topic_sender, topic_name, kwargs, PairedSender)
 
     def close(self) -> None:
-        """As the SDK's. Also ends pings, the syphon, and the use of the secondary. The secondary's
-        own client stays open."""
+        """Like the SDK's method. It also stops the pings and the syphon, and closes the connections
+        to the secondary. The secondary's own client stays open.
+        """
         self._end("closed")
 
     def fault(self, reason: str) -> None:
@@ -118,7 +119,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         pairing = self._state.pairing
         if pairing is not None and pairing.is_of_parent:
             self._state.is_closed = True
-            return  # the connections are the parent's
+            return  # the connections belong to the parent process
         for listener in self._state.end():
             listener(reason)
         if self._state.pairing is not None:

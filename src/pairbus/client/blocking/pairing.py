@@ -46,8 +46,9 @@ class Pairing(PairingCore):
         self.closing = threading.Event()
 
     def start(self) -> None:
-        """Raises if the secondary accepts no connection. The connection is kept open, unless the
-        options say `lazy`."""
+        """Raises if the secondary accepts no connection. The connection stays open, except with
+        `lazy` in the options.
+        """
         self.worker.start()
         queue = random.choice(self.backlog_queues)
         try:
@@ -56,7 +57,9 @@ class Pairing(PairingCore):
             raise self.not_connected(queue, error) from error
 
     def follow_secondary(self) -> None:
-        """If the secondary's client is one of ours and ends, its connections end with it."""
+        """If the secondary's client is a pairbus client and is closed, its connections are closed
+        too.
+        """
         state = state_of(self.options.messaging_factory)
         if state is not None:
             state.listen(self, lambda reason: self.pool.drop())
@@ -75,8 +78,10 @@ class Pairing(PairingCore):
             self.worker.wake()  # something may be due earlier than it knows
 
     def close(self) -> None:
-        """End pings and the use of the secondary. When it returns, no thread or socket is left."""
-        # Each step can be repeated: the call before may have been interrupted.
+        """Stop the pings and close the connections to the secondary. When this returns, no thread
+        or socket is left.
+        """
+        # Each step can be repeated, because an earlier call may have been interrupted.
         self.closing.set()
         self.close_router()
         state = state_of(self.options.messaging_factory)
@@ -115,7 +120,8 @@ class Pairing(PairingCore):
         except Exception as error:
             self.ping_ended(ping, error)
         else:
-            # In this order: closing the sender takes up to a second, and would delay the failback.
+            # Report first, then close: closing the sender takes up to a second and would delay the
+            # failback.
             self._open_links(ping)
             self.ping_ended(ping, None)
         finally:
@@ -134,8 +140,9 @@ class Pairing(PairingCore):
             except RuntimeError:  # the system gives no more threads
                 break
             threads.append(thread)
-        # By then they have ended, because each has a deadline. A sender that somebody closes in the
-        # one moment in which the deadline cannot reach it is not waited for.
+        # Each thread has a deadline, so by then it has ended. The exception is a sender that is
+        # closed in the moment in which the deadline cannot reach its socket; do not wait for that
+        # one.
         deadline = time.monotonic() + self.timing.link_seconds + GRACE_SECONDS + 1.0
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -57,7 +57,9 @@ class ConnectionPool:
         return self._state.limits
 
     def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
-        """An idle connection, or a new one that is not open yet. `is_fresh`: always a new one."""
+        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, always a
+        new one.
+        """
         check_open(self._client)
         deadline = self._clock() + seconds
         with self._changed:
@@ -74,7 +76,7 @@ class ConnectionPool:
         with self._changed:
             is_usable = is_usable and not self._is_closed
             self._state.put_back(connection, is_usable=is_usable, now=self._clock())
-            self._changed.notify_all()  # a single waiter might wait for another queue
+            self._changed.notify_all()  # notify all: a single waiter might wait for another queue
         if not is_usable:
             self._close_all([connection])
 
@@ -83,13 +85,13 @@ class ConnectionPool:
             return self._state.has_ready(queue)
 
     def trim(self, *, keep: frozenset[str]) -> None:
-        """Close what was idle for too long, except one connection for each queue of `keep`."""
+        """Close connections that were idle for too long, except one for each queue in `keep`."""
         with self._lock:
             gone = self._state.trim(keep=keep, now=self._clock())
         self._close_all(gone)
 
     def drop(self) -> None:
-        """End all connections. A send on a connection that is lent fails."""
+        """Close all connections. A send that is using one of them fails."""
         with self._changed:
             idle, lent = self._state.clear_all(), self._state.lent
             self._changed.notify_all()
@@ -98,17 +100,17 @@ class ConnectionPool:
         self._close_all(idle)
 
     def close(self) -> None:
-        """For good. When it returns, the idle connections are closed."""
+        """Close the pool for good. When this returns, the idle connections are closed."""
         self._is_closed = True
         self.drop()
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
         while (closers := list(self._closers)) and time.monotonic() < deadline:
             for thread in closers:
-                if thread.is_alive():  # one that was added just now has not started yet
+                if thread.is_alive():  # a thread that was just added has not started yet
                     thread.join(max(0.0, deadline - time.monotonic()))
 
     def _close_all(self, connections: Iterable[Connection]) -> None:
-        """On threads of their own: the SDK takes a second to close one, and a send would wait."""
+        """Close on separate threads: the SDK takes a second to close one, and a send would wait."""
         for connection in connections:
             thread = threading.Thread(target=self._close_one, args=(connection,), daemon=True)
             self._closers.add(thread)
@@ -121,7 +123,7 @@ class ConnectionPool:
     def _close_one(self, connection: Connection) -> None:
         try:
             connection.sender.close()
-        except Exception as error:  # its connection is gone already, and nothing is lost with it
+        except Exception as error:  # the connection is already gone, and nothing is lost with it
             logger.debug("closing a connection to %s failed: %r", connection.queue, error)
         finally:
             self._closers.discard(threading.current_thread())

@@ -1,8 +1,9 @@
 """The SDK's sender, with its whole surface. When its entity is failed over, messages go to the
 backlog.
 
-Unpaired it is the SDK's. Paired, `send.py` decides each call, and `_perform` carries the steps out.
-Threads may share it, which they may not with the SDK's own: on the primary, one sends at a time.
+An unpaired sender behaves like the SDK's. In a paired one, `send.py` decides each call, and
+`_perform` carries out the steps. Threads may share one sender, which the SDK's own does not allow:
+on the primary, one thread sends at a time.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from pairbus.client.steps import (
     run,
 )
 
-# How long `close` waits for the background, if that is just opening this sender's link.
+# How long `close` waits while the background opens this sender's link.
 CLOSE_SECONDS_MAX = 5.0
 
 
 class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
-    """Get one from `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
+    """Create it with `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
 
     client_state: ClientState[Pairing]
-    """The client's, which has its pairing, even if that comes after this sender was made."""
+    """The client's state. It has the pairing, even if the client was paired after this sender was
+    made.
+    """
 
     def bind(self, state: ClientState[Pairing]) -> None:
         self.client_state = state
@@ -66,9 +69,9 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         return self
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
-        """As the SDK's. If the entity is failed over, the messages go to a backlog queue.
+        """Like the SDK's method. If the entity is failed over, the messages go to a backlog queue.
 
-        The timeout then holds on each of the two namespaces.
+        The timeout then applies to each of the two namespaces.
         """
         pairing = self._pairing
         if pairing is None:
@@ -79,7 +82,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         check_arguments(self, timeout, kwargs)
         message = give_ids(message)
         if message == {} or not count_of(message):
-            return  # as the SDK does
+            return  # like the SDK
         send = super().send_messages
         request = SendRequest(
             messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
@@ -94,11 +97,11 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """As the SDK's. If the entity is failed over, the messages go to a backlog queue, and come
-        home with their schedule.
+        """Like the SDK's method. If the entity is failed over, the messages go to a backlog queue.
+        The syphon brings them home with their schedule.
 
-        Their sequence numbers are not known then: in place of each there is an
-        `UnknownSequenceNumber` (-1), which cannot be cancelled and tells where the message is.
+        Their sequence numbers are not known yet. The result has an `UnknownSequenceNumber` (-1) in
+        place of each. It cannot be cancelled, and it names the backlog queue that has the message.
         """
         pairing = self._pairing
         if pairing is None:
@@ -120,8 +123,9 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
     def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's, and always on the primary: a diverted message has no number to cancel it
-        by."""
+        """Like the SDK's method, and always on the primary: a diverted message has no sequence
+        number, so it cannot be cancelled.
+        """
         check_live(self)
         check_cancellable(self.entity_name, sequence_numbers)
         pairing = self._pairing
@@ -138,7 +142,9 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             self.lock.release()
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """As the SDK's. If the entity is failed over, the limit is that of a backlog queue."""
+        """Like the SDK's method. If the entity is failed over, the size limit is that of a backlog
+        queue.
+        """
         self.client_state.check()
         self.has_called = True
         pairing = self._pairing
@@ -149,11 +155,12 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         return Batch.of(super().create_message_batch(max_size_in_bytes))
 
     def close(self) -> None:
-        """As the SDK's, but not while the background is opening the link: that would go on, and
-        leave behind what it opened."""
+        """Like the SDK's method, but it waits while the background opens the link: the background
+        would otherwise continue and leak what it opened.
+        """
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self.is_opening and time.monotonic() < until:
-            private.cut(self)  # again and again: there may be nothing to cut yet
+            private.cut(self)  # repeatedly, because there may be no socket to cut yet
             time.sleep(CUT_AGAIN_SECONDS)
         super().close()
 
@@ -192,21 +199,26 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
                 return pairing.closing.wait(seconds)
 
     def reset_link(self, epoch: int) -> None:
-        """Before the first use after a failback: a link from before the outage may be dead without
-        anybody knowing, and its failure would fail the entity over again."""
+        """Close the link before its first use after a failback. A link from before the outage may
+        be dead without an error yet, and its failure would fail the entity over again.
+        """
         self.epoch = epoch
-        with suppress(Exception):  # it is gone, one way or another
+        with suppress(Exception):  # the link is gone in either case
             private.close_link(self)
 
     def require_new_link(self) -> None:
-        """A call was interrupted, and its answer may still come: the next call opens a new link."""
+        """A call was interrupted, and its answer may still arrive on this link. The next call opens
+        a new one.
+        """
         self.epoch = -1
 
     # --- for the background -----------------------------------------------------------------------
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody has used it, and so will close it: it may get a link without asking."""
+        """The application has used this sender and will close it, so the background may open a link
+        for it.
+        """
         return not private.is_shut(self) and self.has_called
 
     def open_early(self, epoch: int, pairing: Pairing) -> None:
@@ -242,8 +254,9 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
 
 
 class SenderLock:
-    """One call at a time on the primary. Knows its owner, and whether one call or many held it
-    while another waited."""
+    """Allows one call at a time on the primary. It records its owner, and whether one call or
+    several held it while another call waited.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -252,7 +265,7 @@ class SenderLock:
         self._acquired = 0
 
     def try_acquire(self) -> bool:
-        """False if somebody else has it."""
+        """Returns False if another call holds the lock."""
         if not self._lock.acquire(blocking=False):
             return False
         self._owner = threading.get_ident()
@@ -260,7 +273,7 @@ class SenderLock:
         return True
 
     def acquire(self, seconds: float) -> bool:
-        """Returns whether it had to wait."""
+        """Acquires the lock. Returns whether it had to wait."""
         before = self._acquired
         if self.try_acquire():
             return False

@@ -1,8 +1,8 @@
 """Which backlog queues are in the rotation, and which of them takes an entity's messages.
 
 A queue that fails leaves the rotation, rests, and is probed; the shell reports the outcome. This
-module knows neither entities nor how a queue is reached. `choose` picks one of several: at
-random in the shells, as a test says in tests.
+module knows neither entities nor how a queue is reached. `choose` picks one of several: at random
+in the shells, under the test's control in tests.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
     error: BaseException
-    """The latest: of the send that failed, or of the last probe."""
+    """The latest error: of the failed send, or of the last probe."""
     at: float
     retry_at: float
-    """When the queue is probed again (or was, if the outcome is still to come)."""
+    """When the queue is probed again, or was probed if the outcome is still unknown."""
 
 
 class Rotation:
@@ -46,16 +46,19 @@ class Rotation:
         return queue in self._generations and queue not in self._withdrawn
 
     def generation(self, queue: str) -> int:
-        """How often the queue came back. A send that began in an earlier generation says nothing
-        about this one."""
+        """How often the queue came back. The result of a send from an earlier generation does not
+        count.
+        """
         return self._generations[queue]
 
     def pick(self) -> str | None:
-        """One of the queues in the rotation; None if none is left."""
+        """Returns one of the queues in the rotation, or None if none is left."""
         return self._choose(self._in_rotation) if self._in_rotation else None
 
     def withdraw(self, queue: str, error: BaseException, *, now: float) -> bool:
-        """Take a queue out. False if it was out already; its rest does not begin again then."""
+        """Take a queue out of the rotation. Returns False if it was already out; its rest is not
+        extended.
+        """
         assert queue in self._generations, (
             f"{queue!r} is none of the backlog queues {[*self._generations]}"
         )
@@ -69,7 +72,7 @@ class Rotation:
         return True
 
     def readmit(self, queue: str) -> bool:
-        """Take a queue back. False if it was not out."""
+        """Take a queue back into the rotation. Returns False if it was not out."""
         if self._withdrawn.pop(queue, None) is None:
             return False
         self._probing.discard(queue)
@@ -78,14 +81,16 @@ class Rotation:
         return True
 
     def take_due(self, *, now: float) -> list[str]:
-        """The queues to probe now. Each is named once, until `probe_failed` or `readmit`."""
+        """Returns the queues to probe now. Each is returned once, until `probe_failed` or
+        `readmit`.
+        """
         rested = [queue for queue, w in self._withdrawn.items() if w.retry_at <= now]
         due = [queue for queue in rested if queue not in self._probing]
         self._probing.update(due)
         return due
 
     def probe_failed(self, queue: str, error: BaseException, *, now: float) -> None:
-        """The queue rests again. Nothing happens if it came back meanwhile."""
+        """Let the queue rest again. No effect if it has come back in the meantime."""
         earlier = self._withdrawn.get(queue)
         if earlier is None:
             return

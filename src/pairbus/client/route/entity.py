@@ -1,7 +1,7 @@
 """What the router keeps of one entity: its health, its backlog queue, its pings and its counts.
 
-No decision is taken here except one: when the next ping is due (`schedule_ping`). `Agenda` tells
-which entity is due next.
+This module makes one decision: when the next ping is due (`schedule_ping`). `Agenda` returns the
+entity that is due next.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Entity:
     """As it was first spelled."""
     health: Health
     queue: str | None = None
-    """Its backlog queue. If that has left the rotation since, another one is picked on demand."""
+    """Its backlog queue. If it has left the rotation, another one is picked on demand."""
     last_error: BaseException | None = None
     next_ping: float | None = None
     slot: int = 0
     """The number of the next ping, counted from the failover."""
     ping_out: Ping | None = None
-    """A ping whose outcome is still to come; perhaps of an earlier epoch."""
+    """A ping whose outcome is still unknown. It may belong to an earlier epoch."""
     sent: int = 0
     diverted: int = 0
     failures: int = 0
@@ -43,20 +43,20 @@ class Entity:
 
     @property
     def wake_at(self) -> float | None:
-        """When time alone changes something here."""
+        """The next time at which this entity changes without a send."""
         if self.health.state is State.FAILED_OVER:
             return self.next_ping if self.ping_out is None else None
         return self.health.deadline
 
     def schedule_ping(self, *, ping_seconds: float, now: float) -> None:
-        """The first moment after `now` that is a multiple of the ping period after the failover.
+        """The first time after `now` that is a whole number of ping periods after the failover.
 
-        So pings keep their rate however late one is sent, and a delay, however long, is followed by
-        one ping and not by all those that were missed.
+        So pings keep their rate even if one is sent late. After a long delay, one ping follows, not
+        all the missed ones.
         """
         began = self.health.since
         self.slot = max(self.slot + 1, int((now - began) // ping_seconds))
-        while (at := began + self.slot * ping_seconds) <= now:  # once or twice, by rounding
+        while (at := began + self.slot * ping_seconds) <= now:  # at most twice, because of rounding
             self.slot += 1
         self.next_ping = at
 
@@ -85,9 +85,9 @@ class Entity:
 class Agenda:
     """Which entity is due next.
 
-    A heap, because a namespace that fails takes a thousand entities with it, and senders need the
-    lock under which the next of them is looked up. An entry counts if it is what its entity says;
-    what an entity has said before stays in the heap for a while.
+    A heap, because a failing namespace can affect a thousand entities, and the lookup runs under
+    the lock that senders need. An entry is valid if it matches its entity's `wake_at`. Outdated
+    entries stay in the heap for a while.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Agenda:
         else:
             self._entities[path] = entity
             heappush(self._heap, (at, path))
-        # An entity that fails and recovers again and again changes its moment each time.
+        # An entity that fails and recovers repeatedly adds an entry each time.
         if len(self._heap) > 2 * len(self._entities) + _STALE_MAX:
             self._heap = [
                 (each.wake_at, path)
@@ -123,7 +123,7 @@ class Agenda:
         return None
 
     def take(self, *, now: float) -> list[Entity]:
-        """The entities that are due, earliest first. Each is off the agenda until `update`."""
+        """Removes and returns the entities that are due, earliest first."""
         due = []
         while (at := self.next) is not None and at <= now:
             _, path = heappop(self._heap)

@@ -57,7 +57,7 @@ def wrap(
     """The application's own properties, in their order and unchanged, and then the aliases.
 
     A property of the application that has the name of an alias is kept under another name, so that
-    a message that has been through somebody else's backlog comes out of ours as it was.
+    a message from another pair's backlog leaves ours unchanged.
     """
     assert path, "a message without a path could not be brought home"
     wrapped: dict[Name, Any] = (
@@ -91,7 +91,9 @@ def can_be_entity(path: str) -> bool:
 
 
 def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapped:
-    """The reverse of `wrap`. Raises EnvelopeError for properties that `wrap` cannot have made."""
+    """The reverse of `wrap`. Raises EnvelopeError for properties that `wrap` could not have
+    written.
+    """
     aliases: dict[Name, Any] = {}
     own: dict[Name, Any] = {}
     for name, value in (properties or {}).items():
@@ -127,8 +129,8 @@ def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapp
     )
 
 
-# A name that begins with the prefix gets a second one, so that removing one restores the name.
-# A name that is neither str nor bytes passes: the SDK refuses it in its own words.
+# A name that begins with the prefix gets a second one, so that removing one restores the name. A
+# name that is neither str nor bytes passes; the SDK raises its own error for it.
 
 
 def _kept(name: Any) -> Any:
@@ -149,7 +151,7 @@ def _original(name: Any) -> Any:
 
 def _text(aliases: Mapping[Name, Any], alias: str) -> str | None:
     value = aliases.get(alias)
-    if isinstance(value, bytes):  # as the SDK gives strings
+    if isinstance(value, bytes):  # the SDK returns strings as bytes
         try:
             return value.decode()
         except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Whether one entity of the primary is to be trusted right now.
+"""The health of one entity of the primary: healthy, suspect, or failed over.
 
 One `Health` per entity. It reads no clock and never sleeps: callers pass `now` (monotonic seconds).
-It knows neither messages nor backlog queues nor other entities, nor why a send failed: it is told
-only of failures that count.
+It does not know messages, backlog queues, other entities or the reason of a failure: callers report
+only failures that count.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TRANSITIONS: Final[dict[tuple[State, Signal], State]] = {
     (State.SUSPECT, Signal.FAILED): State.SUSPECT,
     (State.SUSPECT, Signal.INTERVAL_ELAPSED): State.FAILED_OVER,
     (State.SUSPECT, Signal.MARKED_HEALTHY): State.HEALTHY,
-    # Late answers to sends that had begun before the failover. Only a ping or a person ends it: one
-    # lucky send does not prove that the outage is over.
+    # Late answers to sends that had begun before the failover. Only a ping or an operator ends the
+    # failover: one successful send does not prove that the outage is over.
     (State.FAILED_OVER, Signal.SENT): State.FAILED_OVER,
     (State.FAILED_OVER, Signal.FAILED): State.FAILED_OVER,
     (State.FAILED_OVER, Signal.PING_ANSWERED): State.HEALTHY,
@@ -50,18 +50,19 @@ class Health:
     failover_seconds: float
     state: State = State.HEALTHY
     since: float = 0.0
-    """When this state began. A failover begins when the interval is over, whenever that is
-    noticed."""
+    """When this state began. A failover begins when the interval ends, even if that is noticed
+    later.
+    """
     first_failure: float | None = None
     """The first failure after the last success; None while healthy."""
     epoch: int = 0
-    """Grows by one at each failback, so that sends that began before it can be told apart."""
+    """Increases by one at each failback, to recognise sends that began before it."""
 
     def observe(self, signal: Signal, *, now: float) -> State:
-        # The interval first: a success that comes when it is over is too late to clear it.
+        # Check the interval first: a success after its end is too late to clear it.
         self.advance(now=now)
         self._move(signal, at=now)
-        return self.advance(now=now)  # an interval of zero is over as it begins
+        return self.advance(now=now)  # an interval of zero ends at once
 
     def advance(self, *, now: float) -> State:
         """Let time pass. Call at `deadline`, or whenever convenient."""

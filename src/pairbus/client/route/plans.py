@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class ToPrimary:
     epoch: int
-    """The entity's epoch at the time of the plan: a failure of an earlier one is no news."""
+    """The entity's epoch at the time of the plan. A failure from an earlier epoch is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToBacklog:
     queue: str
     generation: int = field(default=0, compare=False)
-    """The queue's generation at the time of the plan, for the same reason."""
+    """The queue's generation at the time of the plan. A failure from an earlier one is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,9 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Open a connection to a backlog queue: a withdrawn one may be back, and one in use is to have
-    a connection ready."""
+    """Open a connection to a backlog queue: to probe a withdrawn one, or to keep a connection ready
+    to one in use.
+    """
 
     queue: str
 

@@ -85,8 +85,9 @@ class Router:
         return ToPrimary(entity.health.epoch)
 
     def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
-        """For the rest of a call whose first part is in the backlog, whatever the entity's
-        state."""
+        """Plans the rest of a call whose first part is in the backlog. The entity's state does not
+        matter.
+        """
         queue = self._queue_of(self._entity(path, now=now))
         if queue is None:
             return self.causes(path, now=now)
@@ -108,8 +109,8 @@ class Router:
             )
         else:
             entity.sent += count
-            # Whenever the send began: it succeeds now, and clears a running failover interval.
-            # It ends no failover; that takes a ping.
+            # The start of the send does not matter: it succeeds now, and clears a running failover
+            # interval. It does not end a failover; only a ping does.
             self._observe(entity, Signal.SENT, now=now)
 
     def failed(self, path: str, way: Way, error: BaseException, *, now: float) -> bool:
@@ -121,7 +122,7 @@ class Router:
             return True
         entity.failures += 1
         if way.epoch != entity.health.epoch:
-            # It began before the entity failed back, and is part of the outage before that.
+            # The send began before the entity failed back, so it belongs to the outage before that.
             return True
         entity.last_error = error
         self._observe(entity, Signal.FAILED, now=now)
@@ -166,12 +167,14 @@ class Router:
         )
 
     def causes(self, path: str, *, now: float) -> Nowhere:
-        """Why neither namespace accepts a message, as far as it is known."""
+        """The known reasons why neither namespace accepts a message."""
         entity = self._entity(path, now=now)
         return Nowhere(entity.last_error, self._rotation.last_error)
 
     def mark_healthy(self, path: str, *, now: float) -> bool:
-        """By hand. False if it is healthy already; KeyError if no sender has used the path."""
+        """Fail back by hand. Returns False if the entity is already healthy. Raises KeyError if no
+        sender has used the path.
+        """
         entity = self._entities.get(path.lower())
         if entity is None:
             raise KeyError(f"no sender of this client has used {path!r}")
@@ -184,10 +187,11 @@ class Router:
     # the background
 
     def take_due_tasks(self, *, now: float) -> list[BackgroundTask]:
-        """What is to be done now. Report the outcome of each, whatever happens: until then it is
-        not due again.
+        """Returns the tasks that are due now. Report the outcome of each in every case: until then
+        it is not due again.
 
-        A suspect entity may fail over here: time alone does it, without another send.
+        A suspect entity may fail over here, because its interval has ended. That needs no further
+        send.
         """
         if self._is_closed:
             return []
@@ -211,7 +215,9 @@ class Router:
         return min((at for at in moments if at is not None), default=None)
 
     def is_wanted(self, ping: Ping) -> bool:
-        """To be asked before a ping that had to wait is sent. If False, report no outcome."""
+        """Check this before sending a ping that had to wait. If it returns False, report no
+        outcome.
+        """
         entity = self._entities[ping.path.lower()]
         if not self._is_closed and ping.epoch == entity.health.epoch:
             return True
@@ -221,7 +227,9 @@ class Router:
         return False
 
     def ping_answered(self, ping: Ping, *, now: float) -> bool:
-        """True: the entity failed back. False: it had already, or the client is closed."""
+        """Returns whether the entity failed back. False if it already had, or if the client is
+        closed.
+        """
         entity = self._ping_ended(ping, error=None)
         if self._is_closed or ping.epoch != entity.health.epoch:
             return False
@@ -257,7 +265,7 @@ class Router:
         return len(self._rotation.in_rotation)
 
     def close(self) -> None:
-        """No more tasks. Outcomes that are still to come may be reported, and change nothing."""
+        """Stop handing out tasks. Late outcomes may still be reported; they change nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._note(events.Closed(namespace=self._namespace))
@@ -304,7 +312,7 @@ class Router:
         return entity
 
     def _queue_of(self, entity: Entity) -> str | None:
-        """Picked when it is first asked for, and again if it has left the rotation."""
+        """Picks the queue on first use, and again if it has left the rotation."""
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
@@ -345,7 +353,9 @@ class Router:
 
     def _failed_back(self, entity: Entity, signal: Signal, *, after_seconds: float) -> None:
         entity.next_ping = None
-        entity.queue = self._rotation.pick()  # for the next failover, so that the load is spread
+        entity.queue = (
+            self._rotation.pick()
+        )  # picked again for the next failover, to spread the load
         self._note(
             events.FailedBack(
                 namespace=self._namespace,
@@ -357,7 +367,7 @@ class Router:
 
     def _backlog_failed(self, way: ToBacklog, error: BaseException, *, now: float) -> None:
         if way.generation != self._rotation.generation(way.queue):
-            return  # the queue was out and came back after this send began
+            return  # the queue left and came back after this send began
         if self._rotation.withdraw(way.queue, error, now=now):
             self._note(
                 events.BacklogWithdrawn(

@@ -19,7 +19,7 @@ class EntityStatus:
     last_error: str | None
     """The last failure on the primary, of a send or of a ping."""
     backlog_queue: str | None
-    """The one in use, or the one to use after a failover; None if none is left."""
+    """The queue in use, or the one for the next failover. None if no queue is left."""
     sent: int
     """Messages that the primary accepted."""
     diverted: int
@@ -27,7 +27,7 @@ class EntityStatus:
     failures: int
     """Attempts on the primary that failed in a way that counts."""
     throttled: int
-    """Attempts that a busy service asked to repeat later."""
+    """Attempts that a busy service rejected and asked to retry later."""
     refused: int
     """Sends that neither namespace accepted."""
     pings_sent: int
@@ -54,13 +54,15 @@ class PairingStatus:
     backlog_queues: tuple[str, ...]
     """Those in the rotation."""
     withdrawn: tuple[WithdrawnQueue, ...]
-    """Those that failed, and are tried again later."""
+    """Queues that failed and are tried again later."""
     pings_sent: int
     pings_answered: int
     is_closed: bool
 
     def entity(self, path: str) -> EntityStatus:
-        """One entity by its path, in any case; KeyError if no sender has used it."""
+        """Returns one entity by its path, case-insensitive. Raises KeyError if no sender has used
+        it.
+        """
         for entity in self.entities:
             if entity.path.lower() == path.lower():
                 return entity

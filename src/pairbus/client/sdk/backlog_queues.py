@@ -27,7 +27,7 @@ FOREVER: Final = "P10675199DT2H48M5.4775807S"
 """The service's longest duration. As text, because a timedelta cannot hold its last 100
 nanoseconds, and rounding up by one is refused."""
 
-# Anything shorter than a century is meant to end.
+# A shorter duration than a century counts as a real time limit.
 _LONG: Final = timedelta(days=36_500)
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -58,7 +58,7 @@ def names(namespace: str, count: int) -> tuple[str, ...]:
 
 
 def _warnings(queue: str, found: Any) -> list[str]:
-    """What could lose a message, for a queue that somebody else has created."""
+    """Settings that could lose a message, in a queue that pairbus did not create."""
     dangers = {
         "drops a message whose id another one had (requires_duplicate_detection)": bool(
             getattr(found, "requires_duplicate_detection", False)
@@ -102,7 +102,8 @@ def prepare(manager: Any, names: Iterable[str]) -> Steps[BacklogQueues]:
             yield partial(manager.create_queue, queue, **SETTINGS)
             made.append(queue)
         except Exception as error:
-            if not _exists(error):  # another client that pairs at the same time was first
+            # If it exists, another client that pairs at the same time created it first.
+            if not _exists(error):
                 raise _refusal(manager, queue, "created", error) from error
     return BacklogQueues(queues=queues, made=tuple(made), warnings=tuple(warnings))
 

@@ -150,7 +150,7 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
 
 
 class ClientFaulted(_Paired, ServiceBusError):
-    """This client was ended because its partner had ended."""
+    """This client was closed because its partner had ended."""
 
     _FIELDS = ("which", "reason")
     _CAUSES = ("error",)

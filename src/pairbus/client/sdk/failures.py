@@ -31,7 +31,7 @@ class Kind(Enum):
     SETUP = "setup"
     """The client is set up wrong: its credentials, its rights, or an entity that does not exist."""
     OTHER = "other"
-    """A mistake of the caller, a bug or a cancellation: nothing for pairbus to act on."""
+    """A mistake of the caller, a bug, or a cancellation. pairbus does nothing about it."""
 
 
 # By class, the most derived first. For a class of the SDK that is missing here, `_of_wrapper` looks
@@ -63,7 +63,7 @@ BY_CONDITION: Final[dict[str, Kind]] = {
     "com.microsoft:server-busy": Kind.THROTTLED,
     "amqp:unauthorized-access": Kind.SETUP,
     "com.microsoft:auth-failed": Kind.SETUP,
-    "amqp:resource-deleted": Kind.SETUP,  # the next attempt hears not-found
+    "amqp:resource-deleted": Kind.SETUP,  # the next attempt gets not-found
     "amqp:link:message-size-exceeded": Kind.MESSAGE,
     "amqp:decode-error": Kind.MESSAGE,
     "com.microsoft:argument-error": Kind.MESSAGE,
@@ -107,7 +107,7 @@ BY_CAUSE: Final[dict[type[BaseException], Kind]] = {
 # counts only where no traceback tells the two apart.
 _ENCODING: Final = (TypeError, ValueError, OverflowError, struct.error)
 
-# The statuses of an HTTP or CBS answer for which the client is not to blame.
+# The statuses of an HTTP or CBS answer that are not the client's fault.
 _TRANSIENT: Final = frozenset({0, 408, 429})
 
 
@@ -147,7 +147,7 @@ def _of_token_status(status: Any) -> Kind:
     """The service's answer to a token.
 
     The SDK drops the status of an answer with an error condition, and None is left; Azure sends one
-    with 401 and 404. A condition in place of a status means that the token's link broke.
+    with 401 and 404. A condition instead of a status means that the token's link broke.
     """
     if status is None:
         return Kind.SETUP

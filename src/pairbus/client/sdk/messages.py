@@ -44,8 +44,8 @@ def give_ids(messages: Any) -> Any:
     A message gets an id only if it has none. The id stays on the application's own object, so that
     the message keeps it if the application sends it again after an error. (The SDK's
     ServiceBusMessage always has an id.) A dict becomes a message here, once; the SDK would make a
-    new one at each attempt. Iterables become lists. Anything that is no message is returned as it
-    is, for the SDK to refuse it in its own words.
+    new one at each attempt. Iterables become lists. Anything else is returned unchanged, so that
+    the SDK raises its own error.
     """
     if isinstance(messages, ServiceBusMessageBatch):
         return _batch_with_ids(messages)
@@ -67,7 +67,7 @@ def id_of(message: Message) -> str:
 
 def _with_id(message: Any) -> Any:
     raw = getattr(message, "raw_amqp_message", message)
-    if isinstance(raw, AmqpAnnotatedMessage):  # first: a look for `Mapping` takes longer
+    if isinstance(raw, AmqpAnnotatedMessage):  # first: the check for `Mapping` takes longer
         _identify(raw)
     elif isinstance(message, Mapping):
         try:
@@ -78,7 +78,7 @@ def _with_id(message: Any) -> Any:
 
 
 def _identify(raw: AmqpAnnotatedMessage) -> bool:
-    """Give the message an id if it has none. True if it had none."""
+    """Give the message an id if it has none. Returns True if it had none."""
     properties = raw.properties
     if properties is None:
         raw.properties = AmqpMessageProperties(message_id=str(uuid4()))
@@ -136,8 +136,9 @@ def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
 
 
 class _Snapshot(NamedTuple):
-    """A message as it was added to a batch: the fields of its parts, and no objects yet. Every
-    message of a batch is kept like this, and few are ever diverted."""
+    """A message as it was added to a batch, stored as plain fields. Every message of a batch is
+    kept in this form, because few are ever diverted.
+    """
 
     message: dict[str, Any]
     properties: dict[str, Any] | None
@@ -196,7 +197,9 @@ def unknown_numbers(messages: Any, queue: str) -> list[int]:
 
 
 def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
-    """The length of a body of bytes; None for a sequence or a value, which only encoding tells."""
+    """The length of a body of bytes; None for a sequence or a value, whose size only encoding
+    shows.
+    """
     if message.body_type is not AmqpMessageBodyType.DATA:
         return None
     return sum(map(len, message.body))
@@ -244,7 +247,7 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
         time_to_live_ms=time_to_live_ms,
         scheduled_ms=scheduled_ms,
     )
-    # The SDK would encode these numbers as 32-bit ints. This is how it is told an AMQP type.
+    # The SDK would encode these numbers as 32-bit ints. This form names the AMQP type explicitly.
     if time_to_live_ms is not None:
         properties[TIME_TO_LIVE] = {"TYPE": "LONG", "VALUE": time_to_live_ms}
     if scheduled_ms is not None:
@@ -276,7 +279,7 @@ def _take_time_to_live(copied: AmqpAnnotatedMessage) -> int | None:
     if given is None or header is None:
         return None
     if not isinstance(given, (int, float)) or not -256 < given <= _TTL_MS_MAX:
-        return None  # the SDK cannot encode it, and says so
+        return None  # the SDK cannot encode it, and raises its own error
     time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
     copied.header = without = _copy(header)
     without.time_to_live = None
@@ -330,7 +333,7 @@ def _made(kind: type[_Section], fields: dict[str, Any]) -> _Section:
 
 
 def ping_message() -> ServiceBusMessage:
-    """A message that shows whether an entity accepts messages; the service drops it.
+    """A message that tests whether an entity accepts messages. The service drops it.
 
     It has a session id, so that an entity with sessions accepts it too.
     """

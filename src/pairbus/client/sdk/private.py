@@ -194,9 +194,9 @@ class BoundedTls(ssl.SSLContext):
 def _limit_handshake(sender: Any, seconds: float) -> None:
     """Hand the SDK a TLS context that trusts the same authorities, with a time limit.
 
-    Why: the blocking handshake waits for ever for a silent peer, and `cut` does not reach it. The
-    public keyword `ssl_context` belongs to the application, and to its client.
-    Without it: nothing changes, and such a handshake waits for ever.
+    Why: the blocking handshake waits forever for a silent peer, and `cut` does not reach it. The
+    public keyword `ssl_context` belongs to the application, and to its client. Without it: nothing
+    changes, and such a handshake waits forever.
     """
     handler = getattr(sender, "_handler", None)
     options = getattr(handler, "_ssl_opts", None)
@@ -247,15 +247,17 @@ def is_attached(sender: Any) -> bool:
 
 
 def is_shut(sender: Any) -> bool:
-    """Whether somebody has closed the sender. Why: the SDK has no public way to ask. Without it:
-    AttributeError."""
+    """Whether the sender is closed. Why: the SDK has no public way to ask. Without it:
+    AttributeError.
+    """
     return bool(sender._shutdown.is_set())
 
 
 def mark_shut(sender: Any) -> None:
     """Refuse further calls, before the sender is closed.
 
-    Why: tasks that wait for the sender's lock would go on with it. Without it: AttributeError.
+    Why: tasks that wait for the sender's lock would otherwise continue with it. Without it:
+    AttributeError.
     """
     sender._shutdown.set()
 
@@ -314,7 +316,7 @@ def socket_of(sender: Any) -> Any:
     """The socket of a blocking sender, or None.
 
     Why: the SDK reads the first bytes of a new connection without a time limit; only the socket can
-    end that. Without it: None; such a read ends when the peer says something.
+    end that. Without it: None; such a read ends when the peer sends something.
     """
     connection = getattr(getattr(sender, "_handler", None), "_connection", None)
     return getattr(getattr(connection, "_transport", None), "sock", None)
@@ -359,7 +361,8 @@ async def close_writer(writer: Any) -> None:
     """What `close_socket` is for a blocking sender."""
     if writer is None or not hasattr(writer, "wait_closed"):
         return
-    # Not `close`, which for TLS waits for the peer's last word; the SDK has sent its own.
+    # Not `close`, which for TLS waits for the peer's close message. The SDK has already sent its
+    # own.
     writer.transport.abort()
     with suppress(Exception):  # a lost connection reports that it is lost
         await writer.wait_closed()
@@ -398,7 +401,7 @@ def encoded_size(sender: Any, message: Any) -> int:
     """The bytes of one message on the wire.
 
     Why: whether a message fits with its envelope must be known before anything is sent. A batch
-    tells sizes too, but starts a trace span for each message. Without it: AttributeError.
+    measures sizes too, but starts a trace span for each message. Without it: AttributeError.
     """
     transport = sender._amqp_transport
     return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
@@ -428,8 +431,8 @@ def messages_in(batch: Any) -> list[Any]:
 def condition_of(error: BaseException) -> str | None:
     """The AMQP condition that the service gave.
 
-    Why: the public classes do not tell an outage from a refusal. Without it: None; the error is
-    judged by its class.
+    Why: the public classes do not distinguish an outage from a refusal. Without it: None; the error
+    is judged by its class.
     """
     inner = getattr(error, "inner_exception", None)
     found = getattr(error, "_condition", None) or getattr(inner, "condition", None)
@@ -463,7 +466,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def host_of(client: Any) -> str:
-    """Public, and here for its neighbours."""
+    """Public in the SDK. It is here because it belongs with the functions below."""
     return str(client.fully_qualified_namespace)
 
 
