@@ -2,7 +2,7 @@
 
 PairbusError
 ├── OptionsError          an option of the Python API is invalid: the text names it and its range
-├── UsageError            a command was typed wrongly: the text says what would be right
+├── UsageError            a command was used wrongly: the text shows the correct form
 ├── MissingExtra          a part of pairbus needs a package that is not installed
 ├── NamespaceError        a namespace refused a request, or did not answer
 ├── OutputError           a command cannot write its output
@@ -24,7 +24,7 @@ LENGTH_MAX: Final = 300
 
 
 class PairbusError(Exception):
-    """Catch this to catch us, and nothing else."""
+    """The base class of all errors that pairbus raises on purpose."""
 
 
 class OptionsError(PairbusError, ValueError):
@@ -32,7 +32,9 @@ class OptionsError(PairbusError, ValueError):
 
 
 class MissingExtra(PairbusError, ImportError):
-    """A part of pairbus needs a package that is not installed. The text says what to type."""
+    """A part of pairbus needs a package that is not installed. The text has the command that
+    installs it.
+    """
 
     def __init__(self, part: str, *, package: str, extra: str) -> None:
         super().__init__(
@@ -42,25 +44,25 @@ class MissingExtra(PairbusError, ImportError):
 
 @contextmanager
 def requires_extra(part: str, extra: str) -> Iterator[None]:
-    """Import inside this: a package that is not installed is reported as a MissingExtra."""
+    """A context manager for imports. It reports a package that is not installed as MissingExtra."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "pairbus":
-            raise  # not a missing package, but a mistake of ours
+            raise  # not a missing package, but a bug in pairbus
         raise MissingExtra(part, package=package, extra=extra) from error
 
 
 def check_installed(part: str, extra: str, *packages: str) -> None:
-    """Raises MissingExtra now, where the packages are imported only on first use."""
+    """Raises MissingExtra now, for packages that are imported only on first use."""
     for package in packages:
         if find_spec(package) is None:
             raise MissingExtra(part, package=package, extra=extra)
 
 
 class UsageError(PairbusError):
-    """A command was typed wrongly. The command line exits with 2."""
+    """A command was used wrongly. The command line exits with code 2."""
 
 
 class NamespaceError(PairbusError):

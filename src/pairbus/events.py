@@ -1,9 +1,9 @@
 """What happened to a pair of namespaces, as facts for observers.
 
 The decisions in `client/route/` make events; logging, metrics, traces and the application's own
-observers receive them. An observer is called by the thread or task that caused the event, after the
-fact and outside of any lock. It cannot delay a decision, but the send that caused the event waits
-for it, so it should be quick. What it raises is logged and ignored.
+observers receive them. The thread or task that caused the event calls the observer, after the event
+and outside any lock. It cannot delay a decision, but the send that caused the event waits for it,
+so it should be quick. What it raises is logged and ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Event:
 class Paired(Event):
     backlog_queues: tuple[str, ...]
     made: tuple[str, ...]
-    """Those of them that were missing and have been created."""
+    """The queues that were missing and have been created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The options of a pairing, checked when they are made.
 
-This module knows nothing of the SDK: the two objects of the secondary namespace are told apart by
+This module knows nothing of the SDK: it recognises the two objects of the secondary namespace by
 their methods. An options object belongs to one pairing, and can mark its entities as healthy by
 hand (`mark_path_healthy`).
 """
@@ -23,8 +23,9 @@ MINUTE = timedelta(minutes=1)
 
 
 class PairedNamespaceOptions:
-    """The base of every kind of pairing. There is one kind:
-    `SendAvailabilityPairedNamespaceOptions`."""
+    """The base class of all kinds of pairing. There is one kind:
+    `SendAvailabilityPairedNamespaceOptions`.
+    """
 
     def __init__(
         self, *, primary_namespace_name: str | None = None, observers: Iterable[Observer] = ()
@@ -43,11 +44,11 @@ class PairedNamespaceOptions:
 
     @property
     def is_paired(self) -> bool:
-        """Whether a client has been paired with these options. They pair once."""
+        """Whether a client has been paired with these options. Options can be used once."""
         return self._mark_path_healthy is not None
 
     def claim(self) -> bool:
-        """For a pairing that begins; False if these options are in use or have been used."""
+        """Claims the options for a pairing. Returns False if they are in use or have been used."""
         return self._is_free.acquire(blocking=False)
 
     def release(self) -> None:
@@ -79,15 +80,17 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     failover_interval: timedelta
     """Default 1 minute, 0 to 60 minutes. How long an entity may fail before its messages are
     diverted; until then the caller gets the exceptions. With 0, the first failure that counts
-    diverts, and that message is the first one diverted."""
+    starts the failover, and its message is diverted."""
 
     ping_primary_interval: timedelta
-    """Default 1 minute, 1 second to 30 minutes. Each ping is a billed message, for each failed-over
-    entity."""
+    """Default 1 minute, 1 second to 30 minutes. The time between two pings of a failed-over entity.
+    Each ping is a billed message.
+    """
 
     enable_syphon: bool
-    """Default False. With True, this process also brings diverted messages home; set it in the
-    application that receives."""
+    """Default False. With True, this process also brings diverted messages home. Set it in the
+    application that receives the messages.
+    """
 
     ping_mode: PingMode
     """`message` (default) sends an empty message that Service Bus drops. `link` opens a sender link
@@ -99,7 +102,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     send_timeout: timedelta
     """Default 60 seconds, 1 second to 60 minutes. How long a send may take on one namespace if its
-    caller gives no timeout. The SDK would wait for ever on a namespace that does not answer."""
+    caller gives no timeout. The SDK itself would wait forever for a namespace that does not
+    answer."""
 
     throttle_wait: timedelta
     """Default 10 seconds, 10 seconds to 10 minutes. How long a send waits before it tries again
@@ -152,13 +156,14 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         )
 
     def bind(self, mark_path_healthy: Callable[[str], bool], backlog_queue_count: int) -> None:
-        """A client has been paired with these options. The first argument is the pairing's."""
+        """Records that a client has been paired with these options. The first argument is the
+        pairing's function.
+        """
         self._mark_path_healthy = mark_path_healthy
         self.backlog_queue_count = backlog_queue_count
 
     def mark_path_healthy(self, path: str) -> bool:
-        """Send an entity's messages to the primary again, by hand. False if they already go
-        there."""
+        """Send an entity's messages to the primary again. False if they already go there."""
         if self._mark_path_healthy is None:
             raise OptionsError(
                 f"cannot mark {path!r} as healthy: no client has been paired with these options yet"
@@ -170,7 +175,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
 
 def _checked_clients(manager: Any, factory: Any) -> bool:
-    """Whether both are asyncio clients; they must be of one kind."""
+    """Whether both are asyncio clients. Raises if one is asyncio and the other is not."""
     for name, value, methods, right in (
         (
             "secondary_namespace_manager",

@@ -34,7 +34,9 @@ class ManualClock:
     """
 
     def __init__(self, now: float | None = None, *, runs: bool = False) -> None:
-        """`runs`: the clock keeps running between two jumps, from the current time by default."""
+        """With `runs`, the clock keeps running between two jumps. It starts at the current time by
+        default.
+        """
         self._runs = runs
         if runs:
             self._offset = 0.0 if now is None else now - time.time()
@@ -110,7 +112,7 @@ class ServiceBusPair:
     def client(self, **settings: Any) -> pairbus.ServiceBusClient:
         """A paired client of the primary, closed together with the pair.
 
-        `settings` are those of `options`.
+        `settings` are passed to `options`.
         """
         import pairbus
 
@@ -118,7 +120,7 @@ class ServiceBusPair:
             self.primary.connection_string, retry_total=0
         )
         options = self.options(**settings)
-        self._clients.append(client)  # after the secondary's, so it is closed before it
+        self._clients.append(client)  # entered after the secondary's client, so it is closed first
         client.pair_namespace(options)
         return client
 
@@ -126,7 +128,7 @@ class ServiceBusPair:
         """Options to pair a client of your own: `client.pair_namespace(pair.options())`.
 
         By default it fails over at the first failure and has two backlog queues. `settings` are
-        those of SendAvailabilityPairedNamespaceOptions.
+        passed to SendAvailabilityPairedNamespaceOptions.
         """
         import pairbus
 
@@ -158,7 +160,7 @@ class ServiceBusPair:
         return found
 
     def bring_home(self) -> int:
-        """Does what a syphon does, once, in this process and without Spark.
+        """Brings messages home once, like a syphon, in this process and without Spark.
 
         Returns the number of messages that it brought home.
         """
