@@ -1,11 +1,11 @@
 """A lean Service Bus client for Spark tasks: many messages at little cost, bodies never decoded.
 
-It speaks to Azure and to the broker by the rules of the official SDK, takes its credentials, and
-raises its exceptions. It has no sessions, no deferral, no WebSockets and no retries.
+It works with Azure and with the broker, accepts the official SDK's credentials, and raises its
+exceptions. It has no sessions, no deferral, no WebSockets and no retries.
 
     connection_string.py   the parser of connection strings
     address.py      a namespace: connection string, environment variable or credential
-    client.py       FastClient, the start of everything else
+    client.py       FastClient, which makes everything else
     sender.py receiver.py management.py   what a client makes for an entity
     message.py errors.py                  what they return and raise
     columns.py rows.py compose.py typed.py   messages as rows of plain values, and back

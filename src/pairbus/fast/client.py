@@ -21,7 +21,8 @@ _SILENCE_SECONDS_MIN: Final = 30.0
 
 
 class FastClient:
-    """For one thread at a time, with all that is made on it; only `interrupt` is for any thread.
+    """Use a client, and everything made from it, in one thread at a time. Only `interrupt` is safe
+    in any thread.
 
     The next call opens a lost connection again. The call that was using it raises the error, and
     nothing is sent twice.
@@ -44,9 +45,9 @@ class FastClient:
         """`credential`: a named key, a signature, or an object with get_token, as in the SDK.
 
         `timeout_seconds` limits connecting, and then each answer of the service. While a call
-        waits, a connection that was silent for `silence_seconds` is given up. `entity_path` is the
+        waits, a connection that was silent for `silence_seconds` is closed. `entity_path` is the
         only entity that may be used, as EntityPath in a connection string. `meter` counts the
-        operations; without one the client counts for itself.
+        operations; without one, the client makes its own.
         """
         if timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds is {timeout_seconds}, but must be above 0")
@@ -91,28 +92,32 @@ class FastClient:
         return self._connection.is_open
 
     def open(self) -> None:
-        """Connect early, to see whether the namespace answers. Optional: the first call does it."""
+        """Connect now, to see whether the namespace answers. This is optional: the first call
+        connects, too.
+        """
         with self._connection.translating_errors(f"connecting to {self.namespace}"):
             self._connection.connection()
 
     def close(self) -> None:
-        """Receivers release what waits in them, if the service answers soon. Never raises."""
+        """Close the client. Receivers release their buffered messages if the service answers soon.
+        Never raises.
+        """
         stop_all([one for one in self._receivers if not one.is_closed])
         self._receivers.clear()
         self._connection.close()
 
     def set_deadline(self, deadline: float) -> None:
-        """From now on no call, and no `close`, waits for an answer beyond this (monotonic)."""
+        """From now on, no call and no `close` waits for an answer after this time (monotonic)."""
         self._connection.latest_deadline = deadline
 
     def interrupt(self) -> None:
-        """From any thread: a call that waits raises ServiceBusConnectionError."""
+        """Make a waiting call raise ServiceBusConnectionError. Safe to call from any thread."""
         self._connection.interrupt()
 
     def usage(self) -> Reading:
         """The operations of this client so far, as they are billed; see `docs/cost.md`.
 
-        Counted as the service counts: each message that comes, even if it is released unread; each
+        It counts like the service: each message that arrives, even if it is released unread; each
         one that is accepted or settled; each poll that ends without a message. An operation whose
         answer was lost with the connection is not counted.
         """
@@ -123,9 +128,9 @@ class FastClient:
     def receiver(
         self, path: str, *, credit: int, mode: Mode = "peekLock", at_most: int | None = None
     ) -> Receiver:
-        """`credit`: how many messages may be on their way or wait here, all of them locked.
+        """`credit`: the maximum number of messages in transit or in the buffer, all of them locked.
 
-        `at_most`: how many messages are requested in all.
+        `at_most`: the total number of messages to request.
         """
         receiver = Receiver(
             self._connection,

@@ -87,7 +87,7 @@ COLUMNS: Final = (
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 NAMES: Final = tuple(BY_NAME)
 DESTINATION: Final = "destination"
-"""Only for writing: the queue or topic that a row is for."""
+"""Only for writing: the queue or topic that a row is sent to."""
 
 
 def reader_of(names: Iterable[str]) -> Callable[[MessageView], list[Any]]:

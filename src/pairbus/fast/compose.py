@@ -80,7 +80,9 @@ _SYMBOLS: Final = frozenset((sections.CONTENT_TYPE, sections.CONTENT_ENCODING))
 def message_of(
     row: Mapping[str, Any], *, now_ms: int, name: Callable[[bytes], str] | None = None
 ) -> bytes:
-    """The encoded message. `name` makes an id for a row without one, from the row's content."""
+    """Returns the encoded message. `name` makes an id, from the row's content, for a row without
+    one.
+    """
     get = row.get
     header, times = _time_to_live(get("timeToLive"), now_ms)
     annotations = _annotations(row)
@@ -98,7 +100,7 @@ def message_of(
     if get("messageId") is not None:
         fields[sections.MESSAGE_ID] = _identifier("messageId", row["messageId"])
     elif name is not None:
-        # From the content and not from the time: a row that is repeated has the same id.
+        # The id depends on the content and not on the time, so a repeated row has the same id.
         content = b"".join((header, annotations, *fields, application, body))
         fields[sections.MESSAGE_ID] = encode(name(content))
     if times is not None:

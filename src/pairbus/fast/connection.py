@@ -1,8 +1,7 @@
 """The connection to one namespace, its tokens, and the links to entities on it.
 
-All of them are opened when they are first needed. A lost connection or link is opened again by the
-next call that needs it. What became of messages on the lost one is reported only by the error of
-the call that was using it.
+All are opened on first use. A lost connection or link is opened again by the next call that needs
+it. Only the error of the call that was using the lost one reports the state of its messages.
 """
 
 from __future__ import annotations
@@ -36,7 +35,9 @@ L = TypeVar("L", ReceiverLink, SenderLink)
 _PROPERTIES: Final = {"product": "pairbus"}
 _CHECK_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
-"""The most that closing waits for an answer: it is a courtesy, and the peer may be gone."""
+"""The longest time that closing waits for an answer. The answer is not needed, and the peer may be
+gone.
+"""
 
 
 class NamespaceConnection:
@@ -65,7 +66,7 @@ class NamespaceConnection:
         self._tokens: TokenAuthority | None = None
         self._is_closed = False
         self.latest_deadline = math.inf
-        """No call waits for an answer beyond this (monotonic)."""
+        """No call waits for an answer after this time (monotonic)."""
 
     @property
     def is_open(self) -> bool:
@@ -96,15 +97,16 @@ class NamespaceConnection:
         return connection
 
     def authorize(self, paths: Sequence[str]) -> tuple[Connection, list[Exception | None]]:
-        """The connection, and for each entity the error that kept the service from accepting a
-        token for it, if any. Takes the time of one."""
+        """Returns the connection, and for each entity the error if the service did not accept a
+        token for it. The requests run at the same time.
+        """
         connection = self.connection()
         assert self._tokens is not None
         audiences = [f"sb://{self.namespace}/{path}" for path in paths]
         return connection, self._tokens.authorize(audiences, until=self.deadline())
 
     def authorized(self, path: str) -> Connection:
-        """The connection, on which the service has accepted a token for this entity."""
+        """Returns the connection after the service has accepted a token for this entity."""
         connection, [error] = self.authorize([path])
         if error is not None:
             raise error
@@ -120,8 +122,8 @@ class NamespaceConnection:
     def _upkeep(self) -> float:
         """Called while a call waits. Returns when (monotonic) to call again."""
         if self._renew_tokens():
-            return time.monotonic()  # what the caller waits for may have come meanwhile
-        # Soon: tokens expire by the wall clock, which may be set.
+            return time.monotonic()  # the awaited answer may have arrived in the meantime
+        # Check again soon: tokens expire by the wall clock, which may be changed.
         return time.monotonic() + _CHECK_SECONDS
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ class NamespaceConnection:
         return min(time.monotonic() + min(self.timeout_seconds, seconds_max), self.latest_deadline)
 
     def address(self, path: str) -> str:
-        """As the SDK writes it: with the scheme of TLS even without TLS."""
+        """The address as the SDK writes it: with the TLS scheme even without TLS."""
         return f"amqps://{self.namespace}/{path}"
 
     @contextlib.contextmanager
@@ -209,14 +211,16 @@ class Attachment(ABC, Generic[L]):
         return self._connection, self._link
 
     def _check_link(self) -> None:
-        """Renew tokens if it is time. That waits for an answer, and the link may end meanwhile."""
+        """Renew tokens if it is time. That waits for an answer, and the link may end in the
+        meantime.
+        """
         if self._alive() is not None:
             self._namespace.connection()
         if self._alive() is None:
             self._keep_received()
 
     def _keep_received(self) -> None:
-        """Called when the link is lost: keep the messages that came by it."""
+        """Called when the link is lost: keep the messages that it delivered."""
 
     def _alive(self) -> tuple[Connection, L] | None:
         """The link if it is alive; attaches nothing."""
@@ -238,9 +242,9 @@ class Attachment(ABC, Generic[L]):
 
 
 def attach_all(attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]]) -> None:
-    """Attach several of one client for the first time, in the time that one of them takes.
+    """Attach several links of one client at the same time, for the first time.
 
-    Never raises: a call that needs a link which failed tries again, and raises its error.
+    Never raises: a later call that needs a failed link tries again and raises the error.
     """
     new = [one for one in attachments if one._link is None and not one._is_closed]
     if len(new) > 1:

@@ -105,7 +105,7 @@ def _parts(text: str) -> dict[str, str]:
 def _endpoint(text: str) -> tuple[str, int | None]:
     if not text:
         raise OptionsError(f"the connection string has no Endpoint; its form is {_FORM}")
-    # With a ';' missing behind it, the Endpoint has swallowed the key.
+    # If the ';' after it is missing, the Endpoint contains the key.
     shown = "of the connection string" if "=" in text else repr(text)
     try:
         host, port = split_host(text)

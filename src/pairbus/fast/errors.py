@@ -84,7 +84,7 @@ class SendFailed(sdk.ServiceBusError):
         self.path = path
         self.error = error
         self.accepted = sum(map(len, accepted))
-        """How many the service has accepted for certain."""
+        """The number of messages that the service has certainly accepted."""
         self.accepted_ranges = tuple(accepted)
         self.refused_ranges = tuple(refused)
         """Refused, or never sent."""
@@ -105,7 +105,7 @@ class SettleFailed(sdk.ServiceBusError):
         self.path = path
         self.failed = tuple(failed)
         self.error = failed[0][1]
-        """The reason of the first of them."""
+        """The reason of the first failure."""
         super().__init__(
             f"{len(failed)} messages of {path!r} could not be settled: {self.error}",
             error=self.error,

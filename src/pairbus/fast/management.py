@@ -20,7 +20,7 @@ from pairbus.fast.message import ReceivedMessage, moment
 Disposition = Literal["completed", "abandoned", "defered", "suspended"]
 """As the service spells them; "suspended" moves a message to the dead-letter queue."""
 
-_MARGIN_SECONDS: Final = 1.0  # the service must give up before we do
+_MARGIN_SECONDS: Final = 1.0  # the service must time out before the client does
 _TOKENS_MAX: Final = 500  # in one request
 
 
@@ -37,7 +37,7 @@ class Management:
         return f"<Management {self.path!r} of {self._namespace.namespace}>"
 
     def peek(self, from_sequence: int, count: int) -> list[bytes]:
-        """Up to `count` messages from this sequence number on, as delivered but not locked.
+        """Returns up to `count` messages from this sequence number on, without locking them.
 
         The service may return fewer than there are; an empty list means that there are none.
         """
@@ -77,7 +77,7 @@ class Management:
         reason: str = "",
         description: str = "",
     ) -> list[tuple[ReceivedMessage, ServiceBusError]]:
-        """Settle all that can still be settled. Returns those that could not, with the reason."""
+        """Settle all messages that can still be settled. Returns the others, with the reason."""
         lost: list[tuple[ReceivedMessage, ServiceBusError]] = []
         pending = [received[at : at + _TOKENS_MAX] for at in range(0, len(received), _TOKENS_MAX)]
         while pending:

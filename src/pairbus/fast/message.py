@@ -31,7 +31,9 @@ class ReceivedMessage:
         """The lock token in .NET's byte order; empty if the message is not locked."""
         self.delivery_id = delivery_id
         self.link: ReceiverLink | None = link
-        """The link it came by, on which it can be settled while that lives. None: it is settled."""
+        """The link that delivered it. It can be settled there while the link is open. None: it is
+        settled.
+        """
         self._annotations: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -51,7 +53,7 @@ class ReceivedMessage:
 
     @property
     def locked_until(self) -> datetime | None:
-        """As it was when the message was delivered: a renewal does not show here."""
+        """The value at the time of delivery. A renewal does not change it."""
         return moment(self.annotations.get("x-opt-locked-until"))
 
     @property

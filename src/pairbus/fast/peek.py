@@ -25,13 +25,13 @@ PAGE: Final = 250
 ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
-_BUSY_SECONDS: Final = 10.0  # which the service asks for when it is too busy
+_BUSY_SECONDS: Final = 10.0  # the pause that a busy service asks for
 _SEQUENCE_END: Final = 2**48
-"""Beyond it, the upper bits are the number of a partition of a partitioned entity."""
+"""Above this, the upper bits are the partition number of a partitioned entity."""
 
 
 class PartitionedEntity(PairbusError):
-    """Its sequence numbers are not in the order of arrival."""
+    """The entity is partitioned: its sequence numbers are not in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,9 @@ class Peeker:
         return low
 
     def messages(self, numbers: SequenceRange, *, scheduled: bool) -> Iterator[MessageView]:
-        """Those in the range, in order, except those that were received meanwhile."""
+        """Returns the messages in the range, in order, except those that were received in the
+        meantime.
+        """
         at = numbers.start
         while at < numbers.end:
             found = self.page(at, min(PAGE, numbers.end - at))
@@ -161,7 +163,7 @@ def with_retries(
     pause_seconds: float = _PAUSE_SECONDS,
     sleep: Callable[[float], Any] = time.sleep,
 ) -> T:
-    """Call it again, with growing pauses, if the connection is lost or the service is busy."""
+    """Repeat the request, with growing pauses, if the connection is lost or the service is busy."""
     for _ in range(attempts - 1):
         try:
             return call()

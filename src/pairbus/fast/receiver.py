@@ -55,8 +55,8 @@ class Receiver(Attachment[ReceiverLink]):
         self._at_most = at_most
         self._taken = 0
         self._grants_no_more = False
-        self._kept: list[ReceivedMessage] = []  # of a lost link: still locked for us
-        # A poll is a grant of credit; the service bills one that ends without a message.
+        self._kept: list[ReceivedMessage] = []  # delivered by a lost link, and still locked for us
+        # A poll is a grant of credit. The service bills a poll that ends without a message.
         self._is_polling = False
         self._was_answered = False
 
@@ -65,7 +65,7 @@ class Receiver(Attachment[ReceiverLink]):
         return self._is_closed
 
     def open(self) -> None:
-        """Attach and grant credit early. Optional: the first `receive` does it."""
+        """Attach and grant credit now. This is optional: the first `receive` does it, too."""
         with self._namespace.translating_errors(f"receiving from {self.path!r}"):
             connection, link = self._ready()
             self._grant(link)
@@ -74,7 +74,8 @@ class Receiver(Attachment[ReceiverLink]):
     # -- receiving --------------------------------------------------------------------------
 
     def receive(self, max_count: int, *, max_wait_seconds: float) -> list[ReceivedMessage]:
-        """Wait for the first message, then take all that are here. Empty if none came in time.
+        """Wait for the first message, then return all that have arrived. Empty if none came in
+        time.
 
         Messages that a lost link had delivered come first: their locks outlive the link.
         """
@@ -114,16 +115,16 @@ class Receiver(Attachment[ReceiverLink]):
         self._count(taken)
 
     def stop_granting(self) -> None:
-        """Grant no more credit until `stop`: what was granted is used, and nothing beyond it."""
+        """Grant no more credit until `stop`. The credit already granted stays valid."""
         self._grants_no_more = True
 
     @property
     def has_credit(self) -> bool:
-        """The service has credit that it has not used yet."""
+        """Whether the service still has unused credit."""
         return self._link is not None and self._link.credit > 0
 
     def _grant(self, link: ReceiverLink) -> None:
-        """In bulk: one flow frame per message would cost too much."""
+        """Grant credit in bulk: one flow frame per message would cost too much."""
         self._is_polling = True
         if self._grants_no_more:
             return
@@ -158,30 +159,34 @@ class Receiver(Attachment[ReceiverLink]):
         """Returns when all are completed. Raises SettleFailed with those that could not be.
 
         After any other error the result is unknown: call it again, and it settles by lock token.
-        Messages that came one after the other cost the least.
+        Messages in the order of their delivery cost the least.
         """
         self.start_completing(received).wait()
 
     def start_completing(self, received: Sequence[ReceivedMessage]) -> PendingSettlement:
-        """The same without waiting for the answers; `wait` does that, and raises the errors.
+        """Like `complete`, without waiting for the answers. `wait` waits, and raises the errors.
 
-        When this returns, the service gets the settlement even if this process dies; unless the
-        messages' link is lost: then only `wait` sends it.
+        When this returns, the service gets the settlement even if this process dies. The exception
+        is a lost link: then only `wait` sends it.
         """
         return self._start(received, ACCEPTED, "completed")
 
     def abandon(self, received: Sequence[ReceivedMessage]) -> None:
-        """Available again at once, with the delivery count increased. See `complete`."""
+        """Make the messages available again at once, with the delivery count increased. See
+        `complete`.
+        """
         self._start(received, _ABANDONED, "abandoned").wait()
 
     def release(self, received: Sequence[ReceivedMessage]) -> None:
-        """Available again at once, with the delivery count unchanged. See `complete`."""
+        """Make the messages available again at once, with the delivery count unchanged. See
+        `complete`.
+        """
         self._start(received, RELEASED, "abandoned").wait()
 
     def dead_letter(
         self, received: Sequence[ReceivedMessage], *, reason: str, description: str = ""
     ) -> None:
-        """All with the same reason. See `complete`."""
+        """Dead-letter the messages, all with the same reason. See `complete`."""
         info = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         outcome = rejected(AmqpError("com.microsoft:dead-letter", description, info))
         self._start(received, outcome, "suspended", reason, description).wait()
@@ -194,7 +199,7 @@ class Receiver(Attachment[ReceiverLink]):
         reason: str = "",
         description: str = "",
     ) -> PendingSettlement:
-        """On the link that the messages came by; by lock token, if that is lost."""
+        """Settle on the link that delivered the messages, or by lock token if that link is lost."""
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
         here, elsewhere = self._by_link(received)
@@ -213,7 +218,7 @@ class Receiver(Attachment[ReceiverLink]):
     def _by_link(
         self, received: Sequence[ReceivedMessage]
     ) -> tuple[Sequence[ReceivedMessage], Sequence[ReceivedMessage]]:
-        """Those that came by the link that is alive now, and the others."""
+        """Splits the messages: those that the current link delivered, and the others."""
         alive = self._alive()
         if alive is None:
             return [], received
@@ -226,16 +231,16 @@ class Receiver(Attachment[ReceiverLink]):
     # -- the end ----------------------------------------------------------------------------
 
     def stop(self) -> list[ReceivedMessage]:
-        """Receive no more: take credit back, and release what waits here at once.
+        """Stop receiving: take the credit back, and release the buffered messages at once.
 
         Delivery counts stay as they are. With receiveAndDelete nothing can be released, so this
-        returns what waits here. The next `receive` starts again. Never raises for errors of the
-        service: if it cannot be reached, the locks expire.
+        returns the buffered messages. The next `receive` starts again. Never raises for errors of
+        the service: if it cannot be reached, the locks expire.
         """
         return stop_all([self])
 
     def _stopped(self) -> list[ReceivedMessage]:
-        """Credit was taken back: release what waits here."""
+        """The credit was taken back: release the buffered messages."""
         self._grants_no_more = False
         waiting, self._kept = self._kept, []
         if self._link is not None:
@@ -248,7 +253,7 @@ class Receiver(Attachment[ReceiverLink]):
         return waiting if self._deletes else []
 
     def _release_quickly(self, received: list[ReceivedMessage]) -> None:
-        """Without waiting for answers on the link."""
+        """Releases messages without waiting for answers on the link."""
         here, elsewhere = self._by_link(received)
         alive = self._alive()
         if alive is not None:
@@ -256,7 +261,7 @@ class Receiver(Attachment[ReceiverLink]):
             link.settle(sorted([one.delivery_id for one in here]), RELEASED, two_phase=False)
             connection.exchange(0.0)
         if elsewhere and self._namespace.is_open:
-            # Their links are lost, and nothing can be sent there any more: by lock token.
+            # Their links are lost, so settle them by lock token.
             self._management.settle_each(elsewhere, "abandoned")
         self._tally.settle += len(here)
 
@@ -270,7 +275,7 @@ class Receiver(Attachment[ReceiverLink]):
 
     def _count(self, received: Sequence[ReceivedMessage]) -> None:
         if received:
-            # Those of a lost link have answered the poll of that link.
+            # Messages of a lost link belong to the poll of that link.
             self._was_answered |= received[-1].link is self._link
             self._tally.receive += units_of_all([len(one.data) for one in received])
 
@@ -281,7 +286,7 @@ class Receiver(Attachment[ReceiverLink]):
 
 
 def _unlocked(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> ReceivedMessage:
-    """Without a lock token, whatever tag the service sends with receiveAndDelete."""
+    """No lock token: with receiveAndDelete, the service's delivery tag is not one."""
     return ReceivedMessage(link, number, b"", data)
 
 
@@ -308,7 +313,7 @@ class PendingSettlement:
         by_token: Callable[[], _Failed] | None,
         tally: Tally,
     ) -> None:
-        """`here`: those that came by the receiver's link; `by_token` settles the others."""
+        """`here`: messages that the receiver's link delivered. `by_token` settles the others."""
         self._namespace = namespace
         self._path = path
         self._here = here
@@ -325,7 +330,9 @@ class PendingSettlement:
 
     @property
     def is_sent(self) -> bool:
-        """The service gets it even if this process dies. Otherwise `wait` has to send it."""
+        """Whether the service gets the settlement even if this process dies. If not, `wait` must
+        send it.
+        """
         return self._by_token is None and self._error is None
 
     def send(self, connection: Connection, link: ReceiverLink, outcome: Outcome) -> None:
@@ -334,9 +341,10 @@ class PendingSettlement:
         ids = sorted([one.delivery_id for one in self._here])
         try:
             with self._namespace.translating_errors(self._what):
-                self._namespace.connection()  # renews tokens, if it is time
+                self._namespace.connection()  # renews tokens if they are due
                 self._sent = connection.begin_settling(link, ids, outcome)
-                # Once the system has the bytes, our death cannot take the settlement back.
+                # Once the operating system has the bytes, the settlement is sent even if this
+                # process dies.
                 connection.flush(self._namespace.deadline())
         except AzureError as error:
             self._error = error
@@ -372,7 +380,7 @@ class PendingSettlement:
             try:
                 return connection.settled(link, sent, until=self._namespace.deadline())
             except PeerSilent:
-                link.detach()  # a late answer would be taken for another's; so: by lock token
+                link.detach()  # a late answer could be mistaken for another: use the lock token
                 raise
 
 
@@ -380,7 +388,7 @@ class PendingSettlement:
 
 
 def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
-    """`stop` for several receivers of one client, in the time that one of them takes."""
+    """`stop` for several receivers of one client, all at the same time."""
     links: list[ReceiverLink] = []
     connection: Connection | None = None
     for receiver in receivers:
@@ -399,8 +407,9 @@ def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
 
 
 def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> list[Receiver]:
-    """Those, all of one client, that have a message now or whose link has ended; empty if none in
-    time. Grants credit where it is missing; it stays until `stop`."""
+    """Returns the receivers, all of one client, that have a message now or whose link has ended.
+    Empty if there is none in time. It grants missing credit, which stays until `stop`.
+    """
     until = time.monotonic() + max_wait_seconds
     connection: Connection | None = None
     links: list[ReceiverLink] = []

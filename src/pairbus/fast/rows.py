@@ -1,7 +1,7 @@
 """A message as a row: bytes in, plain values out. `compose.py` does the reverse.
 
-A body of one data section is its bytes; any other body stays encoded. Nothing is decoded that no
-column asks for. Pure: knows nothing of Spark, Arrow or a broker.
+A body of one data section is its bytes; any other body stays encoded. Only the values of the
+requested columns are decoded. Pure: knows nothing of Spark, Arrow or a broker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ SERVICE_ANNOTATIONS: Final = frozenset(
         "x-opt-lock-token",
     }
 )
-"""Those of the service, and those with a column of their own: not in the column annotations."""
+"""Annotations of the service, and those with their own column. The column annotations omits them.
+"""
 
 _LONG_MAX: Final = 2**63 - 1
 _TTL, _DELIVERY_COUNT = 2, 4  # indexes in the header
@@ -70,7 +71,7 @@ def unreadable(entity: str, error: Exception) -> UnreadableMessage:
 
 
 class MessageView:
-    """One message as it was delivered or peeked, decoded where a column asks for it."""
+    """One message as it was delivered or peeked. Values are decoded when a column needs them."""
 
     __slots__ = (
         "_annotations",

@@ -1,7 +1,7 @@
 """Sending encoded messages to one entity, in as few batches as its limits allow.
 
-Several sends may be pending at once, to different entities of one namespace, so that waiting for
-the answers takes the time of one: `wait_all` waits for all of them.
+Several sends may be pending at once, to different entities of one namespace, so that `wait_all`
+waits for all answers at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Sender(Attachment[SenderLink]):
         """Send all of them, in order; returns when all are accepted.
 
         `window` is the number of batches that may be unanswered. With more than one, a batch after
-        a refused one may still be accepted. Raises SendFailed, which says what became of which.
+        a refused one may still be accepted. Raises SendFailed, which has the outcome of each
+        message.
         """
         if not messages:
             return
@@ -54,9 +55,9 @@ class Sender(Attachment[SenderLink]):
             raise failed from failed.error
 
     def start(self, messages: Sequence[bytes], *, window: int = 1) -> PendingSend:
-        """The same without waiting for the answers; `wait_all` does that, for several sends.
+        """Like `send`, without waiting for the answers. `wait_all` waits, for several sends.
 
-        Waits for the link to be attached, if needed. Raises nothing: PendingSend has the error.
+        Waits for the link to be attached, if needed. Never raises: PendingSend has the error.
         """
         if window < 1:
             raise ValueError(f"window is {window}, but must be at least 1")
@@ -73,7 +74,7 @@ class Sender(Attachment[SenderLink]):
 
 
 class PendingSend:
-    """The messages of one call, and what became of them as far as it is known."""
+    """The messages of one call, and their known outcomes."""
 
     __slots__ = (
         "_accepted",
@@ -132,7 +133,9 @@ class PendingSend:
         connection.exchange(0.0)
 
     def advance(self) -> bool:
-        """Take the answers that have come, and send what may follow. True: it is over."""
+        """Read the answers that have arrived, and send more if the window allows. Returns True at
+        the end.
+        """
         waiting, link = self._waiting, self._link
         while waiting and waiting[0][1].outcome is not None:
             self._answered(*waiting.popleft())
@@ -197,11 +200,11 @@ class PendingSend:
         """The same, for an error of the connection or the link."""
         link = self._link
         if isinstance(error, PeerSilent) and link is not None:
-            link.detach()  # a late answer would be taken for the answer to another message
+            link.detach()  # a late answer could be mistaken for the answer to another message
         self.fail(from_client_error(error, self.what))
 
     def check_link(self) -> None:
-        """If the link has ended before the answers came, they will not come."""
+        """End the send if its link has ended: the missing answers will not arrive."""
         if not self.advance() and self._link is not None:
             try:
                 self._link.check()
@@ -209,7 +212,7 @@ class PendingSend:
                 self.give_up(error)
 
     def failure(self) -> SendFailed | None:
-        """None if all were accepted. Call it once, when the send is over."""
+        """Returns None if all were accepted. Call it once, when the send has ended."""
         doubtful: list[range] = []
         while self._waiting:
             indexes, delivery = self._waiting.popleft()
@@ -230,10 +233,10 @@ class PendingSend:
 
 
 def wait_all(sends: Sequence[PendingSend], *, until: float | None = None) -> None:
-    """Wait until all of them, which are of one client, are over. Raises nothing: they have the
-    errors.
+    """Wait until all sends, which belong to one client, have ended. Never raises: each send has its
+    error.
 
-    Each answer has the client's timeout; `until` (monotonic) limits the time of all together.
+    The client's timeout applies to each answer; `until` (monotonic) limits the total time.
     """
     left = [one for one in sends if not one.advance()]
     while left:
@@ -300,7 +303,7 @@ def _batch(messages: Sequence[bytes], indexes: range) -> bytes:
         if parts.annotations:
             partition_key = read_annotations(parts.annotations).get("x-opt-partition-key")
     except MalformedMessage:
-        pass  # the service will say so
+        pass  # the service refuses it
     return build_batch(
         chosen,
         message_id=message_id if type(message_id) is str else None,

@@ -35,7 +35,7 @@ JWT: Final = "jwt"
 _SCOPE: Final = "https://servicebus.azure.net//.default"
 _LIFE_SECONDS: Final = 3600
 _RETRY_SECONDS: Final = 30.0
-_LAST_PART: Final = 0.1  # of its life: when it begins, a token is renewed
+_LAST_PART: Final = 0.1  # the last part of its life, in which a token is renewed
 _CBS: Final = "$cbs"
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Token:
     renew_at: float = math.inf
 
     def accepted(self, now: float) -> None:
-        """The service has accepted it: from now on it is renewed in time."""
+        """Records that the service has accepted the token. From now on it is renewed in time."""
         if math.isfinite(self.expires):
             self.renew_at = self.expires - _LAST_PART * max(self.expires - now, 0.0)
 
@@ -142,9 +142,9 @@ class TokenAuthority:
     def renew(self, *, until: float) -> None:
         """Renew all that are due. A failure is tried again while the old token is valid.
 
-        Then the token is forgotten: the service ends its links, and their users get the error.
+        After that the token is dropped: the service ends its links, and their users get the error.
         """
-        self.renew_at = math.inf  # while this waits for the answers, no other renewal may begin
+        self.renew_at = math.inf  # no other renewal may start while this one waits
         now = self._clock()
         due = [audience for audience, token in self._accepted.items() if now >= token.renew_at]
         for audience, error in self._put(due, until).items():
@@ -163,7 +163,9 @@ class TokenAuthority:
         self.renew_at = min((one.renew_at for one in self._accepted.values()), default=math.inf)
 
     def _put(self, audiences: Sequence[str], until: float) -> dict[str, Exception | None]:
-        """The error of each audience, or None. Raises ConnectionLost, which is all's."""
+        """Returns the error of each audience, or None. Raises ConnectionLost, which affects all of
+        them.
+        """
         errors: dict[str, Exception | None] = {}
         tokens: dict[str, Token] = {}
         now = self._clock()

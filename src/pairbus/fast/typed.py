@@ -43,7 +43,7 @@ ENCODED: Final = "encoded"
 
 
 def _moment_text(value: int) -> str:
-    """The number of milliseconds, if it is no time of the calendar."""
+    """The number of milliseconds, if the time is outside the calendar."""
     try:
         moment = EPOCH + timedelta(milliseconds=value)
     except OverflowError:
@@ -158,7 +158,7 @@ def to_typed(raw: bytes, value: Any) -> Typed:
     if known is None:
         return ("null", None) if value is None else (ENCODED, _base64(raw))
     if (kind is float or kind is Float) and math.isnan(value):
-        return ENCODED, _base64(raw)  # there are many NaNs, but only one text
+        return ENCODED, _base64(raw)  # NaN has many encodings, but only one text
     return known.name, known.to_text(value)
 
 
