@@ -1,13 +1,13 @@
 """A stream that receives messages: `receiveMode` peekLock and receiveAndDelete.
 
 The driver's process receives, keeps the messages of a batch in memory, and hands them to the tasks.
-So a task that is repeated reads the same messages, and one process knows, renews and settles the
-locks. A batch is safe in the sink when Spark asks for the offset after it: Spark calls
-`latestOffset(start)` only when the batch that ends at `start` is done. Spark's own `commit` comes
-later, and for the last batch of a run not at all.
+So a repeated task reads the same messages, and one process renews and settles all locks. A batch is
+safe in the sink when Spark asks for the offset after it: Spark calls `latestOffset(start)` only
+when the batch that ends at `start` is done. Spark calls its own `commit` later, and never for the
+last batch of a run.
 
 A query that is started again has lost the messages that it held. Its unfinished batch is repeated
-without rows, and the messages come again, in a later batch, when their locks have expired.
+without rows. The messages are delivered again, in a later batch, after their locks have expired.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ Offset = dict[str, int]
 _RECEIVED: Final = "received"
 _CREDIT_MAX: Final = 2_000
 _GATHER_SECONDS: Final = 0.2
-"""A batch grows while messages come at such intervals: those on their way, not later ones."""
+"""A batch grows while messages arrive at shorter intervals than this. So it gets the messages in
+transit, but not later ones.
+"""
 _PARTITION_BYTES_MAX: Final = 8 * 1024 * 1024
 """Spark limits the size of a task."""
 
@@ -64,7 +66,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = checked_for_reading(schema)
         self._monotonic: Callable[[], float] = time.monotonic
         self._hold: _HeldBatches | None = None
-        # With availableNow: the stream ends, at the messages that were there when it started.
+        # With availableNow: the stream ends after the messages that existed at its start.
         self._ends = False
         self._target: int | None = None
         self._is_done = False
@@ -82,7 +84,8 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._ends = True
-        # The numbers of a partitioned entity show no end: there it ends when nothing more comes.
+        # The numbers of a partitioned entity show no end, so its stream ends when no more messages
+        # arrive.
         with self._options.peeker() as peeker, contextlib.suppress(PartitionedEntity):
             self._target = peeker.end(0)
 
@@ -108,7 +111,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held().settle_until(end[_RECEIVED])
 
     def stop(self) -> None:
-        """Settles nothing: it is not known whether the last batch is done."""
+        """Settles nothing, because it is not known whether the last batch is done."""
         if self._hold is not None:
             self._hold.close()
             self._hold = None
@@ -142,7 +145,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return 0
 
     def _has_messages_left(self) -> bool:
-        """Whether messages of the start are left; True if that cannot be known."""
+        """Whether messages from before the start are left. True if that is unknown."""
         if self._target is None:
             return True
         with self._options.peeker() as peeker:
@@ -168,7 +171,7 @@ class _HeldBatches:
         self.batches: dict[int, list[ReceivedMessage]] = {}
         """By their end offset."""
         self._left: list[ReceivedMessage] = []
-        """Deleted from the queue, but in no batch yet."""
+        """Messages that are deleted from the queue but are in no batch yet."""
         self._client = options.client()
         credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
         self._receiver: Receiver = self._client.receiver(
@@ -196,7 +199,7 @@ class _HeldBatches:
             size += sum(len(one.data) for one in found)
             wait = min(wait_seconds, _GATHER_SECONDS)
         if taken:
-            # Released, because the locks of buffered messages would expire here.
+            # Release them, because the locks of buffered messages would expire.
             self._left += self._receiver.stop()
             self.batches[at + len(taken)] = taken
             if not self._deletes:
@@ -253,7 +256,9 @@ class _HeldBatches:
 def _parts(
     messages: list[tuple[bytes, UUID | None]], count: int
 ) -> Iterator[list[tuple[bytes, UUID | None]]]:
-    """`count` parts, or more if they would be too large. No messages are no parts."""
+    """Splits into `count` parts, or more if they would be too large. Without messages, there are no
+    parts.
+    """
     share = max(1, -(-len(messages) // count))
     part: list[tuple[bytes, UUID | None]] = []
     size = 0

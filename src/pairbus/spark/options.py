@@ -65,7 +65,7 @@ _TRIGGER_MESSAGES: Final = 10_000
 class ReadOptions:
     address: Address
     path: str
-    """Of the entity, including `/$DeadLetterQueue`."""
+    """The path of the entity, including `/$DeadLetterQueue`."""
     mode: str = PEEK
     from_sequence: int | None = None
     """None: from the first. -1: only new messages."""
@@ -267,9 +267,9 @@ def _target_path(given: _OptionTexts, address: Address) -> str | None:
 
 
 def _check_entity_path(path: str, address: Address) -> None:
-    """Refuse another entity than the connection string's as early as possible.
+    """Refuse an entity that the connection string does not allow, as early as possible.
 
-    A variable of the environment may not be set here yet: there the client refuses it.
+    An environment variable may not be set here yet. Then the client checks it.
     """
     if isinstance(address.source, ConnectionString):
         check_entity_path(path, address.source.entity_path)

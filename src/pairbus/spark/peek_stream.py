@@ -89,7 +89,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: the messages stay where they are."""
+        """Does nothing: the messages stay in the queue."""
 
     def stop(self) -> None:
         if self._peeker is not None:

@@ -57,7 +57,7 @@ def full() -> StructType:
 
 
 def checked_for_reading(schema: StructType) -> StructType:
-    """The same schema. Raises OptionsError if it has other columns or types than the source."""
+    """Returns the schema. Raises OptionsError if it has other columns or types than the source."""
     for field in schema.fields:
         column = BY_NAME.get(field.name)
         if column is None:
@@ -74,7 +74,7 @@ def checked_for_reading(schema: StructType) -> StructType:
 
 
 def checked_for_writing(schema: StructType) -> bool:
-    """Whether the rows have a destination of their own. Raises OptionsError for other columns."""
+    """Whether the rows have a destination column. Raises OptionsError for unknown columns."""
     for field in schema.fields:
         if field.name == DESTINATION:
             _check_type(field, StringType())
@@ -149,7 +149,7 @@ def _batch(rows: list[list[Any]], schema: Any) -> Any:
 
 
 def _properties(column: Iterable[list[tuple[str, tuple[str, str | None]]]], kind: Any) -> Any:
-    """By hand: several times as fast as letting Arrow infer the types of tuples in lists."""
+    """Built by hand, which is several times as fast as letting Arrow infer the types."""
     offsets, names, types, texts = [0], [], [], []
     for pairs in column:
         for name, (type_name, text) in pairs:

@@ -1,4 +1,4 @@
-"""Spark sessions for the syphon: what they need, how they are made and ended, and their code.
+"""Spark sessions for the syphon: their requirements, how they start and end, and the code archive.
 
 On a cluster the package is sent along as an archive, so that the workers need only
 azure-servicebus.
@@ -27,7 +27,7 @@ LOCAL: Final = "local[2,4]"
 """Two tasks at a time, with four attempts each: plain `local[2]` gives a task only one."""
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent
 
-# The driver only hands out tasks: optimising the JVM's code is not worth two cores.
+# The driver only hands out tasks, so optimising the JVM's code is not worth the CPU time.
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 _EXIT_SECONDS: Final = 2.0
@@ -75,9 +75,10 @@ def _java_version() -> int | None:
 
 @contextmanager
 def syphon_session(master: str | None, name: str = "pairbus syphon") -> Iterator[Any]:
-    """A session of `master`, local or of a cluster; stopped at the end if it was made here.
+    """Yields a session of `master`, local or a cluster. A session that was made here is stopped at
+    the end.
 
-    Without `master` it is the one that spark-submit has set, or a local one.
+    Without `master`, it uses the master of spark-submit, or a local one.
     """
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = LOCAL
@@ -105,7 +106,9 @@ def _cluster_session(master: str | None, name: str) -> Any:
 
 
 def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[Any, bool]:
-    """The active session or a new local one, and whether it is new: then call `end_session`."""
+    """Returns the active session or a new local one, and whether it is new. End a new one with
+    `end_session`.
+    """
     global _started
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

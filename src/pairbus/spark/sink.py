@@ -64,14 +64,16 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write(iterator, self._options, stream_seed(TaskContext.get()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: the service has the messages."""
+        """Does nothing: the service has the messages."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Sent messages cannot be recalled; they are sent again with the same ids."""
 
 
 def stream_seed(context: Any) -> str:
-    """The same each time a task of this batch is repeated, even by a restarted query."""
+    """The seed for ids. It is the same when a task of this batch is repeated, even by a restarted
+    query.
+    """
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if not query or batch is None:
@@ -143,7 +145,7 @@ def _grouped(
 
 
 class _RetryingSender:
-    """A sender for one queue or topic that sends what was not accepted again."""
+    """A sender for one queue or topic. It repeats messages that were not accepted."""
 
     def __init__(
         self, sender: Sender, options: WriteOptions, sleep: Callable[[float], None]

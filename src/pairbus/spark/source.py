@@ -102,7 +102,7 @@ def _writing(
 
 @dataclass
 class ReceiveShare(InputPartition):
-    """How many messages one task may receive; None: all that there are."""
+    """The maximum number of messages that one task receives. None: all."""
 
     count: int | None
 
@@ -145,8 +145,9 @@ _CREDIT = 1000
 
 
 def _received(options: ReadOptions, count: int | None) -> Iterator[bytes]:
-    """Until none comes for `wait_seconds`, or `count` have come. No more are requested, because the
-    service deletes a message when it delivers it."""
+    """Receives until no message arrives for `wait_seconds`, or `count` have arrived. It requests no
+    more than that, because the service deletes a message when it delivers it.
+    """
     with options.client() as client:
         receiver = client.receiver(
             options.path, credit=_CREDIT, mode="receiveAndDelete", at_most=count
