@@ -52,8 +52,7 @@ SERVICE_ANNOTATIONS: Final = frozenset(
         "x-opt-lock-token",
     }
 )
-"""Annotations of the service, and those with their own column. The column annotations omits them.
-"""
+"""The service's annotations, and those with their own column. They are not in `annotations`."""
 
 _LONG_MAX: Final = 2**63 - 1
 _TTL, _DELIVERY_COUNT = 2, 4  # indexes in the header

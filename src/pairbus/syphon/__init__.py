@@ -2,7 +2,7 @@
 
     job.py            the driver's loop of rounds; options.py has its options
     discovery.py      which backlog queues exist
-    long_poll.py      the quiet wait between rounds: a poll of 15 minutes for each queue
+    long_poll.py      the idle wait between rounds: a poll of 15 minutes for each queue
     backlog_peek.py   whether messages have arrived in queues whose messages wait
     schedule.py       pure: which queues the next round takes, and when
     runner.py         runs the tasks of a round, on Spark or in this process
@@ -10,7 +10,7 @@
     restore.py        pure: makes a backlog message the message that the application sent
     policy.py         pure: what a failed send means for its destination and its messages
     window.py         pure: how long a task works and waits
-    receipts.py       pure: what became of the messages, in rows that add up
+    receipts.py       pure: the outcomes of the messages, in rows that can be added up
     ledger.py         these rows as Parquet files; report.py says what they mean
     metrics.py        rounds and billed operations (usage.py) for Prometheus
     background.py     the syphon in the background of a paired client

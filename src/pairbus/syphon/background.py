@@ -2,7 +2,7 @@
 
 It runs the same job in a thread, on the active Spark session or on a local one of its own, and
 connects to the namespaces with the credentials of the application's clients. If it cannot continue,
-it tells the pairing, which faults both clients.
+it reports that to the pairing, which faults both clients.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CANCEL_SECONDS = 3.2
 class BackgroundSyphon:
     """`SendAvailabilityPairedNamespaceOptions(..., enable_syphon=True, syphon=BackgroundSyphon())`.
 
-    That is also the default. Make one yourself to give it a Spark session or a ledger.
+    This is also the default. Create it yourself to set a Spark session or a ledger.
     """
 
     def __init__(self, spark: Any = None, *, ledger: ParquetLedger | None = None) -> None:
@@ -94,7 +94,7 @@ class BackgroundSyphon:
 
     def _cancel(self, spark: Any, group: str) -> None:
         if self._own is not None:
-            # Spark would log pages about what is interrupted now.
+            # Spark would log pages of errors about the interrupted work.
             spark.sparkContext.setLogLevel("OFF")
         spark.sparkContext.cancelJobGroup(group)
 

@@ -17,7 +17,7 @@ from pairbus.syphon.long_poll import ANSWER_SECONDS
 
 logger = logging.getLogger("pairbus.syphon")
 
-# Messages in a page, and pages at a time: a stop waits for no more.
+# Messages in a page, and pages per call. They limit how long a stop waits.
 _PAGE = 250
 _PAGES_MAX = 40
 
@@ -39,10 +39,9 @@ class BacklogPeek:
             ]
 
     def without_arrivals(self, queues: Iterable[str]) -> list[str]:
-        """The queues in which no message has arrived since the last call.
+        """Returns the queues in which no message has arrived since the last call.
 
-        A queue for which that is not known, because this is the first call or the secondary does
-        not answer, is not among them.
+        It omits a queue if that is unknown: in the first call, or if the secondary does not answer.
         """
         try:
             with self._connect(timeout_seconds=ANSWER_SECONDS) as client:

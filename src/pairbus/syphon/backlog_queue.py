@@ -1,8 +1,8 @@
-"""One backlog queue as a task sees it: what is received from it, settled in it, and released to it.
+"""One backlog queue in a task: receives, settles and releases its messages.
 
 A settlement is sent as soon as the primary has acknowledged the messages, and its answer is
 collected later. Messages that cannot go home now are held until the end of the task, because a
-message that is released at once comes again at once.
+message that is released at once is delivered again at once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class BacklogQueue:
     ) -> None:
         """Complete messages that the primary has acknowledged, and dead-letter others.
 
-        Completing is only started: `await_settlement` ends it. When this returns, the secondary
-        will learn of it even if this process dies.
+        Completion is only started here; `await_settlement` waits for the answer. When this returns,
+        the secondary gets the settlement even if this process dies.
         """
         if done:
             self.await_settlement()
@@ -75,9 +75,9 @@ class BacklogQueue:
     def _settle(
         self, settle: Callable[[], None], again: Callable[[], None] | None = None, *, sent: int = 0
     ) -> None:
-        """Settle, and again if the connection was lost: the second time goes by lock token.
+        """Settle, and repeat it by lock token if the connection was lost.
 
-        `sent`: how many of the messages were sent, and arrive twice if this fails.
+        `sent`: the number of messages that were sent. They arrive twice if this fails.
         """
         for is_last, act in ((False, settle), (True, again or settle)):
             try:
@@ -103,14 +103,16 @@ class BacklogQueue:
     # --- messages that cannot go home now ---------------------------------------------------------
 
     def hold(self, path: str, pairs: Sequence[Pair]) -> None:
-        """Keep messages locked until `release`. Drop their bytes, which are not needed any more."""
+        """Keep messages locked until `release`. Drop their bytes, which are no longer needed."""
         self.held.setdefault(path, []).extend(pairs)
         self.held_count += len(pairs)
         for received, restored in pairs:
             received.data = restored.data = b""
 
     def release(self, destinations: Destinations) -> None:
-        """Release what is held. The receiver releases what nobody has taken when it is closed."""
+        """Release the held messages. When the receiver is closed, it releases its buffered
+        messages.
+        """
         self.await_settlement()
         held = [received for pairs in self.held.values() for received, _ in pairs]
         held.sort(key=lambda received: received.delivery_id)  # the order of the queue

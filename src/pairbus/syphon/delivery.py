@@ -1,9 +1,9 @@
-"""Batches on their way to the primary: sent to all destinations at once, then waited for.
+"""Sends batches to the primary: to all destinations at once, and then waits for the answers.
 
 For one destination, everything happens in order. A part that is refused is split and tried again
 before what follows it. If a message has to wait because of its destination, those that follow it
-wait, too. If it has to wait because of itself, those that follow overtake it. Other destinations
-are not affected. `BacklogQueue` settles what the primary has acknowledged.
+wait, too. If the message itself is the reason to wait, those that follow overtake it. Other
+destinations are not affected. `BacklogQueue` settles what the primary has acknowledged.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pairbus.syphon.policy import (
 from pairbus.syphon.receipts import Outcome, TaskReport
 
 PART_BYTES_MAX = 1_000_000
-"""How much is sent at once. Large messages go one by one, so that the time can be checked."""
+"""The maximum size of one send. Large messages are sent singly, to check the time in between."""
 
 
 @dataclass(slots=True, eq=False)
 class DestinationBatch:
-    """The messages of a batch that are for one destination."""
+    """The messages of a batch for one destination."""
 
     destination: Destination
     parts: list[list[Pair]]
-    """What is left to be sent, in this order."""
+    """The parts that are left to send, in this order."""
     part: list[Pair] = field(default_factory=list)
     """What is being sent."""
     pending: PendingSend | None = None
@@ -75,24 +75,24 @@ class BatchDelivery:
         self.is_primary_lost = False
         """The primary does not answer at all, so no destination needs to be tried."""
         self.bug: BaseException | None = None
-        """An error that is neither the primary's nor a message's fault. What is left is held."""
+        """An error that neither the primary nor a message caused. The other messages are held."""
         self.sends_until = math.inf
         """Nothing is sent after this time."""
 
     def start(self, batch: BacklogBatch) -> None:
-        """Send the first part for each destination. Hold what cannot be sent."""
+        """Send the first part for each destination. Hold messages that cannot be sent."""
         self._renew_locks(batch)
         parts: list[DestinationBatch] = []
         for path, pairs in batch.by_path.items():
             if path in batch.queue.held:
-                batch.queue.hold(path, pairs)  # must not overtake those
+                batch.queue.hold(path, pairs)  # must not overtake the held messages
             else:
                 parts.append(DestinationBatch(self._destinations[pairs[0][1].path], [pairs]))
         self._attach_senders(parts)
         batch.in_flight = [part for part in parts if self._send_next(batch, part)]
 
     def await_acknowledgement(self, batch: BacklogBatch) -> None:
-        """Wait until the primary has answered, and send the rest, until nothing is left to send."""
+        """Wait for the primary's answers and send the remaining parts, until nothing is left."""
         while batch.in_flight:
             wait_all([part.pending for part in batch.in_flight if part.pending is not None])
             self._renew_locks(batch)
@@ -122,7 +122,7 @@ class BatchDelivery:
     # --- one destination --------------------------------------------------------------------------
 
     def _send_next(self, batch: BacklogBatch, sending: DestinationBatch) -> bool:
-        """Send the next part. Returns False if there is none, or none that may go now."""
+        """Send the next part. Returns False if there is none, or if it must wait."""
         destination, parts = sending.destination, sending.parts
         while parts:
             now = self._report.now()
@@ -179,7 +179,7 @@ class BatchDelivery:
     def _after_failure(
         self, batch: BacklogBatch, sending: DestinationBatch, failed: SendFailed
     ) -> list[list[Pair]]:
-        """Returns what is left of a part that has failed, in parts to be sent in this order."""
+        """Splits the rest of a failed part into smaller parts, to be sent in this order."""
         part, destination = sending.part, sending.destination
         accepted = [part[i] for indexes in failed.accepted_ranges for i in indexes]
         if accepted:
@@ -228,7 +228,9 @@ class BatchDelivery:
 
 
 def sendable(part: Sequence[Pair]) -> int:
-    """How many messages of a part to send at once. The first one always: it has not expired."""
+    """How many messages of a part to send at once. At least the first one, because it has not
+    expired.
+    """
     size = 0
     for place, (_, message) in enumerate(part):
         size += message.size

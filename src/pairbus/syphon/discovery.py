@@ -22,7 +22,7 @@ class ListedQueues:
         self._manager = manager
         self._namespaces = namespaces
         self.others: Mapping[str, int] = {}
-        """Backlog queues of other primaries in the last list: how many, by primary."""
+        """The number of backlog queues of other primaries in the last list, by primary."""
 
     def __call__(self) -> list[str]:
         names = [queue.name for queue in self._manager.list_queues()]
@@ -36,7 +36,7 @@ class ListedQueues:
 
 
 class PeriodicDiscovery:
-    """Lists the queues every so often, in a thread of its own.
+    """Lists the queues at regular intervals, in its own thread.
 
     A secondary that does not answer must not hold up the rounds. A thread that waits for it is a
     daemon, and ends with the process at the latest.
@@ -56,8 +56,7 @@ class PeriodicDiscovery:
     def poll(self, *, until: Callable[[], bool] | None = None) -> Sequence[str] | None:
         """Returns the queues if a listing has just ended, and None otherwise.
 
-        With `until`, waits for the listing, but no longer than until that is true. Raises what the
-        listing raised.
+        With `until`, waits for the listing until `until()` is true. Raises the listing's error.
         """
         if self._thread is None:
             if time.monotonic() < self._due:
@@ -95,6 +94,6 @@ def backlog_queues(names: Iterable[str], namespace: str) -> list[str]:
 
 
 def namespace_of(queue: str) -> str | None:
-    """Returns the primary that a backlog queue belongs to; None if this is no backlog queue."""
+    """Returns the primary that a backlog queue belongs to, or None if it is not a backlog queue."""
     match = _NAME.fullmatch(queue)
     return None if match is None else match["namespace"]

@@ -1,10 +1,10 @@
 """One task of a round: brings messages of some backlog queues home, for a few seconds.
 
-It receives messages, restores them, sends them in batches to where they belong, and settles them
-only when the primary has acknowledged them. A batch is half a chunk at most. While one batch is in
+It receives messages, restores them, sends them in batches to their destinations, and settles them
+only after the primary has acknowledged them. A batch is half a chunk at most. While one batch is in
 flight, the one before it is being settled, and the next is received and restored. So if the task
 dies, at most a chunk was sent that will be sent again, which duplicate detection absorbs. No lock
-outlives the task. Receipts say what became of the messages.
+outlives the task. Receipts record the outcomes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
 
-# How many messages are received ahead, from all queues together. They are locked meanwhile. If half
-# a chunk for each queue is more, then that, up to what a broker accepts on one connection.
+# How many messages are received ahead, from all queues together. These messages are locked. If half
+# a chunk for each queue is more, that number applies, up to the limit of a broker for one
+# connection.
 AHEAD_MAX = 2_500
 LOCKED_MAX = 3_500
-# How many more may be held: brokers do not lock any number of messages for one connection.
+# How many more messages may be held. Brokers limit the number of locked messages for one
+# connection.
 HELD_MAX = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTask:
-    """Everything that a task needs to know. It is sent to the machine that runs the task."""
+    """The input of a task. It is sent to the machine that runs the task."""
 
     run: str
     round: int
@@ -48,15 +50,16 @@ class DrainTask:
     secondary: Address
     seconds: float
     chunk: int
-    """How many messages may be sent and not known to be settled: the most that can arrive twice if
-    the task, or a namespace, dies."""
+    """The maximum number of messages that are sent but not confirmed as settled. At most this many
+    arrive twice if the task or a namespace dies.
+    """
     open_seconds: float = ANSWER_SECONDS_MAX
     """How long each of the two namespaces may take to accept the connection."""
     held_max: int = HELD_MAX
     """How many messages of each queue may be held for destinations that are down."""
     ttl_keeps_running: bool = False
     known: tuple[Destination, ...] = ()
-    """What earlier tasks have learned about destinations."""
+    """The state of the destinations, from earlier tasks."""
 
 
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
@@ -121,7 +124,9 @@ class _Drain:
     # --- time -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """The task's time begins when the secondary has accepted us, however far away it is."""
+        """The task's time starts when the secondary has accepted the connection, so a distant
+        secondary costs no work time.
+        """
         began = time.monotonic()
         self._secondary.set_deadline(began + self._task.open_seconds)
         attach_all([queue.receiver for queue in self._queues])
@@ -148,14 +153,14 @@ class _Drain:
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
-        """Even if a namespace goes silent, the task ends soon after its time."""
+        """The task ends soon after its time, even if a namespace stops answering."""
         ahead = time.monotonic() - self._report.now()
         self._delivery.sends_until = self._window.sends_until
         self._primary.set_deadline(self._window.primary_until + ahead)
         self._secondary.set_deadline(self._window.secondary_until + ahead)
 
     def _has_time(self) -> bool:
-        """Whether another batch has time, and makes sense."""
+        """Whether there is time and reason for another batch."""
         delivery = self._delivery
         return (
             self._window.has_time(now=self._report.now())
@@ -164,8 +169,9 @@ class _Drain:
         )
 
     def _stop_granting_in_time(self) -> None:
-        """Grant no more credit when what is on its way lasts until the end: then little has to be
-        released."""
+        """Stop granting credit when the messages in transit last until the end. Then few have to be
+        released.
+        """
         now, taken = self._report.now(), self._received
         if not self._grants_no_more and self._window.is_covered_by(AHEAD_MAX, taken=taken, now=now):
             self._grants_no_more = True
@@ -175,7 +181,7 @@ class _Drain:
     # --- receiving --------------------------------------------------------------------------------
 
     def _next_batch(self) -> BacklogBatch | None:
-        """From the next queue, in turn, that has messages now."""
+        """Receives from the next queue, in turn, that has messages now."""
         for queue in list(self._active):
             if queue not in self._active:
                 continue  # lost together with another one
@@ -195,9 +201,9 @@ class _Drain:
         return None
 
     def _seems_empty(self, queue: BacklogQueue) -> bool:
-        """Whether nothing more can be received from it in this task."""
+        """Whether this task can receive nothing more from the queue."""
         if self._grants_no_more and not queue.receiver.has_credit:
-            return True  # all that credit was granted for has come; there may be more
+            return True  # all granted credit is used; there may be more messages
         now = self._report.now()
         if queue.empty_since is None:
             queue.empty_since = now
@@ -210,13 +216,13 @@ class _Drain:
     def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
         self._report.record_error(queue.name, error)
         if not self._secondary.is_open:
-            # The secondary is at fault, not the queue. Waiting for the other queues is no use.
+            # The secondary is at fault, not the queue. Waiting for the other queues does not help.
             for other in self._active:
                 self._report.errors.setdefault(other.name, self._report.errors[queue.name])
             self._active.clear()
 
     def _wait(self) -> None:
-        """No message is here, and none is in flight."""
+        """Waits for a message. Called when none has arrived and none is in flight."""
         self._await_settlement()
         receivers = [queue.receiver for queue in self._active]
         try:
@@ -243,7 +249,7 @@ class _Drain:
 
     def _start(self, batch: BacklogBatch) -> None:
         if batch.queue not in self._active:
-            # It has failed meanwhile. What cannot be settled is not sent.
+            # The queue has failed in the meantime. Do not send what cannot be settled.
             for path, pairs in batch.by_path.items():
                 batch.queue.hold(path, pairs)
         elif batch.by_path and not self._has_opened_primary:
@@ -271,7 +277,7 @@ class _Drain:
             self._leave(self._active)
 
     def _leave(self, queues: Sequence[BacklogQueue]) -> None:
-        """Too many messages are held to see what is behind them."""
+        """Whether so many messages are held that the task cannot see the ones behind them."""
         for queue in list(queues):
             if queue in self._active:
                 self._active.remove(queue)
@@ -283,11 +289,11 @@ class _Drain:
             queue.await_settlement()
 
     def _end(self) -> None:
-        """Leave nothing locked: neither what is held, nor what was received and not taken."""
+        """Release all locks: of held messages, and of buffered ones."""
         try:
             self._finish_batch()
         finally:
-            # Stop first, or what is released comes again at once.
+            # Stop first; otherwise the released messages are delivered again at once.
             stop_all([queue.receiver for queue in self._queues])
             for queue in self._queues:
                 queue.release(self._destinations)
@@ -295,6 +301,8 @@ class _Drain:
 
 
 def _credit(task: DrainTask) -> int:
-    """Enough that a queue does not run dry, and little enough that not much has to be released."""
+    """The credit for one queue: enough to keep the task busy, and few messages to release at the
+    end.
+    """
     each = max(task.chunk // 2, AHEAD_MAX // len(task.queues))
     return max(1, min(each, 2 * task.chunk, LOCKED_MAX // len(task.queues)))

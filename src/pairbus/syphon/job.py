@@ -1,4 +1,4 @@
-"""The syphon: a loop of short rounds on Spark, with a quiet wait between them.
+"""The syphon: a loop of short rounds on Spark, with an idle wait between them.
 
 While the backlog is empty, only the driver waits, with one long poll for each backlog queue
 (`long_poll.py`). When a message arrives, it is released, and a round runs: a Spark job with a task
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.syphon")
 
 DISCOVERY_SECONDS = 60.0
-# How often the quiet wait checks whether to end. That costs nothing but a wake-up.
+# How often the idle wait checks whether to end. Each check costs only a wake-up.
 CHECK_SECONDS = 0.5
 RETRY_SECONDS = 5.0
 # A round that is still running this long after a stop is cancelled, if the runner can do that:
 # Spark may have no free core for it.
 CANCEL_SECONDS = 4.0
-# How many messages a probe takes from a queue; up to a few more are on their way.
+# How many messages a probe takes from a queue. A few more may be in transit.
 PROBE_MESSAGES = 5
 # With `once`: give up after this many rounds in a row without progress.
 FUTILE_ROUNDS_MAX = 10
@@ -109,7 +109,7 @@ class Job:
             threading.Thread(target=self._cancel_late_round, daemon=True).start()
 
     def run(self, *, once: bool = False) -> list[Receipt]:
-        """Run until `stop`, or with `once` until nothing is left that could be brought home.
+        """Run until `stop`. With `once`, run until no more messages can be brought home.
 
         Returns the receipts of all rounds, added up.
         """
@@ -147,7 +147,7 @@ class Job:
     # --- between rounds ---------------------------------------------------------------------------
 
     def _discover(self, *, are_pending: bool) -> None:
-        """The first time, wait for the list of queues."""
+        """Update the list of queues. The first call waits for it."""
         try:
             found = self._discovery.poll(
                 until=None if self._is_discovered else self._stopping.is_set
@@ -166,7 +166,7 @@ class Job:
                 logger.info("backlog queues found: %s", ", ".join(new))
 
     def _wait(self) -> None:
-        """Until the next round is due or a message arrives, but not for long."""
+        """Wait until the next round is due or a message arrives, but not for long."""
         if not self.schedule.queues:
             self._stopping.wait(RETRY_SECONDS)
             self._discovery.request()
@@ -187,7 +187,7 @@ class Job:
     # --- rounds -----------------------------------------------------------------------------------
 
     def _run_round(self) -> list[Receipt]:
-        """Returns the receipts of the round; none if no queue is due."""
+        """Returns the receipts of the round. Empty if no queue is due."""
         if stale := self.schedule.stale(now=self._clock()):
             unchanged = self._peek.without_arrivals(stale)
             self.schedule.nothing_new(unchanged, now=self._clock())
@@ -276,8 +276,9 @@ class Job:
     # --- the end of `once` ------------------------------------------------------------------------
 
     def _wait_for_locked(self) -> bool:
-        """Messages that others have locked cannot be received, but they are there. Returns whether
-        to try again."""
+        """Handles messages that other receivers have locked: they exist but cannot be received.
+        Returns whether to try again.
+        """
         queues = self.schedule.queues
         if not queues:
             return False

@@ -76,7 +76,7 @@ class ParquetLedger:
         """Why the last rows could not be written; empty if all were."""
 
     def append(self, receipts: Sequence[Receipt]) -> None:
-        """Returns when the rows are on the disk, or when that has failed: see `error`."""
+        """Returns when the rows are on the disk, or when writing has failed: see `error`."""
         self._unwritten = [*self._unwritten, *receipts][-UNWRITTEN_MAX:]
         try:
             self._write_receipts(self._unwritten)
@@ -138,7 +138,8 @@ class ParquetLedger:
 
     def _write(self, day: str, name: str, table: pa.Table) -> Path:
         folder = self._folder / f"day={day}"
-        folder.mkdir(parents=True, exist_ok=True)  # each time: somebody may have deleted it
+        # Every time, because the folder may have been deleted.
+        folder.mkdir(parents=True, exist_ok=True)
         path, unfinished = folder / name, folder / f".{name}.part"
         with unfinished.open("wb") as file:
             parquet.write_table(table, file)

@@ -1,7 +1,8 @@
-"""The quiet wait: one long poll of 15 minutes for each empty backlog queue, all on one connection.
+"""The idle wait: one long poll of 15 minutes for each empty backlog queue, all on one connection.
 
-A message that arrives ends the poll of its queue. It is released, and a round will take it. The
-polls of the other queues continue, even while rounds run for queues whose messages have to wait.
+A message that arrives ends the poll of its queue. The message is released, and a round brings it
+home. The polls of the other queues continue, even while rounds run for queues whose messages have
+to wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SKIP_SECONDS = 5.0
 
 
 class LongPolls:
-    """For one thread. An AzureError means that the secondary fails: call again later."""
+    """Use it in one thread. An AzureError means that the secondary fails: call again later."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class LongPolls:
         self._last_warnings: dict[str, str] = {}
 
     def wait_for_messages(self, queues: Iterable[str], *, seconds: float) -> list[str]:
-        """Returns the queues that have a message, as soon as one has. Their polls have ended."""
+        """Returns the queues with a message, as soon as there is one. Their polls have ended."""
         try:
             self._attach(tuple(queues))
             if not self._receivers:
@@ -67,7 +68,7 @@ class LongPolls:
             raise
 
     def close(self) -> None:
-        """Release what has arrived, if the secondary answers soon. Never raises."""
+        """Release the messages that have arrived, if the secondary answers soon. Never raises."""
         client, self._client = self._client, None
         self._receivers.clear()
         self._began.clear()
@@ -99,8 +100,9 @@ class LongPolls:
             self._last_warnings.pop(queue, None)
 
     def _has_message(self, receiver: Receiver) -> bool:
-        """If so, the poll has ended. If not, the service has ended the link, and the poll starts
-        again."""
+        """Whether a message has arrived. If so, the poll has ended. If not, the service has ended
+        the link, and the poll starts again.
+        """
         queue = receiver.path
         try:
             messages = receiver.receive(1, max_wait_seconds=0.0)
@@ -119,7 +121,9 @@ class LongPolls:
         return bool(messages)
 
     def _skip_for_a_while(self, queue: str, error: AzureError) -> None:
-        """If the queue is at fault. If the connection is, raise: all queues are affected."""
+        """Skip a queue that is at fault. If the connection is at fault, raise: all queues are
+        affected.
+        """
         if self._client is None or not self._client.is_open:
             raise error
         self._skipped_until[queue] = self._clock() + SKIP_SECONDS
@@ -134,7 +138,7 @@ class LongPolls:
             self._receivers.pop(queue).close()
 
     def _renew(self) -> None:
-        """Polls that have ended without a message start again."""
+        """Restart the polls that have ended without a message."""
         for queue, receiver in self._receivers.items():
             if self._clock() - self._began[queue] < self._poll_seconds:
                 continue

@@ -28,12 +28,12 @@ ROUND_SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 30)
 
 
 class SyphonMetrics:
-    """Give it to a job as its `progress`: it is called at the end of each round."""
+    """Pass it to a job as its `progress`. The job calls it at the end of each round."""
 
     def __init__(
         self, registry: CollectorRegistry | None = None, *, usage: SyphonUsage | None = None
     ) -> None:
-        """Without `registry`, it has a registry of its own. `usage` is that of the job."""
+        """Without `registry`, it makes its own. `usage` is the job's usage."""
         self.registry = registry or CollectorRegistry()
         self._server: Any = None
         name, to = "pairbus_syphon", self.registry

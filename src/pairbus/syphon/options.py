@@ -13,17 +13,19 @@ from pairbus.syphon.long_poll import LONG_POLL_SECONDS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonOptions:
     primaries: Mapping[str, Address]
-    """Where messages belong, by the primary's name in the paths of its backlog queues. If there is
-    only one, it owns all queues and its name does not matter."""
+    """The primaries, by their name in the paths of their backlog queues. If there is only one, it
+    owns all queues and its name does not matter.
+    """
     secondary: Address
     round_seconds: float = 3.0
     chunk: int = 1000
-    """How many messages of a task may be sent and not yet settled: the most that can arrive twice
-    if the task dies."""
+    """The maximum number of messages of a task that are sent but not yet settled. At most this many
+    arrive twice if the task dies.
+    """
     shares: int = 1
     """How many tasks may receive from one queue at once. With more than one, order is not kept."""
     ttl_keeps_running: bool = False
-    """Time to live runs on while a message waits in the backlog."""
+    """Whether the time to live keeps running while a message waits in the backlog."""
     long_poll_seconds: float = LONG_POLL_SECONDS
     begins_with_a_round: bool = True
     """Run a round at the start, which also gets Spark ready. Otherwise the first round runs when a

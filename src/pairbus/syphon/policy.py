@@ -1,10 +1,10 @@
-"""The policy: what a failed send says about its destination, when to retry, and what becomes of the
+"""The policy: what a failed send says about its destination, when to retry, and what to do with the
 messages.
 
-`POLICY` is the whole of it, as a table. `Destination` applies it to one queue or topic of the
+`POLICY` is the complete policy, as a table. `Destination` applies it to one queue or topic of the
 primary; `next_step` and `after_failure` apply it to messages. Pure: it neither sends nor settles
-nor sleeps. `now` is UTC in seconds, because one task tells the next what it has learned about a
-destination, and the two may run on different machines.
+nor sleeps. `now` is UTC in seconds, because one task passes its knowledge of a destination to the
+next, and the two may run on different machines.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Failure(Enum):
 
 
 class NextStep(Enum):
-    """What to do with messages next, unless they are to be dead-lettered (`DeadLetter`)."""
+    """What to do with messages next, apart from dead-lettering (`DeadLetter`)."""
 
     SEND = "send"
     """Send, and complete in the backlog when the primary has acknowledged.
 
-    Never in the other order. If the process dies between the two, the message arrives twice, which
-    duplicate detection absorbs. The other order would lose it, which nothing absorbs.
+    Never in the other order. If the process dies between the two steps, the message arrives twice,
+    and duplicate detection drops the copy. In the other order, the message would be lost.
     """
     WAIT = "wait"  # hold until the end of the task, then release
     SPLIT = "split"  # send again in smaller parts: one of the messages may be at fault
@@ -71,7 +71,7 @@ class DeadLetter:
 
 
 class Reaction(Enum):
-    """What becomes of the messages of a failed send."""
+    """The next step for the messages of a failed send."""
 
     WAIT = "wait"
     SPLIT = "split"
@@ -83,8 +83,9 @@ class Rule:
     condition: Condition | None
     """What the failure says about the destination; None if it says nothing."""
     first_seconds: float = 0.0
-    """How long nothing is sent there after the first failure. Each further failure in a row doubles
-    it, up to `seconds_max`."""
+    """The pause after the first failure. Each further failure in a row doubles it, up to
+    `seconds_max`.
+    """
     seconds_max: float = 0.0
     strikes: int = 1
     """How many single messages must fail like this, with no success in between, before the
@@ -106,11 +107,12 @@ POLICY: Final[dict[Failure, Rule]] = {
     ),
     # At least 10 seconds: the service asks for that.
     Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=60),
-    # These end when somebody receives from the entity, or enables it. There is no hurry.
+    # These end when a receiver empties the entity or an operator enables it. Longer pauses are
+    # fine.
     Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=300),
     Failure.DISABLED: Rule(condition=Condition.DISABLED, first_seconds=5, seconds_max=300),
-    # For a minute, other messages for it are dead-lettered without asking. Then the primary is
-    # asked again: somebody may have created the entity.
+    # For a minute, other messages for it are dead-lettered without an attempt. Then the primary is
+    # tried again, because the entity may have been created.
     Failure.NOT_FOUND: Rule(
         condition=Condition.NOT_FOUND,
         first_seconds=60,
@@ -118,7 +120,7 @@ POLICY: Final[dict[Failure, Rule]] = {
         of_many=Reaction.DEAD_LETTER,
         of_one=Reaction.DEAD_LETTER,
     ),
-    # Wrong credentials are for the operator to correct. No message is dead-lettered for them.
+    # The operator must correct wrong credentials. They never cause a dead letter.
     Failure.UNAUTHORIZED: Rule(condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300),
     Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.DEAD_LETTER),
 }
@@ -183,7 +185,7 @@ class Destination:
     until: float = 0.0
     """Nothing is sent there before this time."""
     failures: int = 0
-    """In a row, with this condition."""
+    """The number of failures in a row with this condition."""
     detail: str = ""
     """The text of the last failure; empty if the destination is up or unknown."""
     since: float = 0.0
@@ -191,8 +193,7 @@ class Destination:
     last_heard: float = 0.0
     """When a send last succeeded or failed."""
     throttled_until: float = 0.0
-    """How long it asked for a pause when it throttled. A success of another send does not shorten
-    that."""
+    """The pause that it asked for when it throttled. Another send's success does not shorten it."""
     strikes: int = 0
     """Single messages in a row that failed without proving that it is down."""
     answer_seconds: float = 0.0
@@ -224,7 +225,8 @@ class Destination:
         if self._set_condition(rule.condition, now=now):
             self.failures = 1
         elif self.is_open(now=now):
-            # While it is closed, only sends fail that were under way before: one outage, one count.
+            # While the destination is closed, only sends that were already in flight fail. They
+            # belong to the same outage, so they count once.
             self.failures += 1
         self.strikes, self.detail = 0, detail
         doublings = min(self.failures - 1, _DOUBLINGS_MAX)
@@ -239,7 +241,8 @@ class Destination:
 
     def was_late(self, *, waited: float) -> None:
         """No answer came in time. The next one may take longer: otherwise a slow destination would
-        be sent the same messages again and again."""
+        get the same messages repeatedly.
+        """
         self.answer_seconds = min(max(2 * waited, 2 * self.answer_seconds), ANSWER_SECONDS_MAX)
 
     def _set_condition(self, condition: Condition, *, now: float) -> bool:
@@ -259,7 +262,7 @@ class Destinations:
             self.learn(destination)
 
     def __getitem__(self, path: str) -> Destination:
-        """A destination that is not known yet is added."""
+        """Returns a destination. An unknown one is added."""
         found = self._by_spelling.get(path)
         if found is None:
             found = self._by_path.setdefault(path.lower(), Destination(path))
@@ -270,7 +273,7 @@ class Destinations:
         return iter(self._by_path.values())
 
     def learn(self, other: Destination) -> bool:
-        """Take over what another task found out, if that is news."""
+        """Merge what another task found out, if it is newer."""
         known = self._by_path.get(other.path.lower())
         if known is not None and known.last_heard >= other.last_heard:
             return False
@@ -299,7 +302,7 @@ def after_failure(
 ) -> NextStep | DeadLetter:
     """What to do with the `count` messages of a failed send: wait, split, or dead-letter.
 
-    Unless they are split, the failure is counted against the destination.
+    If they are not split, the failure counts against the destination.
     """
     rule = POLICY[failure]
     reaction = rule.of_many if count > 1 else rule.of_one

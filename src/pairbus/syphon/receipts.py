@@ -1,4 +1,4 @@
-"""What became of backlog messages, in rows that add up. They are the rows of the ledger.
+"""The outcomes of backlog messages, in rows that can be added up. These are the rows of the ledger.
 
 A task counts what it settles (`TaskReport`) by backlog queue, destination and outcome, so thousands
 of messages become a few rows. Times are UTC in milliseconds. Pure: knows neither Spark nor files.
@@ -50,7 +50,7 @@ class Receipt:
     longest_wait_ms: int = 0
     """The longest time between the backlog accepting a message and the syphon settling it."""
     duplicates_possible: int = 0
-    """How many messages may arrive, or may have arrived, a second time."""
+    """The number of messages that may arrive twice or may have arrived twice."""
     waits: tuple[int, ...] = ()
     """How long the messages waited: a histogram, see `wait_bucket`."""
 
@@ -87,8 +87,9 @@ class Drained:
     errors: tuple[tuple[str, str], ...]
     """Backlog queues that could not be received from or settled in, and why."""
     full: tuple[str, ...] = ()
-    """Backlog queues of which the task holds too many messages that wait to see what is behind
-    them."""
+    """Backlog queues of which the task holds so many waiting messages that it cannot see the ones
+    behind them.
+    """
     usage: tuple[Reading, ...] = ()
     """The billed operations of the task, for each namespace."""
 
@@ -254,7 +255,7 @@ def add_waits(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 
 def percentile_ms(waits: Sequence[int], fraction: float) -> int | None:
-    """How long that fraction of the messages waited at most: the middle of a bucket."""
+    """The longest wait of that fraction of the messages, as the middle of a bucket."""
     sums = list(accumulate(waits))
     if not sums or not sums[-1]:
         return None

@@ -1,4 +1,4 @@
-"""What a ledger says: what came home and when, how long it waited, and what that cost.
+"""Summarizes a ledger: the messages brought home, their times and waits, and the cost.
 
 Pure: makes a `Report` of receipts, and knows neither files nor tables on a screen. Times are UTC.
 """
@@ -16,7 +16,7 @@ from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.receipts import Outcome, Receipt, add_waits, percentile_ms
 
 OPERATIONS: Final = 4
-"""For each message brought home: into the backlog, out of it, to the primary, out of that."""
+"""The operations of a message brought home: send and receive, in the backlog and on the primary."""
 GAP: Final = timedelta(minutes=10)
 """Diverted messages of one destination that are further apart belong to two outages."""
 _HOUR_MS: Final = 3_600_000
@@ -131,8 +131,8 @@ def report_of(receipts: Sequence[Receipt], *, gap: timedelta = GAP) -> Report:
 def _by_path(receipts: Sequence[Receipt]) -> dict[str, list[Receipt]]:
     """By destination, in the order of their names.
 
-    Paths that differ only in case are one, as they are to the service. If the receipts are of
-    several primaries, which the names of backlog queues tell, a path begins with its primary.
+    Paths that differ only in case are one, as they are to the service. If the receipts belong to
+    several primaries, as the names of the backlog queues show, each path begins with its primary.
     """
     primaries = {(namespace_of(each.queue) or "").lower() for each in receipts}
     grouped: dict[str, list[Receipt]] = defaultdict(list)

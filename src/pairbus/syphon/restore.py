@@ -77,7 +77,7 @@ class Restored:
 
 
 def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Restored:
-    """Raises EnvelopeError, with the reason, for a message that no sender of ours has diverted.
+    """Raises EnvelopeError, with the reason, for a message that pairbus did not divert.
 
     The time to live starts again at `now_ms`. With `ttl_keeps_running`, the time that the message
     has waited is subtracted; for a scheduled message, the time since it was due.
@@ -164,7 +164,7 @@ def _split_envelope(raw: bytes, left: int) -> tuple[bytes, int, dict[str, Any]]:
             text = pos + 5
             at = text + u32(raw, pos + 1)[0]
         else:
-            text = at = skip(raw, pos)  # not a name that we would have given
+            text = at = skip(raw, pos)  # not a name that `wrap` would have written
         pos = skip(raw, at)
         if raw[text : text + 2] != b"x-":
             count += 1
@@ -237,7 +237,7 @@ def _header(data: bytes, section: Section, ttl_ms: int | None) -> tuple[bytes, b
 def _new_header(raw: bytes, count: int, ttl_ms: int | None) -> tuple[bytes, bool]:
     """The header section with another time to live, and whether the broker had set one.
 
-    The delivery count is the broker's, and left out. Empty if nothing is left.
+    The broker's delivery count is left out. Empty if nothing is left.
     """
     fields: list[Any] = []
     pos = 0
@@ -285,7 +285,8 @@ def _properties(
 ) -> bytes:
     """The properties as a section, with the given times and group id, both encoded.
 
-    If the broker has set a time to live, an expiry time without `times` is the broker's, and goes.
+    If the broker has set a time to live, an expiry time without `times` belongs to the broker and
+    is removed.
     """
     _, first, after, count = section
     if count <= GROUP_ID:

@@ -1,10 +1,10 @@
 """Which backlog queues the next round takes, and when: decided from the results of earlier rounds.
 
-To look at messages that have to wait is to receive each of them, which costs. So a backlog queue
+Looking at waiting messages means receiving each of them, which costs operations. So a backlog queue
 from which nothing could be brought home rests until one of its destinations may be tried again.
 Then a probe takes a handful of messages first. A full look, at all of the queue, follows when
-another of its destinations may be available, and once a minute, unless it is known that no message
-has arrived since.
+another of its destinations may be available. It also follows once a minute, except when it is known
+that no message has arrived.
 
 Pure: `now` (UTC, in seconds) is an argument, and tasks are only described.
 """
@@ -23,7 +23,7 @@ REST_SECONDS_MAX = 60.0
 # If no destination says when to try again, each rest is twice as long as the last.
 _DOUBLINGS_MAX = 5
 # If fewer than this fraction of the messages were settled, the queue rests for a second for each
-# 200 messages that wait: receiving them again and again for the sake of a few is too expensive.
+# 200 messages that wait: receiving them repeatedly to deliver a few is too expensive.
 _LITTLE = 0.1
 _WAITING_A_SECOND = 200
 # Probes are enough for this long. Then other messages may have arrived.
@@ -37,7 +37,9 @@ class TaskPlan:
     primary: str
     queues: tuple[str, ...]
     is_probe: bool = False
-    """Take only a handful from each queue, to see whether its destinations are available again."""
+    """Take only a few messages from each queue, to see whether its destinations are available
+    again.
+    """
 
 
 @dataclass(slots=True)
@@ -46,13 +48,14 @@ class _Rest:
 
     until: float
     full_look_at: float
-    """From then on, a task takes all of the queue; before, only a probe."""
+    """From this time on, a task takes all of the queue. Before, it takes only a probe."""
     last_full_look: float
     is_forced: bool = False
-    """The full look is due because messages could go home, not only because some may have
-    arrived."""
+    """The full look is due because messages could be delivered, not only because some may have
+    arrived.
+    """
     destinations: frozenset[str] = frozenset()
-    """Those that the last full look saw messages for, in lower case."""
+    """The destinations of the messages in the last full look, in lower case."""
     attempts: int = 0
 
 
@@ -77,7 +80,7 @@ class QueueState:
 
 
 class Schedule:
-    """Of all primaries that share the secondary."""
+    """Schedules the backlog queues of all primaries that share the secondary."""
 
     def __init__(self, primaries: Iterable[str], *, shares: int = 1) -> None:
         """`shares`: how many tasks may receive from one queue at once. With more than one, the
@@ -142,8 +145,8 @@ class Schedule:
     def forbidden_everywhere(self) -> tuple[str, Destination] | None:
         """A destination that refuses the credentials, if none on any primary is known to be up.
 
-        Then the credentials are wrong, and the run must end: going on would only hide it. If some
-        destination is up, the forbidden one waits like one that is down.
+        Then the credentials are wrong, and the run must end. Continuing would only hide that. If
+        some destination is up, the forbidden one waits like one that is down.
         """
         known = self.destinations
         if any(each.condition is Condition.UP for _, each in known):
@@ -173,7 +176,7 @@ class Schedule:
         """The tasks of the next round: each queue that is due in one of them, or in its shares.
 
         No more than can run at once, because a round must be short and each task needs its time.
-        Queues whose turn is longest ago come first.
+        Queues that have waited longest come first.
         """
         due = self._due(now=now)
         plans: list[TaskPlan] = []
@@ -280,7 +283,7 @@ def _closed(destinations: Destinations, *, now: float) -> dict[str, float]:
 
 
 def _rest_seconds(rest: _Rest, closed: dict[str, float], *, now: float, has_news: bool) -> float:
-    """Until a destination may be tried again for which the queue has messages."""
+    """The seconds until one of the queue's destinations may be tried again."""
     own = [until for path, until in closed.items() if path in rest.destinations]
     if own and len(own) < len(rest.destinations):
         if has_news:
@@ -292,7 +295,7 @@ def _rest_seconds(rest: _Rest, closed: dict[str, float], *, now: float, has_news
 
 
 def _dealt(queues: Sequence[str], slots: int, shares: int) -> list[tuple[str, ...]]:
-    """Deal queues out to tasks like cards, each queue `shares` times, but once to a task."""
+    """Distribute queues over tasks in turn: each queue `shares` times, but only once per task."""
     if not queues:
         return []
     count = min(max(1, slots), len(queues) * shares)

@@ -8,7 +8,7 @@ from pairbus.cost.meter import Meter, Reading
 
 
 class SyphonUsage:
-    """For one thread; any thread may call `readings`."""
+    """Use it in one thread. Any thread may call `readings`."""
 
     def __init__(self, *, since: float) -> None:
         self._since = since

@@ -1,8 +1,8 @@
 """How long a task works and waits, given how far away and how slow the namespaces are.
 
-Pure: it is told how long things took. A round is short, so that a stop does not wait long. But if a
-namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would come
-home, or the same messages again and again. Times are in seconds.
+Pure: the caller reports how long things took. A round is short, so that a stop does not wait long.
+But if a namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would
+come home, or the same messages would be sent repeatedly. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import math
 from typing import Final
 
 EMPTY_SECONDS: Final = 0.25
-"""A queue that gives out nothing for this long is empty. Longer if the secondary is far away."""
+"""A queue that delivers nothing for this long counts as empty. The time is longer if the secondary
+is far away.
+"""
 ANSWER_SECONDS_MAX: Final = 15.0
 """The longest wait for one answer. The locks of backlog messages must outlast a silent primary."""
 # How long after the task's time something may be sent, the primary may answer, and then the
@@ -19,12 +21,12 @@ ANSWER_SECONDS_MAX: Final = 15.0
 SEND_LATE_SECONDS: Final = 0.25
 ANSWER_LATE_SECONDS: Final = 1.0
 RELEASE_LATE_SECONDS: Final = 0.5
-# A stop also waits for a namespace that does not accept a connection. So each has little time for
-# that, and in every fourth futile round a lot, in case it is very far away.
+# A stop also waits for a namespace that does not accept a connection. So each gets little time to
+# connect. Every fourth failed round gives it much more, in case it is very far away.
 OPEN_SECONDS: Final = 3.0
 LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
-"""At least as many are needed to open the connection to the secondary."""
+"""The minimum number of round trips to open the connection to the secondary."""
 
 
 def open_seconds(rounds_without_progress: int) -> float:
@@ -38,9 +40,9 @@ class TaskWindow:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        """How long the task is to work."""
+        """How long the task works."""
         self.deadline = math.inf
-        """When the work is to end, by the clock of `now`."""
+        """When the work ends, by the clock of `now`."""
         self.empty_seconds = EMPTY_SECONDS
         self.late_seconds = ANSWER_LATE_SECONDS
         """How long after the deadline the primary may answer."""
@@ -55,8 +57,9 @@ class TaskWindow:
         self.deadline = now + self.seconds
 
     def primary_opened(self, *, took: float, answer_seconds: float) -> None:
-        """The primary has, too; that does not count as the task's time. `answer_seconds`: how long
-        its answers are known to take."""
+        """The primary has accepted the connection, too. That time does not count as the task's
+        time. `answer_seconds`: how long its answers are known to take.
+        """
         self.late_seconds = min(
             max(ANSWER_LATE_SECONDS, 2 * took, answer_seconds), ANSWER_SECONDS_MAX
         )
@@ -82,7 +85,7 @@ class TaskWindow:
 
     @property
     def primary_until(self) -> float:
-        """After this, no answer of the primary is waited for."""
+        """After this time, the task no longer waits for the primary."""
         return self.deadline + self.late_seconds
 
     @property
