@@ -18,7 +18,7 @@ from pairbus.amqp.engine import (
     ACCEPTED,
     BATCH_FORMAT,
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Engine,
@@ -81,7 +81,7 @@ class Client:
                 self.check(event)
 
     def check(self, event: Event) -> None:
-        if type(event) is Closed or type(event) is Detached:
+        if type(event) is ConnectionClosed or type(event) is Detached:
             raise loop.LoadError(f"the broker ended the link or connection: {event.error}")
 
 

@@ -167,7 +167,7 @@ class ServiceBusPair:
         from pairbus.fast.address import Address
         from pairbus.syphon.job import Job
         from pairbus.syphon.options import SyphonOptions
-        from pairbus.syphon.receipts import Outcome
+        from pairbus.syphon.receipts import ReceiptOutcome
         from pairbus.syphon.runner import InProcessRunner
 
         options = SyphonOptions(
@@ -179,7 +179,7 @@ class ServiceBusPair:
         queues = self._backlog_queues()
         job = Job(options, InProcessRunner(), lambda: queues)
         receipts = job.run(once=True)
-        return sum(each.count for each in receipts if each.outcome is Outcome.BROUGHT_HOME)
+        return sum(each.count for each in receipts if each.outcome is ReceiptOutcome.BROUGHT_HOME)
 
     def _backlog_queues(self, *, skip_empty: bool = False) -> list[str]:
         from pairbus.syphon.discovery import namespace_of

@@ -3,7 +3,7 @@ import pytest
 from pairbus.amqp.codec.types import Symbol
 from pairbus.amqp.engine import (
     AmqpError,
-    Closed,
+    ConnectionClosed,
     Engine,
     EngineLimits,
     Identity,
@@ -107,7 +107,7 @@ def test_a_client_learns_that_it_was_turned_away():
         pair.client.open()
         pair.run()
 
-        assert pair.at_client(Closed)[0].error.condition == "amqp:unauthorized-access"
+        assert pair.at_client(ConnectionClosed)[0].error.condition == "amqp:unauthorized-access"
         assert pair.client.closed
         assert pair.client.error is not None
 
@@ -117,7 +117,7 @@ def test_a_client_gives_up_when_its_mechanism_is_not_offered():
     with Pair(sasl=sasl, client_sasl=SaslClient("ANONYMOUS")) as pair:
         pair.run()
 
-        assert "EXTERNAL" in pair.at_client(Closed)[0].error.description
+        assert "EXTERNAL" in pair.at_client(ConnectionClosed)[0].error.description
 
 
 def test_a_client_may_skip_sasl(server):

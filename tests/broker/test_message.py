@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.codec.sections import read_annotations, slice_message
 from pairbus.amqp.codec.types import Int
 from pairbus.amqp.codec.values import decode
-from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, State, from_row, stamped
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, MessageState, from_row, stamped
 from tests.broker.world import encoded
 
 MAYBE_TIME = st.none() | st.integers(0, 2**53)
@@ -29,7 +29,7 @@ def message(annotations, delivery_annotations, **facts):
 MESSAGES = st.builds(
     message,
     sequence=st.integers(1, (1 << MAILBOX_SHIFT) - 1),
-    state=st.sampled_from([int(state) for state in State]),
+    state=st.sampled_from([int(state) for state in MessageState]),
     enqueued_ms=st.integers(0, 2**53),
     expires_ms=MAYBE_TIME,
     ttl_ms=MAYBE_TIME,

@@ -14,14 +14,14 @@ from pairbus.demo.script import (
     SENDING_SECONDS_MAX,
     STOPPING_SECONDS_MAX,
     Action,
-    Facts,
+    DemoFacts,
     Phase,
+    PhaseSeconds,
     Script,
-    Timing,
 )
 
-TIMING = Timing(healthy=10, outage=12, after=3)
-WELL = Facts(
+TIMING = PhaseSeconds(healthy=10, outage=12, after=3)
+WELL = DemoFacts(
     entities=4,
     failed_over=0,
     primary_pid=4711,
@@ -230,7 +230,7 @@ def test_it_ends_within_two_minutes_whatever_happens():
 
 
 def test_the_seed_decides_when_the_kill_comes():
-    timings = {Timing.random(10, Random(seed)) for seed in (1, 1, 2)}
+    timings = {PhaseSeconds.random(10, Random(seed)) for seed in (1, 1, 2)}
 
     assert len(timings) == 2
     assert all(8 <= timing.healthy <= 12 for timing in timings)

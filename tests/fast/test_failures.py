@@ -31,7 +31,7 @@ from pairbus.amqp.engine import (
 from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from tests.fast.world import exhaust, listening, message, messages, names, send_one, take
 
 KEY = AzureNamedKeyCredential("name", "key")
@@ -285,7 +285,7 @@ def sent_to_peer(peer: Mischief) -> ServiceBusError:
     with listening(peer) as port:
         client = client_of(port)
         try:
-            with at_most(2 * SHORT), pytest.raises(SendFailed) as caught:
+            with at_most(2 * SHORT), pytest.raises(SendIncomplete) as caught:
                 client.sender("q").send(messages(3))
         finally:
             client.close()

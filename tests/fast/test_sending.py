@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
 from pairbus.broker import Broker, QueueDescription, Status
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.address import Address
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from tests.fast.world import message, messages, names, send_one, take
 
 LARGE = bytes(100_000)  # two of these fill a batch
@@ -74,7 +74,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_sent(client):
     sender = client.sender("q")
     with pytest.raises(MessageSizeExceededError, match="the maximum is 262144"):
         send_one(sender, message("huge", body=bytes(300_000)))
-    with pytest.raises(SendFailed) as caught:
+    with pytest.raises(SendIncomplete) as caught:
         sender.send([*messages(2), message("huge", body=bytes(300_000)), *messages(2, first=2)])
     failed = caught.value
     assert (failed.accepted, failed.refused_ranges) == (2, (range(2, 5),))
@@ -97,7 +97,7 @@ def test_a_refused_batch_is_reported_and_those_behind_it_are_not_sent(client, br
     sender.start([])  # attaches the link
     with (
         broker.faults.throttle("q"),
-        pytest.raises(SendFailed) as caught,
+        pytest.raises(SendIncomplete) as caught,
     ):
         sender.send(messages(6, body=LARGE), window=1)
     failed = caught.value
@@ -116,7 +116,7 @@ def test_with_a_window_a_batch_behind_a_refused_one_may_be_accepted(client, brok
     sender.start([])  # attaches the link
     with (
         broker.faults.error("q", times=1),
-        pytest.raises(SendFailed) as caught,
+        pytest.raises(SendIncomplete) as caught,
     ):
         sender.send(messages(6, body=LARGE), window=3)
     failed = caught.value
@@ -139,7 +139,7 @@ def test_a_batch_that_was_interrupted_is_doubtful_and_not_stored(client, broker)
     send_one(sender, message("before"))
     with (
         broker.faults.cut_in_transfer("q", times=1),
-        pytest.raises(SendFailed) as caught,
+        pytest.raises(SendIncomplete) as caught,
     ):
         sender.send(messages(3))
     failed = caught.value
@@ -155,7 +155,7 @@ def test_a_batch_that_was_stored_before_the_connection_was_lost_is_doubtful_too(
     sender = client.sender("q")
     with (
         broker.faults.cut_after_accept("q", times=1),
-        pytest.raises(SendFailed) as caught,
+        pytest.raises(SendIncomplete) as caught,
     ):
         sender.send(messages(3))
     assert caught.value.doubtful_ranges == (range(3),)
@@ -180,7 +180,7 @@ def test_a_disabled_queue_fails_before_anything_is_sent():
         Broker(queues=[queue]) as broker,
         Address.from_connection_string(broker.connection_string).client() as client,
     ):
-        with pytest.raises(SendFailed) as caught:
+        with pytest.raises(SendIncomplete) as caught:
             client.sender("q").send(messages(3))
         assert caught.value.refused_ranges == (range(3),)
         assert isinstance(caught.value.error, MessagingEntityDisabledError)
@@ -192,7 +192,7 @@ def test_a_full_queue_is_an_outage():
         Broker(queues=[queue]) as broker,
         Address.from_connection_string(broker.connection_string).client() as client,
     ):
-        with pytest.raises(SendFailed) as caught:
+        with pytest.raises(SendIncomplete) as caught:
             client.sender("q").send(messages(20, body=LARGE))
         failed = caught.value
         assert 0 < failed.accepted < 20

@@ -8,7 +8,7 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.cost.meter import Meter, Tally
 from pairbus.fast.address import Address
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from tests.broker.world import encoded
 
 pytestmark = pytest.mark.req("M-01")
@@ -94,7 +94,7 @@ def test_messages_that_are_put_back_unread(broker, client, meter):
 
 def test_a_batch_that_is_accepted_in_part(broker, client, meter):
     large = encoded(b"x" * 300 * KB)
-    with pytest.raises(SendFailed):
+    with pytest.raises(SendIncomplete):
         client.sender("q3").send([*[encoded(b"x" * 60 * KB)] * 10, large], window=1)
 
     assert agreed(broker, meter, "q3") == Tally(send=10)

@@ -15,7 +15,7 @@ from typing import Any
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.codec.types import Described, Symbol, ULong
 from pairbus.amqp.codec.values import encode
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.sender import Sender
@@ -45,7 +45,7 @@ def send_one(sender: Sender, data: bytes) -> None:
     """Send a single message, and raise what the SDK would."""
     try:
         sender.send([data])
-    except SendFailed as failed:
+    except SendIncomplete as failed:
         raise failed.error from failed
 
 

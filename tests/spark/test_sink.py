@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
 from pairbus.fast.compose import RowError
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from pairbus.spark import ServiceBusDataSource, sink
 from pairbus.spark.options import WriteOptions, write_options
 from pairbus.spark.schema import PROPERTIES, full
@@ -168,8 +168,10 @@ class Failing:
             raise self.failures.pop(0)
 
 
-def failure(error: Any, *, accepted: range, refused: range, doubtful: range) -> SendFailed:
-    return SendFailed("q", error=error, accepted=[accepted], refused=[refused], doubtful=[doubtful])
+def failure(error: Any, *, accepted: range, refused: range, doubtful: range) -> SendIncomplete:
+    return SendIncomplete(
+        "q", error=error, accepted=[accepted], refused=[refused], doubtful=[doubtful]
+    )
 
 
 def send_through(sender: Failing, count: int, retries: int) -> list[float]:
@@ -202,7 +204,7 @@ def test_a_busy_service_is_left_alone_for_ten_seconds() -> None:
 
 
 def test_trying_again_has_an_end() -> None:
-    def lost() -> SendFailed:
+    def lost() -> SendIncomplete:
         return failure(
             ServiceBusConnectionError(message="gone"),
             accepted=range(0),

@@ -17,10 +17,10 @@ from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
-from pairbus.syphon.delivery import BacklogBatch, BatchDelivery
+from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Drained, Outcome, Receipt
+from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
 from tests.syphon.backlog import encoded
 
 QUIET_SECONDS = 0.3
@@ -140,7 +140,7 @@ def copies(ids: Iterable[str]) -> int:
     return sum(count - 1 for count in Counter(ids).values())
 
 
-def count(receipts: Iterable[Receipt], outcome: Outcome) -> int:
+def count(receipts: Iterable[Receipt], outcome: ReceiptOutcome) -> int:
     return sum(each.count for each in receipts if each.outcome is outcome)
 
 
@@ -152,7 +152,7 @@ def after_sends(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
     """Act once, when the primary has acknowledged the n-th batch and it is not settled yet."""
     real, batches = BatchDelivery.await_acknowledgement, 0
 
-    def await_acknowledgement(self: BatchDelivery, batch: BacklogBatch) -> None:
+    def await_acknowledgement(self: BatchDelivery, batch: QueueBatch) -> None:
         nonlocal batches
         real(self, batch)
         batches += 1

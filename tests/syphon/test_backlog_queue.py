@@ -5,7 +5,7 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.syphon import drain as drain_module
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from tests.syphon.stage import Stage, backlog_names, count, numbered
 
 BACKLOGS = backlog_names(2)
@@ -31,7 +31,7 @@ def test_a_task_that_holds_too_many_messages_stops_and_reports_it(stage, monkeyp
 
     assert BACKLOGS[0] in drained.full
     assert drained.emptied in ((), (BACKLOGS[1],))
-    assert 40 <= count(drained.receipts, Outcome.WAITING) < 100
+    assert 40 <= count(drained.receipts, ReceiptOutcome.WAITING) < 100
     assert stage.free() == ids
 
 
@@ -65,7 +65,7 @@ def test_the_bytes_of_held_messages_are_dropped_and_still_counted(stage, monkeyp
 
     assert len(kept) == 30
     assert not any(received.data or restored.data for received, restored in kept)
-    [waiting] = [one for one in drained.receipts if one.outcome is Outcome.WAITING]
+    [waiting] = [one for one in drained.receipts if one.outcome is ReceiptOutcome.WAITING]
     assert waiting.count == 30
     assert waiting.bytes > 30 * 100
     assert stage.free() == numbered(30)

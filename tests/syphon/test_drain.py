@@ -10,7 +10,7 @@ from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.policy import Condition
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
 
@@ -113,7 +113,7 @@ def test_messages_go_to_their_own_queues_and_topics_as_they_were(pair):
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.BROUGHT_HOME) == 3
+    assert count(drained, ReceiptOutcome.BROUGHT_HOME) == 3
     assert drained.emptied == (BACKLOG,)
     [one] = pair.received("orders")
     assert (str(one), one.message_id, one.application_properties) == ("one", "1", {b"n": 1})
@@ -143,14 +143,14 @@ def test_a_destination_that_is_down_does_not_hold_up_another(pair):
     with pair.primary.faults.cannot_send(entity="orders"):
         drained = pair.drain()
 
-    assert count(drained, Outcome.BROUGHT_HOME) == 1
-    assert count(drained, Outcome.WAITING) == 2
+    assert count(drained, ReceiptOutcome.BROUGHT_HOME) == 1
+    assert count(drained, ReceiptOutcome.WAITING) == 2
     assert drained.emptied == ()
     assert [str(message) for message in pair.received("invoices")] == ["b"]
     assert len(pair.left()) == 2
     # Released, not held locked: they can be had at once.
     again = pair.drain()
-    assert count(again, Outcome.BROUGHT_HOME) == 2
+    assert count(again, ReceiptOutcome.BROUGHT_HOME) == 2
     assert [str(message) for message in pair.received("orders")] == ["a", "c"]
 
 
@@ -168,7 +168,7 @@ def test_messages_without_a_destination_are_dead_lettered_and_others_go_home(pai
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.DEAD_LETTERED) == 2
+    assert count(drained, ReceiptOutcome.DEAD_LETTERED) == 2
     assert [str(message) for message in pair.received("orders")] == ["b"]
     dead = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert {message.dead_letter_reason for message in dead} == {
@@ -189,8 +189,8 @@ def test_a_refused_message_does_not_hold_up_its_batch(pair):
 
     drained = pair.drain()
 
-    assert count(drained, Outcome.BROUGHT_HOME) == 6
-    assert count(drained, Outcome.DEAD_LETTERED) == 1
+    assert count(drained, ReceiptOutcome.BROUGHT_HOME) == 6
+    assert count(drained, ReceiptOutcome.DEAD_LETTERED) == 1
     home = pair.received("sessions", session_id="s")
     assert [str(message) for message in home] == [str(n) for n in range(6)]
     [dead] = pair.received(BACKLOG, pair.secondary, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
@@ -207,7 +207,7 @@ def test_nothing_is_sent_to_a_throttled_destination_for_ten_seconds(pair):
     [orders] = [one for one in drained.destinations if one.path == "orders"]
     assert orders.condition is Condition.THROTTLED
     assert orders.until - time.time() > 5
-    assert count(pair.drain(known=drained.destinations), Outcome.WAITING) == 1
+    assert count(pair.drain(known=drained.destinations), ReceiptOutcome.WAITING) == 1
     pair.drain()
     assert len(pair.received("orders")) == 1
 
@@ -247,7 +247,7 @@ def test_with_ttl_keeps_running_a_message_that_expires_in_the_backlog_is_dropped
         clock=lambda: later + time.monotonic() - began,
     )
 
-    assert count(drained, Outcome.EXPIRED) == 1
+    assert count(drained, ReceiptOutcome.EXPIRED) == 1
     assert pair.left() == []
     assert pair.received("orders") == []
 
@@ -259,10 +259,10 @@ def test_a_namespace_that_is_down_is_an_error_and_loses_no_message(pair, which):
     with getattr(pair, which).faults.unreachable():
         drained = pair.drain()
 
-    assert count(drained, Outcome.BROUGHT_HOME) == 0
+    assert count(drained, ReceiptOutcome.BROUGHT_HOME) == 0
     assert drained.emptied == ()
     if which == "secondary":
         assert [queue for queue, _ in drained.errors] == [BACKLOG]
     else:
-        assert count(drained, Outcome.WAITING) == 1
-    assert count(pair.drain(), Outcome.BROUGHT_HOME) == 1
+        assert count(drained, ReceiptOutcome.WAITING) == 1
+    assert count(pair.drain(), ReceiptOutcome.BROUGHT_HOME) == 1

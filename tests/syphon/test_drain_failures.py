@@ -21,7 +21,7 @@ from pairbus.syphon import drain as drain_module
 from pairbus.syphon.drain import drain
 from pairbus.syphon.job import Job
 from pairbus.syphon.policy import Condition
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from pairbus.testing import ManualClock
 from tests.syphon.backlog import by_hand, encoded
@@ -106,12 +106,12 @@ def test_messages_for_a_failing_destination_wait_in_order_and_unlocked_and_other
     [orders] = [one for one in first.destinations if one.path == "orders"]
     assert orders.condition is condition
     assert orders.until > time.time() - 5
-    assert count(first.receipts, Outcome.WAITING) == 25
-    assert count(first.receipts, Outcome.BROUGHT_HOME) == 25
+    assert count(first.receipts, ReceiptOutcome.WAITING) == 25
+    assert count(first.receipts, ReceiptOutcome.BROUGHT_HOME) == 25
     assert stage.home("invoices") == numbered(25, "i")
     assert stage.home() == []
     second = stage.drain()  # at once: a message that was still locked would be missing
-    assert count(second.receipts, Outcome.BROUGHT_HOME) == 25
+    assert count(second.receipts, ReceiptOutcome.BROUGHT_HOME) == 25
     assert stage.home() == ids
     assert second.emptied == tuple(BACKLOGS)
 
@@ -126,10 +126,10 @@ def test_a_disabled_queue_and_a_missing_queue_are_distinguished(stage):
 
     found = {one.path: one.condition for one in drained.destinations}
     assert found == {"orders": Condition.DISABLED, "gone": Condition.NOT_FOUND}
-    assert count(drained.receipts, Outcome.WAITING) == 5
+    assert count(drained.receipts, ReceiptOutcome.WAITING) == 5
     assert sorted(stage.dead_lettered()) == numbered(5, "g")
     set_status(stage.primary, "orders", "Active")
-    assert count(stage.drain().receipts, Outcome.BROUGHT_HOME) == 5
+    assert count(stage.drain().receipts, ReceiptOutcome.BROUGHT_HOME) == 5
 
 
 @pytest.mark.req("S-04", "X-02")
@@ -140,7 +140,7 @@ def test_a_temporary_error_loses_neither_messages_nor_their_order(stage):
     with stage.primary.faults.error(entity="orders", times=2):
         drained = stage.drain()
 
-    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
+    assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 40
     assert possible_duplicates(drained.receipts) == 0
     assert stage.home() == ids
 
@@ -157,7 +157,7 @@ def test_the_wait_for_a_destination_that_does_not_answer_is_bounded(stage, monke
         first = stage.drain()
 
     assert time.monotonic() - began < 15
-    assert count(first.receipts, Outcome.WAITING) == 15
+    assert count(first.receipts, ReceiptOutcome.WAITING) == 15
     assert stage.home("invoices") == numbered(15, "i")
     second = stage.drain()
     home = stage.home()
@@ -185,7 +185,7 @@ def test_order_is_kept_through_intermittent_failures(stage, fault):
     home = stage.home()
     assert firsts(home) == ids
     assert copies(home) <= possible_duplicates(receipts)
-    assert count(receipts, Outcome.BROUGHT_HOME) == 220
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 220
     assert stage.left() == 0
 
 
@@ -211,9 +211,9 @@ def test_other_destinations_accept_their_messages_of_a_chunk_that_one_refuses(st
     assert stage.home("invoices") == [f"invoices-{one}" for one in ids]
     assert stage.home("unique") == [f"unique-{one}" for one in ids]
     assert stage.dead_lettered() == [f"gone-{one}" for one in ids]
-    assert count(first.receipts, Outcome.WAITING) == 40
+    assert count(first.receipts, ReceiptOutcome.WAITING) == 40
     assert possible_duplicates(first.receipts) == 0
-    assert count(stage.drain().receipts, Outcome.BROUGHT_HOME) == 40
+    assert count(stage.drain().receipts, ReceiptOutcome.BROUGHT_HOME) == 40
     assert stage.home() == [f"orders-{one}" for one in ids]
     assert stage.left() == 0
 
@@ -231,10 +231,10 @@ def test_messages_without_an_answer_are_possible_duplicates_and_are_released(sta
 
         assert time.monotonic() - began < 4
     assert 1 <= possible_duplicates(first.receipts) <= 20
-    home_count = count(first.receipts, Outcome.BROUGHT_HOME)
+    home_count = count(first.receipts, ReceiptOutcome.BROUGHT_HOME)
     assert home_count >= 15  # the first batch, and those for others in the next
     second = stage.drain()  # at once: a message that was still locked would be missing
-    assert count(second.receipts, Outcome.BROUGHT_HOME) == 80 - home_count
+    assert count(second.receipts, ReceiptOutcome.BROUGHT_HOME) == 80 - home_count
     home = stage.home()
     assert firsts(home) == [f"orders-{one}" for one in ids]
     assert copies(home) <= possible_duplicates(first.receipts)
@@ -254,7 +254,7 @@ def test_messages_wait_for_a_primary_that_is_down(stage):
 
     [orders] = drained.destinations
     assert orders.condition is Condition.DOWN
-    assert count(drained.receipts, Outcome.WAITING) == 5
+    assert count(drained.receipts, ReceiptOutcome.WAITING) == 5
     stage.drain()
     assert stage.home() == numbered(5)
 
@@ -270,7 +270,7 @@ def test_a_primary_that_dies_during_a_round_loses_no_message(stage, monkeypatch,
     stage.primary.start()
     second = stage.drain()
 
-    assert count(first.receipts, Outcome.BROUGHT_HOME) == 30
+    assert count(first.receipts, ReceiptOutcome.BROUGHT_HOME) == 30
     home = stage.home(path)
     assert firsts(home) == ids
     assert copies(home) <= possible_duplicates([*first.receipts, *second.receipts])
@@ -294,7 +294,7 @@ def test_a_secondary_that_dies_before_the_settlement_delivers_at_most_a_chunk_ag
 
     assert BACKLOGS[0] in dict(first.errors)
     assert 10 <= possible_duplicates(first.receipts) <= 20
-    again = count([*first.receipts, *second.receipts], Outcome.BROUGHT_HOME) - 60
+    again = count([*first.receipts, *second.receipts], ReceiptOutcome.BROUGHT_HOME) - 60
     assert 10 <= again <= possible_duplicates(first.receipts)
     home = stage.home(path)
     assert sorted(firsts(home)) == ids
@@ -316,7 +316,7 @@ def test_a_lost_connection_to_the_secondary_is_opened_again_and_no_message_arriv
 
     assert sorted(stage.home()) == ids
     receipts = [*first.receipts, *second.receipts]
-    assert count(receipts, Outcome.BROUGHT_HOME) == 60
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 60
     # The answer to a settlement may be lost.
     assert possible_duplicates(receipts) in (0, 10)
     assert stage.left() == 0
@@ -404,8 +404,8 @@ def test_messages_without_a_valid_envelope_are_dead_lettered_and_hold_up_no_othe
 
     assert stage.home() == [*numbered(3), *numbered(3, "z")]
     assert sorted(stage.dead_lettered()) == sorted(f"bad {name}" for name in BAD)
-    assert count(drained.receipts, Outcome.DEAD_LETTERED) == len(BAD)
-    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 6
+    assert count(drained.receipts, ReceiptOutcome.DEAD_LETTERED) == len(BAD)
+    assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 6
     assert stage.left() == 0
 
 
@@ -448,7 +448,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
     # One may have released messages after the other had seen an empty queue.
     receipts += stage.drain().receipts
     assert sorted(stage.home()) == ids
-    assert count(receipts, Outcome.BROUGHT_HOME) == 400
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 400
     assert possible_duplicates(receipts) == 0
 
 
@@ -461,7 +461,7 @@ def test_after_a_stop_nothing_is_locked_and_the_receipts_add_up(stage, monkeypat
 
     receipts = job.run()
 
-    home_count = count(receipts, Outcome.BROUGHT_HOME)
+    home_count = count(receipts, ReceiptOutcome.BROUGHT_HOME)
     assert 40 <= home_count < 300
     assert stage.home() == ids[:home_count]
     assert stage.free() == ids[home_count:]

@@ -5,7 +5,7 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.syphon import window
 from pairbus.syphon.policy import Destination
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from tests.syphon.stage import Stage, backlog_names, copies, count, numbered, possible_duplicates
 
 BACKLOGS = backlog_names(2)
@@ -34,7 +34,7 @@ def test_a_round_that_is_shorter_than_the_way_brings_messages_home(stage):
     ):
         drained = stage.drain(seconds=0.1)
 
-    assert count(drained.receipts, Outcome.BROUGHT_HOME) == 40
+    assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 40
     assert possible_duplicates(drained.receipts) == 0
     assert drained.errors == ()
     assert sorted(stage.home()) == ids

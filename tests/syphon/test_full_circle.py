@@ -27,7 +27,7 @@ from pairbus.fast.address import Address
 from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import SparkRunner
 from tests.pairing.namespaces import Backstage, NamespaceProcess
 from tests.syphon.stage import count
@@ -227,7 +227,7 @@ def test_messages_sent_in_an_outage_come_home_as_if_there_had_been_none(
     receipts = job.run(once=True)
 
     assert job.left == ""
-    assert count(receipts, Outcome.BROUGHT_HOME) == EACH * len((*QUEUES, *TOPICS))
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == EACH * len((*QUEUES, *TOPICS))
     with ServiceBusClient.from_connection_string(primary.connection_string()) as client:
         direct = by_name(received(client, "direct", soon))
         assert len(direct) == EACH

@@ -12,7 +12,7 @@ from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
 from pairbus.syphon.ledger import ParquetLedger, read_ledger
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
 
@@ -46,11 +46,11 @@ def test_once_drains_all_backlog_queues_and_ends(stage, tmp_path):
 
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.BROUGHT_HOME) == 15
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 15
     assert len(stage.home()) == 15
     assert rounds[-1].pending == ()
     rows = read_ledger(tmp_path)
-    assert count(rows, Outcome.BROUGHT_HOME) == 15
+    assert count(rows, ReceiptOutcome.BROUGHT_HOME) == 15
     assert {row.run for row in rows} == {job.run_id}
 
 
@@ -91,8 +91,8 @@ def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
     job = Job(stage.options(), InProcessRunner(), lambda: QUEUES, progress=progress)
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.BROUGHT_HOME) == 2
-    assert count(rounds[0].receipts, Outcome.WAITING) == 1
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 2
+    assert count(rounds[0].receipts, ReceiptOutcome.WAITING) == 1
 
 
 def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, monkeypatch):
@@ -101,7 +101,7 @@ def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, m
     job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
 
     with stage.primary.faults.throttle(entity="orders"):
-        assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 0
+        assert count(job.run(once=True), ReceiptOutcome.BROUGHT_HOME) == 0
 
     assert "orders is throttled" in job.left
     assert stage.free() == ["a"]
@@ -120,7 +120,7 @@ def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(sta
 
         receiver.release(locked)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
-        assert count(job.run(once=True), Outcome.BROUGHT_HOME) == 1
+        assert count(job.run(once=True), ReceiptOutcome.BROUGHT_HOME) == 1
         assert job.left == ""
 
 
@@ -166,10 +166,10 @@ def test_a_ledger_that_cannot_be_written_holds_up_no_message(stage, tmp_path, ca
     job = Job(stage.options(), InProcessRunner(), lambda: QUEUES, ledger=ledger, progress=progress)
     receipts = job.run(once=True)
 
-    assert count(receipts, Outcome.BROUGHT_HOME) == 5
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 5
     assert caplog.text.count("cannot write to the ledger") == 1
     if is_mended:
-        assert count(read_ledger(folder), Outcome.BROUGHT_HOME) == 5
+        assert count(read_ledger(folder), ReceiptOutcome.BROUGHT_HOME) == 5
         assert job.left == ""
     else:
         assert "the ledger lacks the last rounds" in job.left

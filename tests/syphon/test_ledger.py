@@ -13,7 +13,7 @@ from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
 from pairbus.syphon.ledger import KEY, SCHEMA, ParquetLedger, read_ledger, totals_of
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 
 DAY_MS = 24 * 3600 * 1000
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -24,7 +24,7 @@ def receipt(round=1, *, at_ms=NOON_MS, **more):
         "run": "r",
         "queue": "contoso/x-servicebus-transfer/0",
         "path": "orders",
-        "outcome": Outcome.BROUGHT_HOME,
+        "outcome": ReceiptOutcome.BROUGHT_HOME,
         "count": 3,
         "bytes": 300,
         "first_enqueued_ms": at_ms - 5000,
@@ -49,7 +49,7 @@ def test_a_round_is_on_the_disk_when_append_returns(tmp_path):
     ledger = ParquetLedger(tmp_path / "made" / "here")
     receipts = [
         receipt(),
-        receipt(path="", outcome=Outcome.DEAD_LETTERED, reason="EnvelopeUnreadable"),
+        receipt(path="", outcome=ReceiptOutcome.DEAD_LETTERED, reason="EnvelopeUnreadable"),
     ]
 
     ledger.append(receipts)
@@ -240,9 +240,9 @@ def test_a_file_that_is_merged_while_the_ledger_is_read_is_found_again(tmp_path,
 def test_a_ledger_adds_up_by_outcome():
     receipts = [
         receipt(1, count=10, bytes=1000),
-        receipt(2, outcome=Outcome.WAITING, count=30, bytes=3000),
-        receipt(3, outcome=Outcome.DEAD_LETTERED, count=2, bytes=200, reason="x"),
-        receipt(4, outcome=Outcome.EXPIRED, count=1, bytes=100),
+        receipt(2, outcome=ReceiptOutcome.WAITING, count=30, bytes=3000),
+        receipt(3, outcome=ReceiptOutcome.DEAD_LETTERED, count=2, bytes=200, reason="x"),
+        receipt(4, outcome=ReceiptOutcome.EXPIRED, count=1, bytes=100),
         receipt(5, queue="east/0", at_ms=NOON_MS + DAY_MS, count=10, bytes=1000),
     ]
 

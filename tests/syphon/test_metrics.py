@@ -14,12 +14,12 @@ from pairbus.cost.meter import Meter
 from pairbus.errors import MissingExtra, OptionsError
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.policy import Destination, Failure
-from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded
 from pairbus.syphon.usage import SyphonUsage
 from tests.broker.admin.site import Site
 
 
-def receipt(path="orders", outcome=Outcome.BROUGHT_HOME, **more):
+def receipt(path="orders", outcome=ReceiptOutcome.BROUGHT_HOME, **more):
     return Receipt(run="r", round=1, queue="q", path=path, outcome=outcome, at_ms=0, **more)
 
 
@@ -45,7 +45,7 @@ def metrics(registry):
 
 
 def test_messages_are_counted_by_destination_and_outcome(metrics, registry):
-    waiting = receipt(outcome=Outcome.WAITING, count=7, bytes=70)
+    waiting = receipt(outcome=ReceiptOutcome.WAITING, count=7, bytes=70)
     for _ in range(2):
         metrics(ended(receipt(count=10, bytes=100), waiting, receipt(path="other", count=1)))
 

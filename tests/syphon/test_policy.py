@@ -16,12 +16,12 @@ from pairbus.syphon.policy import (
     DESCRIPTION_MAX,
     POLICY,
     Condition,
-    DeadLetter,
     Destination,
     Destinations,
     Failure,
     NextStep,
     Reaction,
+    ToDeadLetter,
     after_failure,
     failure_of,
     next_step,
@@ -87,7 +87,7 @@ def test_a_message_for_a_failing_destination_waits_until_the_next_attempt(failur
 @pytest.mark.req("S-05")
 def test_a_message_that_cannot_be_restored_is_dead_lettered_with_the_reason():
     error = EnvelopeError("the property x-ms-path is missing")
-    assert unreadable(error) == DeadLetter(
+    assert unreadable(error) == ToDeadLetter(
         "EnvelopeUnreadable", "the property x-ms-path is missing"
     )
 
@@ -100,7 +100,7 @@ def test_messages_are_dead_lettered_only_after_the_primary_said_that_there_is_no
     failed(Failure.NOT_FOUND, destination=destination)
 
     step = next_step(message(), destination, now=T0 + 1)
-    assert isinstance(step, DeadLetter)
+    assert isinstance(step, ToDeadLetter)
     assert step.reason == "DestinationNotFound"
     assert "'orders'" in step.description
     assert "said the primary" in step.description
@@ -111,7 +111,7 @@ def test_a_destination_that_did_not_exist_is_tried_again_after_a_minute():
     destination = failed(Failure.NOT_FOUND)
     assert next_step(message(), destination, now=T0 + 60) is NextStep.SEND
     failed(Failure.NOT_FOUND, destination=destination, now=T0 + 60)
-    assert isinstance(next_step(message(), destination, now=T0 + 61), DeadLetter)
+    assert isinstance(next_step(message(), destination, now=T0 + 61), ToDeadLetter)
     assert next_step(message(), destination, now=T0 + 120) is NextStep.SEND
     destination.sent(now=T0 + 120)
     assert destination.condition is Condition.UP
@@ -135,7 +135,7 @@ def test_the_policy_decides_about_the_messages_of_a_failed_send(failure, count):
     what = fail(destination, failure, count=count, now=T0, detail="no")
     expected = POLICY[failure].of_many if count > 1 else POLICY[failure].of_one
     if expected is Reaction.DEAD_LETTER:
-        assert isinstance(what, DeadLetter)
+        assert isinstance(what, ToDeadLetter)
     else:
         assert what is {Reaction.WAIT: NextStep.WAIT, Reaction.SPLIT: NextStep.SPLIT}[expected]
 
@@ -145,7 +145,7 @@ def test_a_refused_batch_is_split_and_only_the_message_at_fault_is_dead_lettered
     destination = Destination("orders")
     assert fail(destination, Failure.REFUSED, count=8, now=T0) is NextStep.SPLIT
     what = fail(destination, Failure.REFUSED, count=1, now=T0, detail="too large")
-    assert what == DeadLetter("RefusedByDestination", "'orders' refuses the message: too large")
+    assert what == ToDeadLetter("RefusedByDestination", "'orders' refuses the message: too large")
     assert destination.condition is Condition.UNKNOWN
     assert next_step(message(), destination, now=T0) is NextStep.SEND
 
@@ -326,7 +326,7 @@ class Syphoning(RuleBasedStateMachine):
     def a_send_fails(self, path, failure, count):
         destination = self.destinations[path]
         what = fail(destination, failure, count=count, now=self.now, detail="d")
-        if isinstance(what, DeadLetter):
+        if isinstance(what, ToDeadLetter):
             assert failure in (Failure.NOT_FOUND, Failure.REFUSED)
             assert count == 1 or failure is Failure.NOT_FOUND
         if what is not NextStep.SPLIT and failure is not Failure.REFUSED:
@@ -343,7 +343,7 @@ class Syphoning(RuleBasedStateMachine):
                 assert step is not NextStep.SEND
             elif what is None and self.destinations[path].condition is not Condition.THROTTLED:
                 assert step is NextStep.SEND
-            if isinstance(step, DeadLetter):
+            if isinstance(step, ToDeadLetter):
                 assert self.destinations[path].condition is Condition.NOT_FOUND
             if step is NextStep.WAIT:
                 assert self.now < self.destinations[path].until <= self.now + 300

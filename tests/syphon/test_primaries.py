@@ -8,7 +8,7 @@ from pairbus.broker import Broker
 from pairbus.errors import NamespaceError
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, count, numbered
 
@@ -59,7 +59,7 @@ def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(worl
     receipts = job.run(once=True)
 
     assert job.left == ""
-    assert count(receipts, Outcome.BROUGHT_HOME) == 55
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 55
     assert sorted(world.contoso.home()) == [*numbered(30, "c"), *numbered(5, "d")]
     assert world.fabrikam.home() == numbered(20, "f")
     assert world.contoso.free(STRANGER) == numbered(3, "s"), "whose primary is not ours"
@@ -78,7 +78,7 @@ def test_a_primary_that_is_down_is_named_and_does_not_hold_up_another(world, mon
 
     assert "fabrikam: orders is throttled" in job.left
     assert "Contoso" not in job.left
-    assert count(receipts, Outcome.BROUGHT_HOME) == 5
+    assert count(receipts, ReceiptOutcome.BROUGHT_HOME) == 5
     assert world.contoso.home() == numbered(5, "c")
     assert world.fabrikam.free() == numbered(5, "f")
     found = {(name, one.path, one.condition.value) for name, one in world.rounds[-1].destinations}
@@ -93,7 +93,7 @@ def test_new_messages_of_one_primary_go_home_while_those_of_another_wait(world):
     waits, came_home = threading.Event(), threading.Event()
 
     def progress(ended):
-        (came_home if count(ended.receipts, Outcome.BROUGHT_HOME) else waits).set()
+        (came_home if count(ended.receipts, ReceiptOutcome.BROUGHT_HOME) else waits).set()
 
     job._progress = progress
     with world.fabrikam.primary.faults.throttle(entity="orders"):

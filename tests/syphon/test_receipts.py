@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pairbus.syphon.receipts import (
     BUCKETS_MAX,
-    Outcome,
     Receipt,
+    ReceiptOutcome,
     TaskReport,
     add_waits,
     bucket_start_ms,
@@ -65,7 +65,7 @@ def report(clock):
 def test_messages_that_were_settled_together_are_one_row(report):
     messages = [message(100, T0 - 5_000), message(50, T0 - 9_000), message(1, T0 - 7_000)]
 
-    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, messages)
+    report.record(QUEUE, "orders", ReceiptOutcome.BROUGHT_HOME, messages)
 
     assert report.receipts == (
         Receipt(
@@ -73,7 +73,7 @@ def test_messages_that_were_settled_together_are_one_row(report):
             round=3,
             queue=QUEUE,
             path="orders",
-            outcome=Outcome.BROUGHT_HOME,
+            outcome=ReceiptOutcome.BROUGHT_HOME,
             count=3,
             bytes=151,
             at_ms=T0,
@@ -89,12 +89,12 @@ def test_batches_add_up_by_queue_destination_outcome_and_reason(report, clock):
     for batch in range(3):
         clock.now_ms = T0 + batch
         for queue, path in itertools.product(["q/0", "q/1"], ["orders", "events"]):
-            report.record(queue, path, Outcome.BROUGHT_HOME, [message(10, T0 - 1)] * 2)
-            report.record(queue, path, Outcome.DEAD_LETTERED, [message(10, T0)], "Refused")
-            report.record(queue, path, Outcome.DEAD_LETTERED, [message(10, T0)], "NotFound")
+            report.record(queue, path, ReceiptOutcome.BROUGHT_HOME, [message(10, T0 - 1)] * 2)
+            report.record(queue, path, ReceiptOutcome.DEAD_LETTERED, [message(10, T0)], "Refused")
+            report.record(queue, path, ReceiptOutcome.DEAD_LETTERED, [message(10, T0)], "NotFound")
     receipts = report.receipts
     assert len(receipts) == len({receipt.key for receipt in receipts}) == 12
-    home = [receipt for receipt in receipts if receipt.outcome is Outcome.BROUGHT_HOME]
+    home = [receipt for receipt in receipts if receipt.outcome is ReceiptOutcome.BROUGHT_HOME]
     assert {(receipt.count, receipt.bytes, receipt.at_ms) for receipt in home} == {(6, 60, T0 + 2)}
     assert {receipt.longest_wait_ms for receipt in home} == {3}
     assert {sum(receipt.waits) for receipt in home} == {6}
@@ -106,19 +106,19 @@ def test_a_message_that_could_not_be_restored_is_counted_as_it_was_received(repo
     report.record_unreadable(QUEUE, Received(b"x" * 30, None), "EnvelopeUnreadable")
     [receipt] = report.receipts
     assert (receipt.count, receipt.bytes, receipt.path) == (2, 100, "")
-    assert receipt.outcome is Outcome.DEAD_LETTERED
+    assert receipt.outcome is ReceiptOutcome.DEAD_LETTERED
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 - 10
     assert (receipt.longest_wait_ms, sum(receipt.waits)) == (10, 1)
 
 
 def test_a_message_without_a_time_has_no_wait(report):
-    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, None)])
+    report.record(QUEUE, "orders", ReceiptOutcome.BROUGHT_HOME, [message(1, None)])
     [receipt] = report.receipts
     assert (receipt.first_enqueued_ms, receipt.longest_wait_ms, receipt.waits) == (None, 0, ())
 
 
 def test_a_message_from_the_future_has_waited_for_no_time(report):
-    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, T0 + 500)])
+    report.record(QUEUE, "orders", ReceiptOutcome.BROUGHT_HOME, [message(1, T0 + 500)])
     [receipt] = report.receipts
     assert receipt.first_enqueued_ms == receipt.last_enqueued_ms == T0 + 500
     assert (receipt.longest_wait_ms, receipt.waits) == (0, (1,))
@@ -126,7 +126,7 @@ def test_a_message_from_the_future_has_waited_for_no_time(report):
 
 @pytest.mark.req("S-03")
 def test_possible_duplicates_are_counted_with_what_was_brought_home(report, clock):
-    report.record(QUEUE, "orders", Outcome.BROUGHT_HOME, [message(1, T0)] * 5)
+    report.record(QUEUE, "orders", ReceiptOutcome.BROUGHT_HOME, [message(1, T0)] * 5)
     clock.now_ms = T0 + 2
     report.record_possible_duplicates(QUEUE, "orders", 3)
     report.record_possible_duplicates(QUEUE, "orders", 2)
@@ -147,7 +147,7 @@ RECEIPTS = st.builds(
     round=st.integers(0, 2),
     queue=st.sampled_from(["q/0", "q/1"]),
     path=st.sampled_from(["orders", ""]),
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(ReceiptOutcome),
     reason=st.sampled_from(["", "Gone"]),
     count=st.integers(0, 10**6),
     bytes=st.integers(0, 10**12),

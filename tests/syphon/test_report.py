@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.syphon.receipts import Outcome, Receipt, count_waits
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome, count_waits
 from pairbus.syphon.report import report_of
 
 TEN = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -19,7 +19,7 @@ def ms(time):
 
 def receipt(round, at, first=None, last=None, *, run="a", path="orders", **more):
     waits = [ms(at) - ms(first)] * more.get("count", 0) if first else []
-    settings = {"queue": "contoso/x-servicebus-transfer/0", "outcome": Outcome.BROUGHT_HOME}
+    settings = {"queue": "contoso/x-servicebus-transfer/0", "outcome": ReceiptOutcome.BROUGHT_HOME}
     return Receipt(
         **settings
         | {
@@ -37,8 +37,8 @@ def receipt(round, at, first=None, last=None, *, run="a", path="orders", **more)
 
 
 LATER = TEN + 20 * HOUR
-WAITING = {"path": "late", "count": 7, "outcome": Outcome.WAITING, "reason": "down"}
-DEAD_LETTERED = {"outcome": Outcome.DEAD_LETTERED}
+WAITING = {"path": "late", "count": 7, "outcome": ReceiptOutcome.WAITING, "reason": "down"}
+DEAD_LETTERED = {"outcome": ReceiptOutcome.DEAD_LETTERED}
 RECEIPTS = [
     # Two runs, three outages of two destinations.
     receipt(1, TEN, TEN - 9 * MINUTE, TEN - 2 * MINUTE, count=90, bytes=9000),
@@ -46,7 +46,7 @@ RECEIPTS = [
     receipt(1, TEN, TEN, TEN, path="gone", count=2, reason="None", **DEAD_LETTERED),
     receipt(1, TEN, None, None, path="", count=1, reason="Odd", **DEAD_LETTERED),
     receipt(2, TEN + 5 * MINUTE, TEN, TEN + MINUTE, path="Orders", count=10, bytes=1000),
-    receipt(2, TEN + 5 * MINUTE, TEN, TEN, path="events", count=4, outcome=Outcome.EXPIRED),
+    receipt(2, TEN + 5 * MINUTE, TEN, TEN, path="events", count=4, outcome=ReceiptOutcome.EXPIRED),
     receipt(2, TEN, path="", duplicates_possible=3),
     receipt(1, LATER, LATER - SECOND, LATER, run="b", count=5, bytes=50),
     receipt(1, LATER, LATER, LATER, run="b", **WAITING),

@@ -3,7 +3,7 @@
 import pytest
 
 from pairbus.syphon.policy import Destination, Failure
-from pairbus.syphon.receipts import Drained, Outcome, Receipt
+from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
 from pairbus.syphon.schedule import REST_SECONDS_MAX, REST_SECONDS_MIN, Schedule, TaskPlan
 
 
@@ -11,7 +11,7 @@ def receipt(outcome, count=1, queue="a", path="q"):
     return Receipt(run="r", round=1, queue=queue, path=path, outcome=outcome, count=count, at_ms=0)
 
 
-WAITS, HOME = receipt(Outcome.WAITING), receipt(Outcome.BROUGHT_HOME)
+WAITS, HOME = receipt(ReceiptOutcome.WAITING), receipt(ReceiptOutcome.BROUGHT_HOME)
 NOTHING = Drained(receipts=(), destinations=(), emptied=(), errors=())
 
 
@@ -197,7 +197,7 @@ def test_the_result_of_a_probe_decides_what_is_next():
 def test_a_probe_is_followed_by_a_full_look_if_another_destination_may_be_available():
     """Messages that can go home may lie behind messages that have to wait."""
     schedule = known("a")
-    waits = [WAITS, receipt(Outcome.WAITING, path="other")]
+    waits = [WAITS, receipt(ReceiptOutcome.WAITING, path="other")]
     ended(schedule, {"a": False}, waits, [down(), down("other")], [], now=100)
     assert schedule.tasks(1, now=110)[0].is_probe
 
@@ -261,7 +261,14 @@ def test_a_queue_that_had_no_turn_because_the_primary_was_lost_rests_too():
 def test_if_little_went_home_the_rest_is_in_proportion_to_what_waits(waiting, seconds):
     schedule = known("a")
 
-    ended(schedule, {"a": False}, [HOME, receipt(Outcome.WAITING, waiting)], [down()], [], now=100)
+    ended(
+        schedule,
+        {"a": False},
+        [HOME, receipt(ReceiptOutcome.WAITING, waiting)],
+        [down()],
+        [],
+        now=100,
+    )
 
     assert schedule.pause(now=100) == seconds
     assert schedule.tasks(1, now=100 + seconds) == [plan("a")]
@@ -312,7 +319,7 @@ def test_primaries_take_turns_if_there_are_too_few_slots():
     for now in range(1, 5):
         [task] = schedule.tasks(1, now=now)
         turns.append(task.primary)
-        home = [receipt(Outcome.BROUGHT_HOME, queue=queue) for queue in task.queues]
+        home = [receipt(ReceiptOutcome.BROUGHT_HOME, queue=queue) for queue in task.queues]
         looked_at = dict.fromkeys(task.queues, False)
         ended(schedule, looked_at, home, [], [], now=now, primary=task.primary)
 
@@ -322,7 +329,7 @@ def test_primaries_take_turns_if_there_are_too_few_slots():
 @pytest.mark.req("S-04")
 def test_a_failing_primary_does_not_hold_up_another():
     schedule = of_two()
-    waits = [receipt(Outcome.WAITING, queue=queue) for queue in A]
+    waits = [receipt(ReceiptOutcome.WAITING, queue=queue) for queue in A]
 
     ended(schedule, dict.fromkeys(A, False), waits, [], [], now=100, primary="a")
 
@@ -331,7 +338,7 @@ def test_a_failing_primary_does_not_hold_up_another():
     ended(
         schedule,
         {B[0]: False},
-        [receipt(Outcome.BROUGHT_HOME, queue=B[0])],
+        [receipt(ReceiptOutcome.BROUGHT_HOME, queue=B[0])],
         [],
         B,
         now=100,

@@ -10,7 +10,7 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
-from pairbus.syphon.receipts import Outcome
+from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
 
@@ -92,7 +92,7 @@ def test_a_primary_that_stops_answering_does_not_delay_a_stop_and_nothing_stays_
         free = stage.free()
 
     assert seconds < STOP_SECONDS_MAX
-    home_count = count(syphon.receipts, Outcome.BROUGHT_HOME)
+    home_count = count(syphon.receipts, ReceiptOutcome.BROUGHT_HOME)
     assert 0 < home_count < 20
     assert free == ids[home_count:]
     assert stage.home()[:home_count] == ids[:home_count]

@@ -40,7 +40,7 @@ together in the file, in order, and need no second index."""
 """The index of that field in the properties section."""
 
 
-class State(IntEnum):
+class MessageState(IntEnum):
     """The numbers are those of the annotation `x-opt-message-state`."""
 
     ACTIVE = 0

@@ -115,11 +115,11 @@ def send_batch(
 
     Raises BatchFailed.
     """
-    from pairbus.fast.errors import SendFailed
+    from pairbus.fast.errors import SendIncomplete
 
     try:
         sender.send(batch, window=1)
-    except SendFailed as failed:
+    except SendIncomplete as failed:
         raise BatchFailed(
             error_text(failed, target, entity, right="Send"),
             accepted={index for some in failed.accepted_ranges for index in some},

@@ -24,7 +24,7 @@ _BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     status: int
     reason: str
     body: bytes
@@ -73,12 +73,12 @@ class HttpClient:
         *,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Response:
+    ) -> HttpResponse:
         """Raises NamespaceError, with the reason alone: the caller knows who was asked."""
         try:
             self._connection.request(method, path, body, dict(headers or {}))
             response = self._connection.getresponse()
-            return Response(response.status, response.reason, response.read(_BYTES_MAX))
+            return HttpResponse(response.status, response.reason, response.read(_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
             raise NamespaceError(why_unreachable(error)) from error
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pairbus.demo.delivery_check import DeliveryCheck, total
 from pairbus.demo.processes import BrokerProcess, SyphonProcess
-from pairbus.demo.script import Action, Facts, Phase, Script, Step, Timing
+from pairbus.demo.script import Action, DemoFacts, Phase, PhaseSeconds, Script, Step
 from pairbus.demo.traffic import (
     ENTITIES,
     PLACES,
@@ -55,7 +55,7 @@ class DemoRun:
         self._view = view
         self._check_interrupt = check_interrupt
         self._rate = rate
-        self._timing = Timing.random(seconds, Random(seed))
+        self._timing = PhaseSeconds.random(seconds, Random(seed))
         self.check = DeliveryCheck(PLACES)
         self.primary = BrokerProcess(PRIMARY, folder, entities)
         self.secondary = BrokerProcess(SECONDARY, folder)
@@ -207,14 +207,14 @@ class DemoRun:
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> DemoFacts:
         if self._killed_at is not None and self.primary.is_ready:
             self._down_seconds += time.monotonic() - self._killed_at
             self._killed_at = self._restart_at = None
         status = self.senders.status
         verdict = total(self.check.verdicts().values())
         counts = self.counter.counts
-        return Facts(
+        return DemoFacts(
             entities=len(PLACES),
             failed_over=0 if status is None else len(status.failed_over),
             primary_pid=self.primary.pid,

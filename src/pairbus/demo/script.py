@@ -46,7 +46,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class PhaseSeconds:
     """How long the phases last that do not end by themselves, in seconds."""
 
     healthy: float
@@ -54,7 +54,7 @@ class Timing:
     after: float
 
     @classmethod
-    def random(cls, seconds: float, random: Random) -> Timing:
+    def random(cls, seconds: float, random: Random) -> PhaseSeconds:
         """Random, so that nothing can be tuned to the moment of the kill."""
         return cls(
             healthy=seconds * random.uniform(0.8, 1.2),
@@ -64,7 +64,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DemoFacts:
     """What is known now. The last three fields come from the namespaces' own counts."""
 
     entities: int
@@ -92,7 +92,7 @@ class Step:
 
 
 class Script:
-    def __init__(self, timing: Timing, *, now: float) -> None:
+    def __init__(self, timing: PhaseSeconds, *, now: float) -> None:
         self._timing = timing
         self._started_at = now
         self._phase = Phase.HEALTHY
@@ -106,7 +106,7 @@ class Script:
         self._has_reported_syphon = False
         self.failure = ""
         """What did not happen in time; empty if everything did."""
-        self._phases: dict[Phase, Callable[[Facts, float], Iterator[Step]]] = {
+        self._phases: dict[Phase, Callable[[DemoFacts, float], Iterator[Step]]] = {
             Phase.HEALTHY: self._healthy,
             Phase.FAILING_OVER: self._failing_over,
             Phase.OUTAGE: self._outage,
@@ -120,7 +120,7 @@ class Script:
     def phase(self) -> Phase:
         return self._phase
 
-    def advance(self, facts: Facts, *, now: float) -> list[Step]:
+    def advance(self, facts: DemoFacts, *, now: float) -> list[Step]:
         """The steps that are due now. At most one phase ends in one call."""
         if self._phase is Phase.OVER:
             return []
@@ -145,7 +145,7 @@ class Script:
 
     # --- the phases -------------------------------------------------------------------------------
 
-    def _healthy(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _healthy(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         # Wait until each entity has been sent to: a failover must not coincide with a first send.
         elapsed = now - self._phase_started_at
         if elapsed < self._timing.healthy or facts.received < facts.entities:
@@ -158,7 +158,7 @@ class Script:
             Action.KILL,
         )
 
-    def _failing_over(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _failing_over(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         if facts.failed_over == facts.entities:
             yield self._enter(
                 Phase.OUTAGE,
@@ -173,7 +173,7 @@ class Script:
                 now,
             )
 
-    def _outage(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _outage(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         elapsed = now - self._killed_at
         is_half_over = elapsed >= self._timing.outage / 2
         if is_half_over and facts.backlog and not self._has_reported_backlog:
@@ -190,7 +190,7 @@ class Script:
                 Action.RESTART,
             )
 
-    def _returning(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _returning(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         if facts.is_primary_ready and self._ready_at is None:
             self._ready_at = now
         if self._ready_at is not None and not facts.failed_over:
@@ -205,7 +205,7 @@ class Script:
             what = "the primary is not up" if self._ready_at is None else "no ping has reached it"
             yield from self._give_up(f"{what} after {RETURN_SECONDS_MAX:.0f} s", now)
 
-    def _draining(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _draining(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         if facts.backlog or facts.counted_at <= self._phase_started_at:
             self._empty_since = now
         # The syphon reports when its round is over, so a little after the backlog is empty.
@@ -221,7 +221,7 @@ class Script:
         )
         yield from self.stop_sending(now=now)
 
-    def _stopping(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _stopping(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         is_late = now - self._phase_started_at >= STOPPING_SECONDS_MAX
         if is_late and facts.is_sending:
             self.failure = (
@@ -233,7 +233,7 @@ class Script:
                 Phase.COUNTING, now, f"{facts.sent} messages were sent. {_failed_sends(facts)}"
             )
 
-    def _counting(self, facts: Facts, now: float) -> Iterator[Step]:
+    def _counting(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         """Waits until all queues are empty: then nothing can arrive any more, late or twice."""
         if facts.received != self._received:
             self._received, self._received_at = facts.received, now
@@ -274,7 +274,7 @@ class Script:
         yield from self.stop_sending(now=now)
 
 
-def _failed_sends(facts: Facts) -> str:
+def _failed_sends(facts: DemoFacts) -> str:
     if facts.raised:
         return f"Sends that failed and were repeated: {facts.raised}."
     return "No send failed."

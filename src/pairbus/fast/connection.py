@@ -21,16 +21,16 @@ from azure.core.exceptions import AzureError
 
 from pairbus.amqp.client.connection import (
     ClientError,
+    ClientReceiverLink,
+    ClientSenderLink,
     Connection,
     LinkLost,
     PeerSilent,
-    ReceiverLink,
-    SenderLink,
 )
 from pairbus.fast.errors import from_client_error
 from pairbus.fast.tokens import TokenAuthority, source_of
 
-L = TypeVar("L", ReceiverLink, SenderLink)
+L = TypeVar("L", ClientReceiverLink, ClientSenderLink)
 
 _PROPERTIES: Final = {"product": "pairbus"}
 _CHECK_SECONDS: Final = 1.0
@@ -241,7 +241,9 @@ class Attachment(ABC, Generic[L]):
         return None
 
 
-def attach_all(attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]]) -> None:
+def attach_all(
+    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
+) -> None:
     """Attach several links of one client at the same time, for the first time.
 
     Never raises: a later call that needs a failed link tries again and raises the error.
@@ -253,12 +255,12 @@ def attach_all(attachments: Sequence[Attachment[ReceiverLink] | Attachment[Sende
 
 
 def _attach(
-    attachments: Sequence[Attachment[ReceiverLink] | Attachment[SenderLink]],
+    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
 ) -> list[Exception | None]:
     """Attach them all at once. Returns the error of each, or None."""
     namespace = attachments[0]._namespace
     connection, errors = namespace.authorize([one.path for one in attachments])
-    links: list[ReceiverLink | SenderLink | None] = []
+    links: list[ClientReceiverLink | ClientSenderLink | None] = []
     for index, one in enumerate(attachments):
         link = None
         if errors[index] is None:

@@ -2,7 +2,7 @@
 
 `client.sdk.failures.kind_of` recognises the SDK's errors by their class, by their condition, and by
 the class name of their inner exception, so the inner exceptions here have the same names. Two
-errors are ours, for calls that may have succeeded in part: SendFailed and SettleFailed.
+errors are ours, for calls that may have succeeded in part: SendIncomplete and SettleFailed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BY_CONDITION: Final[dict[str, type[sdk.ServiceBusError]]] = {
 }
 
 
-class SendFailed(sdk.ServiceBusError):
+class SendIncomplete(sdk.ServiceBusError):
     """The service did not accept all messages of a `send`. `error` says why; `kind_of` takes it.
 
     The ranges are indexes of the sequence that was given to `send`.

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.amqp.client.connection import ReceiverLink
+from pairbus.amqp.client.connection import ClientReceiverLink
 from pairbus.amqp.codec.sections import pairs, scan
 from pairbus.amqp.codec.types import EPOCH
 from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode, skip
@@ -23,14 +23,14 @@ class ReceivedMessage:
     __slots__ = ("_annotations", "data", "delivery_id", "link", "lock_token_bytes")
 
     def __init__(
-        self, link: ReceiverLink, delivery_id: int, lock_token_bytes: bytes, data: bytes
+        self, link: ClientReceiverLink, delivery_id: int, lock_token_bytes: bytes, data: bytes
     ) -> None:
         self.data = data
         """The encoded message, with the service's annotations."""
         self.lock_token_bytes = lock_token_bytes
         """The lock token in .NET's byte order; empty if the message is not locked."""
         self.delivery_id = delivery_id
-        self.link: ReceiverLink | None = link
+        self.link: ClientReceiverLink | None = link
         """The link that delivered it. It can be settled there while the link is open. None: it is
         settled.
         """

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
 from pairbus.fast.client import FastClient
-from pairbus.fast.errors import SendFailed, SettleFailed
+from pairbus.fast.errors import SendIncomplete, SettleFailed
 from pairbus.fast.rows import MessageView, read, sequence_number, state
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def with_retries(
         except SettleFailed:
             raise  # the other messages are settled, and must not be settled again
         except Exception as error:
-            kind = kind_of(error.error if isinstance(error, SendFailed) else error)
+            kind = kind_of(error.error if isinstance(error, SendIncomplete) else error)
             if kind not in (Kind.OUTAGE, Kind.THROTTLED):
                 raise
             is_busy = kind is Kind.THROTTLED

@@ -13,11 +13,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.client.connection import (
     ClientError,
+    ClientReceiverLink,
     Connection,
     ConnectionLost,
     PeerSilent,
-    ReceiverLink,
-    Settlement,
+    SettlementGroup,
 )
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
 from pairbus.cost.meter import Tally, units_of_all
@@ -31,7 +31,7 @@ _MODES: Final = ("peekLock", "receiveAndDelete")
 _Failed = list[tuple[ReceivedMessage, ServiceBusError]]
 
 
-class Receiver(Attachment[ReceiverLink]):
+class Receiver(Attachment[ClientReceiverLink]):
     def __init__(
         self,
         namespace: NamespaceConnection,
@@ -123,7 +123,7 @@ class Receiver(Attachment[ReceiverLink]):
         """Whether the service still has unused credit."""
         return self._link is not None and self._link.credit > 0
 
-    def _grant(self, link: ReceiverLink) -> None:
+    def _grant(self, link: ClientReceiverLink) -> None:
         """Grant credit in bulk: one flow frame per message would cost too much."""
         self._is_polling = True
         if self._grants_no_more:
@@ -135,7 +135,7 @@ class Receiver(Attachment[ReceiverLink]):
         if room - link.credit >= least:
             link.grant(room)
 
-    def _new_link(self, connection: Connection) -> ReceiverLink:
+    def _new_link(self, connection: Connection) -> ClientReceiverLink:
         return connection.start_receiver(
             self._namespace.address(self.path),
             _unlocked if self._deletes else ReceivedMessage,
@@ -285,7 +285,7 @@ class Receiver(Attachment[ReceiverLink]):
         self._is_polling = self._was_answered = False
 
 
-def _unlocked(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> ReceivedMessage:
+def _unlocked(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) -> ReceivedMessage:
     """No lock token: with receiveAndDelete, the service's delivery tag is not one."""
     return ReceivedMessage(link, number, b"", data)
 
@@ -320,8 +320,8 @@ class PendingSettlement:
         self._by_token = by_token
         self._tally = tally
         self._connection: Connection | None = None
-        self._link: ReceiverLink | None = None
-        self._sent: Settlement | None = None
+        self._link: ClientReceiverLink | None = None
+        self._sent: SettlementGroup | None = None
         self._error: AzureError | None = None
 
     @property
@@ -335,7 +335,7 @@ class PendingSettlement:
         """
         return self._by_token is None and self._error is None
 
-    def send(self, connection: Connection, link: ReceiverLink, outcome: Outcome) -> None:
+    def send(self, connection: Connection, link: ClientReceiverLink, outcome: Outcome) -> None:
         """Raises nothing: `wait` does."""
         self._connection, self._link = connection, link
         ids = sorted([one.delivery_id for one in self._here])
@@ -389,7 +389,7 @@ class PendingSettlement:
 
 def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
     """`stop` for several receivers of one client, all at the same time."""
-    links: list[ReceiverLink] = []
+    links: list[ClientReceiverLink] = []
     connection: Connection | None = None
     for receiver in receivers:
         alive = receiver._alive()
@@ -412,7 +412,7 @@ def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> l
     """
     until = time.monotonic() + max_wait_seconds
     connection: Connection | None = None
-    links: list[ReceiverLink] = []
+    links: list[ClientReceiverLink] = []
     for receiver in receivers:
         with receiver._namespace.translating_errors(f"receiving from {receiver.path!r}"):
             connection, link = receiver._ready()

@@ -13,7 +13,13 @@ from typing import Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.amqp.client.connection import ClientError, Connection, Delivery, PeerSilent, SenderLink
+from pairbus.amqp.client.connection import (
+    ClientError,
+    ClientSenderLink,
+    Connection,
+    Delivery,
+    PeerSilent,
+)
 from pairbus.amqp.codec.batches import BATCH_FORMAT, build_batch
 from pairbus.amqp.codec.sections import (
     GROUP_ID,
@@ -26,7 +32,7 @@ from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError, OutcomeKind
 from pairbus.cost.meter import Tally, units_of_all
 from pairbus.fast.connection import Attachment, NamespaceConnection
-from pairbus.fast.errors import SendFailed, from_client_error, from_refusal
+from pairbus.fast.errors import SendIncomplete, from_client_error, from_refusal
 
 _WINDOW: Final = 4
 _MIB: Final = 1024 * 1024
@@ -34,7 +40,7 @@ _SMALL_BATCH: Final = 256 * 1024
 _ENVELOPE_SIZE: Final = 1024  # of the sections in front of the messages, at most
 
 
-class Sender(Attachment[SenderLink]):
+class Sender(Attachment[ClientSenderLink]):
     def __init__(self, namespace: NamespaceConnection, path: str, tally: Tally) -> None:
         super().__init__(namespace, path)
         self._tally = tally
@@ -43,7 +49,7 @@ class Sender(Attachment[SenderLink]):
         """Send all of them, in order; returns when all are accepted.
 
         `window` is the number of batches that may be unanswered. With more than one, a batch after
-        a refused one may still be accepted. Raises SendFailed, which has the outcome of each
+        a refused one may still be accepted. Raises SendIncomplete, which has the outcome of each
         message.
         """
         if not messages:
@@ -69,7 +75,7 @@ class Sender(Attachment[SenderLink]):
             pending.fail(error)
         return pending
 
-    def _new_link(self, connection: Connection) -> SenderLink:
+    def _new_link(self, connection: Connection) -> ClientSenderLink:
         return connection.start_sender(self._namespace.address(self.path))
 
 
@@ -110,7 +116,7 @@ class PendingSend:
         self._messages = messages
         self._window = window
         self._tally = tally
-        self._link: SenderLink | None = None
+        self._link: ClientSenderLink | None = None
         self._groups: Iterator[range] = iter(())
         self._next: range | None = None
         self._waiting: deque[tuple[range, Delivery]] = deque()
@@ -123,7 +129,7 @@ class PendingSend:
     def what(self) -> str:
         return f"sending to {self.path!r}"
 
-    def start(self, connection: Connection, link: SenderLink) -> None:
+    def start(self, connection: Connection, link: ClientSenderLink) -> None:
         """The link is attached: send as much as the window allows. Raises ClientError."""
         self.connection, self._link = connection, link
         if self._messages:
@@ -158,7 +164,7 @@ class PendingSend:
         """No more answers can come."""
         return self._link is None or self._link.is_over
 
-    def _send(self, link: SenderLink, indexes: range) -> None:
+    def _send(self, link: ClientSenderLink, indexes: range) -> None:
         first = self._messages[indexes.start]
         if len(indexes) > 1:
             delivery = link.send(_batch(self._messages, indexes), message_format=BATCH_FORMAT)
@@ -211,7 +217,7 @@ class PendingSend:
             except ClientError as error:
                 self.give_up(error)
 
-    def failure(self) -> SendFailed | None:
+    def failure(self) -> SendIncomplete | None:
         """Returns None if all were accepted. Call it once, when the send has ended."""
         doubtful: list[range] = []
         while self._waiting:
@@ -223,7 +229,7 @@ class PendingSend:
         if self._error is None:
             return None
         never_sent = range(self._sent, len(self._messages))
-        return SendFailed(
+        return SendIncomplete(
             self.path,
             error=self._error,
             accepted=self._accepted,
@@ -270,7 +276,7 @@ def _next_answer(sends: Sequence[PendingSend]) -> Callable[[], bool]:
 # -- batches ----------------------------------------------------------------------------------
 
 
-def _batch_limit(link: SenderLink) -> int:
+def _batch_limit(link: ClientSenderLink) -> int:
     """The service's limit, or else the one that the SDK assumes."""
     limit = link.properties.get("com.microsoft:max-message-batch-size")
     if isinstance(limit, int) and limit > 0:

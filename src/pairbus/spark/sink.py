@@ -27,7 +27,7 @@ from pairbus.errors import PairbusError
 from pairbus.fast.client import FastClient
 from pairbus.fast.columns import DESTINATION
 from pairbus.fast.compose import RowError, message_of
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from pairbus.fast.peek import with_retries
 from pairbus.fast.sender import Sender
 from pairbus.spark.options import WriteOptions
@@ -161,7 +161,7 @@ class _RetryingSender:
             nonlocal left
             try:
                 self._sender.send(left)
-            except SendFailed as failed:
+            except SendIncomplete as failed:
                 ranges = chain(failed.refused_ranges, failed.doubtful_ranges)
                 left = [left[index] for index in sorted(chain.from_iterable(ranges))]
                 raise
@@ -173,7 +173,7 @@ class _RetryingSender:
                 pause_seconds=self._options.retry_seconds,
                 sleep=self._sleep,
             )
-        except SendFailed as failed:
+        except SendIncomplete as failed:
             total = len(messages)
             raise WriteFailed(
                 f"{self._sender.path!r} (option queue or topic, or column {DESTINATION}) accepted "

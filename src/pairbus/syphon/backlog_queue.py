@@ -16,8 +16,8 @@ from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import PendingSettlement
-from pairbus.syphon.policy import DeadLetter, Destinations
-from pairbus.syphon.receipts import Outcome, TaskReport
+from pairbus.syphon.policy import Destinations, ToDeadLetter
+from pairbus.syphon.receipts import ReceiptOutcome, TaskReport
 from pairbus.syphon.restore import Restored
 
 logger = logging.getLogger("pairbus.syphon")
@@ -46,7 +46,7 @@ class BacklogQueue:
     def settle(
         self,
         done: Sequence[ReceivedMessage],
-        dead_letters: Mapping[DeadLetter, Sequence[ReceivedMessage]],
+        dead_letters: Mapping[ToDeadLetter, Sequence[ReceivedMessage]],
     ) -> None:
         """Complete messages that the primary has acknowledged, and dead-letter others.
 
@@ -125,5 +125,7 @@ class BacklogQueue:
             destination = destinations[pairs[0][1].path]
             waiting = [restored for _, restored in pairs]
             reason = destination.condition.value
-            self._report.record(self.name, destination.path, Outcome.WAITING, waiting, reason)
+            self._report.record(
+                self.name, destination.path, ReceiptOutcome.WAITING, waiting, reason
+            )
         self.held, self.held_count = {}, 0

@@ -17,21 +17,21 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_all
-from pairbus.fast.errors import SendFailed
+from pairbus.fast.errors import SendIncomplete
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.sender import PendingSend, Sender, wait_all
 from pairbus.syphon.backlog_queue import RENEW_SECONDS, BacklogQueue, Pair
 from pairbus.syphon.policy import (
-    DeadLetter,
     Destination,
     Destinations,
     Failure,
     NextStep,
+    ToDeadLetter,
     after_failure,
     failure_of,
     next_step,
 )
-from pairbus.syphon.receipts import Outcome, TaskReport
+from pairbus.syphon.receipts import ReceiptOutcome, TaskReport
 
 PART_BYTES_MAX = 1_000_000
 """The maximum size of one send. Large messages are sent singly, to check the time in between."""
@@ -52,7 +52,7 @@ class DestinationBatch:
 
 
 @dataclass(slots=True, eq=False)
-class BacklogBatch:
+class QueueBatch:
     """Messages of one backlog queue that are sent together, and then settled together."""
 
     queue: BacklogQueue
@@ -63,7 +63,7 @@ class BacklogBatch:
     in_flight: list[DestinationBatch] = field(default_factory=list)
     done: list[ReceivedMessage] = field(default_factory=list)
     """To be completed."""
-    dead_letters: dict[DeadLetter, list[ReceivedMessage]] = field(default_factory=dict)
+    dead_letters: dict[ToDeadLetter, list[ReceivedMessage]] = field(default_factory=dict)
 
 
 class BatchDelivery:
@@ -79,7 +79,7 @@ class BatchDelivery:
         self.sends_until = math.inf
         """Nothing is sent after this time."""
 
-    def start(self, batch: BacklogBatch) -> None:
+    def start(self, batch: QueueBatch) -> None:
         """Send the first part for each destination. Hold messages that cannot be sent."""
         self._renew_locks(batch)
         parts: list[DestinationBatch] = []
@@ -91,7 +91,7 @@ class BatchDelivery:
         self._attach_senders(parts)
         batch.in_flight = [part for part in parts if self._send_next(batch, part)]
 
-    def await_acknowledgement(self, batch: BacklogBatch) -> None:
+    def await_acknowledgement(self, batch: QueueBatch) -> None:
         """Wait for the primary's answers and send the remaining parts, until nothing is left."""
         while batch.in_flight:
             wait_all([part.pending for part in batch.in_flight if part.pending is not None])
@@ -113,7 +113,7 @@ class BatchDelivery:
             sender = self._senders[path] = self._primary.sender(path)
         return sender
 
-    def _renew_locks(self, batch: BacklogBatch) -> None:
+    def _renew_locks(self, batch: QueueBatch) -> None:
         now = self._report.now()
         if now - batch.locked_at > RENEW_SECONDS:
             batch.locked_at = now
@@ -121,7 +121,7 @@ class BatchDelivery:
 
     # --- one destination --------------------------------------------------------------------------
 
-    def _send_next(self, batch: BacklogBatch, sending: DestinationBatch) -> bool:
+    def _send_next(self, batch: QueueBatch, sending: DestinationBatch) -> bool:
         """Send the next part. Returns False if there is none, or if it must wait."""
         destination, parts = sending.destination, sending.parts
         while parts:
@@ -131,11 +131,11 @@ class BatchDelivery:
                 return False
             part = parts.pop(0)
             step = next_step(part[0][1], destination, now=now)
-            if isinstance(step, DeadLetter):
+            if isinstance(step, ToDeadLetter):
                 self._dead_letter(batch, step, part)
             elif step is NextStep.DROP:
                 batch.done.append(part[0][0])
-                self._record(batch, destination.path, Outcome.EXPIRED, part[:1])
+                self._record(batch, destination.path, ReceiptOutcome.EXPIRED, part[:1])
                 if part[1:]:
                     parts.insert(0, part[1:])
             elif step is NextStep.WAIT:
@@ -159,7 +159,7 @@ class BatchDelivery:
         sending.part, sending.sent_at = part, time.monotonic()
         sending.pending = self._sender(path).start([message.data for _, message in part])
 
-    def _take_answer(self, batch: BacklogBatch, sending: DestinationBatch) -> None:
+    def _take_answer(self, batch: QueueBatch, sending: DestinationBatch) -> None:
         assert sending.pending is not None
         failed, sending.pending = sending.pending.failure(), None
         took = time.monotonic() - sending.sent_at
@@ -171,13 +171,13 @@ class BatchDelivery:
                 sending.destination.was_late(waited=took)
             sending.parts[:0] = self._after_failure(batch, sending, failed)
 
-    def _accepted(self, batch: BacklogBatch, destination: Destination, pairs: list[Pair]) -> None:
+    def _accepted(self, batch: QueueBatch, destination: Destination, pairs: list[Pair]) -> None:
         destination.sent(now=self._report.now())
         batch.done.extend([received for received, _ in pairs])
-        self._record(batch, destination.path, Outcome.BROUGHT_HOME, pairs)
+        self._record(batch, destination.path, ReceiptOutcome.BROUGHT_HOME, pairs)
 
     def _after_failure(
-        self, batch: BacklogBatch, sending: DestinationBatch, failed: SendFailed
+        self, batch: QueueBatch, sending: DestinationBatch, failed: SendIncomplete
     ) -> list[list[Pair]]:
         """Splits the rest of a failed part into smaller parts, to be sent in this order."""
         part, destination = sending.part, sending.destination
@@ -195,7 +195,7 @@ class BatchDelivery:
         self.is_primary_lost |= failure is Failure.UNREACHABLE and not self._primary.is_open
         now, detail = self._report.now(), str(failed.error)
         step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
-        if isinstance(step, DeadLetter):
+        if isinstance(step, ToDeadLetter):
             self._dead_letter(batch, step, left)
             return []
         if step is NextStep.WAIT:
@@ -207,19 +207,19 @@ class BatchDelivery:
     # --- what becomes of the messages -------------------------------------------------------------
 
     def _hold(
-        self, batch: BacklogBatch, destination: Destination, parts: Sequence[Sequence[Pair]]
+        self, batch: QueueBatch, destination: Destination, parts: Sequence[Sequence[Pair]]
     ) -> None:
         batch.queue.hold(destination.path.lower(), [pair for part in parts for pair in part])
 
-    def _dead_letter(self, batch: BacklogBatch, step: DeadLetter, pairs: Sequence[Pair]) -> None:
+    def _dead_letter(self, batch: QueueBatch, step: ToDeadLetter, pairs: Sequence[Pair]) -> None:
         batch.dead_letters.setdefault(step, []).extend(received for received, _ in pairs)
-        self._record(batch, pairs[0][1].path, Outcome.DEAD_LETTERED, pairs, step.reason)
+        self._record(batch, pairs[0][1].path, ReceiptOutcome.DEAD_LETTERED, pairs, step.reason)
 
     def _record(
         self,
-        batch: BacklogBatch,
+        batch: QueueBatch,
         path: str,
-        outcome: Outcome,
+        outcome: ReceiptOutcome,
         pairs: Sequence[Pair],
         reason: str = "",
     ) -> None:

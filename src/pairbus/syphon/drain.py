@@ -22,7 +22,7 @@ from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all, wait_for_any
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.delivery import BacklogBatch, BatchDelivery
+from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
@@ -82,7 +82,7 @@ class _Drain:
         self._active = list(self._queues)
         # One batch is in flight, and one may be being settled. Together that is a chunk at most.
         self._batch_max = max(1, task.chunk // 2)
-        self._in_flight: BacklogBatch | None = None
+        self._in_flight: QueueBatch | None = None
         self._settling: BacklogQueue | None = None
         self._received = 0
         self._grants_no_more = False
@@ -141,7 +141,7 @@ class _Drain:
         self._window.secondary_opened(took=took, now=now)
         self._set_deadlines()
 
-    def _open_primary(self, batch: BacklogBatch) -> None:
+    def _open_primary(self, batch: QueueBatch) -> None:
         """The first batch opens the connection to the primary."""
         self._has_opened_primary = True
         self._delivery.sends_until = math.inf
@@ -180,7 +180,7 @@ class _Drain:
 
     # --- receiving --------------------------------------------------------------------------------
 
-    def _next_batch(self) -> BacklogBatch | None:
+    def _next_batch(self) -> QueueBatch | None:
         """Receives from the next queue, in turn, that has messages now."""
         for queue in list(self._active):
             if queue not in self._active:
@@ -230,8 +230,8 @@ class _Drain:
         except AzureError:
             return  # the next `receive` of each queue shows which one has failed
 
-    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> BacklogBatch:
-        batch = BacklogBatch(queue, self._report.now())
+    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> QueueBatch:
+        batch = QueueBatch(queue, self._report.now())
         now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
         by_path = batch.by_path
         for one in received:
@@ -247,7 +247,7 @@ class _Drain:
 
     # --- one batch after the other ----------------------------------------------------------------
 
-    def _start(self, batch: BacklogBatch) -> None:
+    def _start(self, batch: QueueBatch) -> None:
         if batch.queue not in self._active:
             # The queue has failed in the meantime. Do not send what cannot be settled.
             for path, pairs in batch.by_path.items():

@@ -26,7 +26,7 @@ from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
 from pairbus.syphon.drain import DrainTask
 from pairbus.syphon.long_poll import LongPolls
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Drained, Outcome, Receipt, RoundEnded, merged
+from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome, RoundEnded, merged
 from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Schedule, TaskPlan
 from pairbus.syphon.usage import SyphonUsage
@@ -253,7 +253,10 @@ class Job:
         self._errors = tuple(error for _, result in results for error in result.errors)
         has_progress = any(
             result.emptied
-            or any(each.count and each.outcome is not Outcome.WAITING for each in result.receipts)
+            or any(
+                each.count and each.outcome is not ReceiptOutcome.WAITING
+                for each in result.receipts
+            )
             for _, result in results
         )
         self._rounds_without_progress = 0 if has_progress else self._rounds_without_progress + 1

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError, requires_extra
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 
 with requires_extra("the syphon's ledger", "spark"):
     import pyarrow as pa
@@ -217,7 +217,7 @@ def _read(file: Path) -> list[Receipt]:
     for field, column in zip(SCHEMA, table.columns, strict=True):
         values = column.cast(pa.int64()) if field.type == _TIME else column
         columns[_attribute(field)] = values.to_pylist()
-    columns["outcome"] = map(Outcome, columns["outcome"])
+    columns["outcome"] = map(ReceiptOutcome, columns["outcome"])
     columns["waits"] = map(tuple, columns["waits"])
     rows = zip(*columns.values(), strict=True)
     return [Receipt(**dict(zip(columns, row, strict=True))) for row in rows]
@@ -225,12 +225,12 @@ def _read(file: Path) -> list[Receipt]:
 
 def totals_of(receipts: Sequence[Receipt]) -> LedgerTotals:
     """What a ledger adds up to, to compute its price."""
-    counts: Counter[Outcome] = Counter()
-    sizes: Counter[Outcome] = Counter()
+    counts: Counter[ReceiptOutcome] = Counter()
+    sizes: Counter[ReceiptOutcome] = Counter()
     for receipt in receipts:
         counts[receipt.outcome] += receipt.count
         sizes[receipt.outcome] += receipt.bytes
-    home, waiting = Outcome.BROUGHT_HOME, Outcome.WAITING
+    home, waiting = ReceiptOutcome.BROUGHT_HOME, ReceiptOutcome.WAITING
     times = [receipt.at_ms for receipt in receipts]
     return LedgerTotals(
         brought_home=counts[home],

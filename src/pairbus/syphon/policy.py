@@ -49,7 +49,7 @@ class Failure(Enum):
 
 
 class NextStep(Enum):
-    """What to do with messages next, apart from dead-lettering (`DeadLetter`)."""
+    """What to do with messages next, apart from dead-lettering (`ToDeadLetter`)."""
 
     SEND = "send"
     """Send, and complete in the backlog when the primary has acknowledged.
@@ -63,7 +63,7 @@ class NextStep(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class ToDeadLetter:
     """Move to the dead-letter queue of the backlog queue."""
 
     reason: str
@@ -286,7 +286,9 @@ class Destinations:
 # --- messages -------------------------------------------------------------------------------------
 
 
-def next_step(message: Restored, destination: Destination, *, now: float) -> NextStep | DeadLetter:
+def next_step(
+    message: Restored, destination: Destination, *, now: float
+) -> NextStep | ToDeadLetter:
     """What to do with a message: send, wait, drop, or dead-letter."""
     if message.is_expired:
         return NextStep.DROP  # even if its destination is down: waiting does not help
@@ -299,7 +301,7 @@ def next_step(message: Restored, destination: Destination, *, now: float) -> Nex
 
 def after_failure(
     destination: Destination, failure: Failure, *, count: int, now: float, detail: str = ""
-) -> NextStep | DeadLetter:
+) -> NextStep | ToDeadLetter:
     """What to do with the `count` messages of a failed send: wait, split, or dead-letter.
 
     If they are not split, the failure counts against the destination.
@@ -316,12 +318,12 @@ def after_failure(
     return _dead_letter(REFUSED, f"{destination.path!r} refuses the message: {detail}")
 
 
-def unreadable(error: EnvelopeError) -> DeadLetter:
+def unreadable(error: EnvelopeError) -> ToDeadLetter:
     """What to do with a message that cannot be restored."""
     return _dead_letter(UNREADABLE, str(error))
 
 
-def _not_found(destination: Destination) -> DeadLetter:
+def _not_found(destination: Destination) -> ToDeadLetter:
     return _dead_letter(
         NOT_FOUND,
         f"the primary has no queue or topic {destination.path!r}: {destination.detail}. Create it "
@@ -329,7 +331,7 @@ def _not_found(destination: Destination) -> DeadLetter:
     )
 
 
-def _dead_letter(reason: str, description: str) -> DeadLetter:
+def _dead_letter(reason: str, description: str) -> ToDeadLetter:
     if len(description) > DESCRIPTION_MAX:
         description = description[: DESCRIPTION_MAX - 1] + "…"
-    return DeadLetter(reason, description)
+    return ToDeadLetter(reason, description)

@@ -21,7 +21,7 @@ from pairbus.syphon.restore import Restored
 Key = tuple[str, int, str, str, str, str]
 
 
-class Outcome(StrEnum):
+class ReceiptOutcome(StrEnum):
     BROUGHT_HOME = "brought_home"  # the primary has acknowledged it, and it has left the backlog
     WAITING = "waiting"  # released, and counted again each time it is received
     DEAD_LETTERED = "dead_lettered"  # in the dead-letter queue of its backlog queue
@@ -37,7 +37,7 @@ class Receipt:
     """The backlog queue."""
     path: str
     """The destination; empty if the message could not be read."""
-    outcome: Outcome
+    outcome: ReceiptOutcome
     reason: str = ""
     """Why messages wait or were dead-lettered; empty for other outcomes."""
     count: int = 0
@@ -115,7 +115,7 @@ class TaskReport:
         self,
         queue: str,
         path: str,
-        outcome: Outcome,
+        outcome: ReceiptOutcome,
         messages: Sequence[Restored],
         reason: str = "",
     ) -> None:
@@ -129,7 +129,7 @@ class TaskReport:
         time = received.enqueued_time
         enqueued = [] if time is None else [round(time.timestamp() * 1000)]
         size = len(received.data)
-        self._count(queue, "", Outcome.DEAD_LETTERED, reason, 1, size, enqueued)
+        self._count(queue, "", ReceiptOutcome.DEAD_LETTERED, reason, 1, size, enqueued)
 
     def record_possible_duplicates(self, queue: str, path: str, count: int) -> None:
         """Count messages that may arrive twice: the primary may have accepted them, and they were
@@ -141,7 +141,7 @@ class TaskReport:
                     round=self._round,
                     queue=queue,
                     path=path,
-                    outcome=Outcome.BROUGHT_HOME,
+                    outcome=ReceiptOutcome.BROUGHT_HOME,
                     at_ms=int(self.now() * 1000),
                     duplicates_possible=count,
                 )
@@ -154,7 +154,7 @@ class TaskReport:
         self,
         queue: str,
         path: str,
-        outcome: Outcome,
+        outcome: ReceiptOutcome,
         reason: str,
         count: int,
         size: int,

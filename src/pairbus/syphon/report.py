@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pairbus.json_style import camel_case, utc_text
 from pairbus.syphon.discovery import namespace_of
-from pairbus.syphon.receipts import Outcome, Receipt, add_waits, percentile_ms
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome, add_waits, percentile_ms
 
 OPERATIONS: Final = 4
 """The operations of a message brought home: send and receive, in the backlog and on the primary."""
@@ -98,21 +98,21 @@ def report_of(receipts: Sequence[Receipt], *, gap: timedelta = GAP) -> Report:
     """`receipts`: at least one."""
     by_path = _by_path(receipts)
     home = {
-        path: [each for each in own if each.outcome is Outcome.BROUGHT_HOME]
+        path: [each for each in own if each.outcome is ReceiptOutcome.BROUGHT_HOME]
         for path, own in by_path.items()
     }
-    counts: Counter[Outcome] = Counter()
+    counts: Counter[ReceiptOutcome] = Counter()
     for receipt in receipts:
         counts[receipt.outcome] += receipt.count
-    settled = counts.total() - counts[Outcome.WAITING]
+    settled = counts.total() - counts[ReceiptOutcome.WAITING]
     return Report(
         runs=len({each.run for each in receipts}),
         first=_time(min(each.at_ms for each in receipts)),
         last=_time(max(each.at_ms for each in receipts)),
-        brought_home=counts[Outcome.BROUGHT_HOME],
+        brought_home=counts[ReceiptOutcome.BROUGHT_HOME],
         bytes=sum(each.bytes for own in home.values() for each in own),
-        dead_lettered=counts[Outcome.DEAD_LETTERED],
-        expired=counts[Outcome.EXPIRED],
+        dead_lettered=counts[ReceiptOutcome.DEAD_LETTERED],
+        expired=counts[ReceiptOutcome.EXPIRED],
         duplicates_possible=sum(each.duplicates_possible for each in receipts),
         hours=_hours(home),
         waits=_waits(home),
@@ -121,9 +121,9 @@ def report_of(receipts: Sequence[Receipt], *, gap: timedelta = GAP) -> Report:
         operations=Operations(
             into_backlog=settled,
             out_of_backlog=settled,
-            to_primary=counts[Outcome.BROUGHT_HOME],
-            out_of_primary=counts[Outcome.BROUGHT_HOME],
-            released=counts[Outcome.WAITING],
+            to_primary=counts[ReceiptOutcome.BROUGHT_HOME],
+            out_of_primary=counts[ReceiptOutcome.BROUGHT_HOME],
+            released=counts[ReceiptOutcome.WAITING],
         ),
     )
 
@@ -210,7 +210,7 @@ def _spans(receipts: Sequence[Receipt]) -> Iterator[tuple[int, int, int]]:
         first_ms, last_ms = receipt.first_enqueued_ms, receipt.last_enqueued_ms
         if first_ms is not None and last_ms is not None:
             # What waits is counted by the receipt that brings it home.
-            count = 0 if receipt.outcome is Outcome.WAITING else receipt.count
+            count = 0 if receipt.outcome is ReceiptOutcome.WAITING else receipt.count
             yield first_ms, last_ms, count
 
 
@@ -218,7 +218,7 @@ def _dead_letters(by_path: dict[str, list[Receipt]]) -> tuple[DeadLetters, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for path, receipts in by_path.items():
         for receipt in receipts:
-            if receipt.outcome is Outcome.DEAD_LETTERED:
+            if receipt.outcome is ReceiptOutcome.DEAD_LETTERED:
                 counts[path, receipt.reason] += receipt.count
     return tuple(
         DeadLetters(path=path, reason=reason, messages=count)

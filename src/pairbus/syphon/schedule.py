@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition, Destination, Destinations
-from pairbus.syphon.receipts import Drained, Outcome
+from pairbus.syphon.receipts import Drained, ReceiptOutcome
 
 REST_SECONDS_MIN = 0.5
 REST_SECONDS_MAX = 60.0
@@ -253,7 +253,7 @@ class Schedule:
                     self.newly_full.append(name)
                 queue.is_full = name in full
             own = [each for each in receipts if each.queue == name]
-            waiting = sum(each.count for each in own if each.outcome is Outcome.WAITING)
+            waiting = sum(each.count for each in own if each.outcome is ReceiptOutcome.WAITING)
             settled = sum(each.count for each in own) - waiting
             is_little = 0 < settled < _LITTLE * waiting and not was_probe
             # A queue without receipts had no turn, perhaps because the primary was lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 from uuid import uuid4
 
-from pairbus.amqp.client.links import ReceiverLink, SenderLink
+from pairbus.amqp.client.links import ClientReceiverLink, ClientSenderLink
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.engine import (
     Attached,
@@ -22,7 +22,7 @@ from pairbus.amqp.engine import (
 Message = tuple[int, bytes, bytes]
 
 
-def as_tuple(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> Message:
+def as_tuple(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) -> Message:
     return number, tag, data
 
 
@@ -73,11 +73,11 @@ class ClientPair:
         self.run()
         return link
 
-    def sender(self, *, credit: int = 100, **settings: Any) -> tuple[SenderLink, Link]:
+    def sender(self, *, credit: int = 100, **settings: Any) -> tuple[ClientSenderLink, Link]:
         link = self.client.start_sender("q", **settings)
         return link, self.attached(credit=credit)
 
-    def receiver(self, *, credit: int = 100, **settings: Any) -> tuple[ReceiverLink, Link]:
+    def receiver(self, *, credit: int = 100, **settings: Any) -> tuple[ClientReceiverLink, Link]:
         settings = {"rcv_settle_mode": 1, **settings}
         link = self.client.start_receiver("q", as_tuple, **settings)
         far = self.attached()

@@ -10,7 +10,7 @@ from pairbus.amqp.engine import (
     BATCH_FORMAT,
     RELEASED,
     AmqpError,
-    Closed,
+    ConnectionClosed,
     Disposed,
     Flowed,
     OutcomeKind,
@@ -74,7 +74,7 @@ def test_a_message_beyond_the_limit_ends_the_connection():
         pair.deliver(far, b"x" * 2_000_000)
         assert pair.client.is_over
         assert "more than 1500000 bytes" in str(pair.client.error)
-        [closed] = pair.at_server(Closed)
+        [closed] = pair.at_server(ConnectionClosed)
         assert closed.error.condition == "amqp:link:message-size-exceeded"
 
 

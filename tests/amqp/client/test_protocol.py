@@ -9,7 +9,7 @@ from pairbus.amqp.engine import (
     ACCEPTED,
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     EngineLimits,
     Opened,
@@ -56,7 +56,7 @@ def test_a_goodbye_is_answered(pair):
     pair.run()
     assert pair.client.is_over
     assert pair.client.error is None
-    [closed] = pair.at_server(Closed)
+    [closed] = pair.at_server(ConnectionClosed)
     assert closed.error is None
 
 
@@ -199,7 +199,7 @@ def test_it_is_told_and_the_connection_is_over(pair, code, fields, said):
     assert pair.client.error.condition == "amqp:connection:framing-error"
     assert link.is_over
     pair.run()
-    assert pair.at_server(Closed)
+    assert pair.at_server(ConnectionClosed)
 
 
 @pytest.mark.parametrize("code", [0x13, 0x14])

@@ -16,7 +16,7 @@ from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong, USho
 from pairbus.amqp.engine import (
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Engine,
     EngineLimits,
     SaslServer,
@@ -54,7 +54,7 @@ class Peer:
 
     def feed(self, data):
         events = self.engine.receive(data)
-        self.closed = self.closed or any(type(event) is Closed for event in events)
+        self.closed = self.closed or any(type(event) is ConnectionClosed for event in events)
         return events
 
     def send(self, number, body=b"m", *, handle=0, tag=b"t", settled=False, more=False, **rest):

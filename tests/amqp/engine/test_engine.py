@@ -11,7 +11,7 @@ from pairbus.amqp.engine import (
     RELEASED,
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Engine,
@@ -111,7 +111,7 @@ def test_close_with_an_error_reaches_the_peer_with_an_info_map(pair):
     pair.server.close(AmqpError("amqp:connection:forced", "going down"))
     pair.run()
 
-    (closed,) = pair.at_client(Closed)
+    (closed,) = pair.at_client(ConnectionClosed)
     assert (closed.error.condition, closed.error.description) == (
         "amqp:connection:forced",
         "going down",
@@ -126,7 +126,7 @@ def test_close_without_an_error_ends_both_sides(pair):
     assert not pair.client.closed
     pair.run()
 
-    assert pair.at_server(Closed)[0].error is None
+    assert pair.at_server(ConnectionClosed)[0].error is None
     assert pair.client.closed
     assert pair.server.closed
 
@@ -787,7 +787,7 @@ def test_a_message_of_one_frame_can_be_too_large_as_well():
 def expect_end(pair, data, condition):
     events = pair.server.receive(data)
     closed = events[-1]
-    assert type(closed) is Closed
+    assert type(closed) is ConnectionClosed
     assert closed.error.condition == condition
     out = pair.server.data_to_send()
     (close,) = frames_of(out, 0x18)
@@ -817,8 +817,8 @@ def test_too_many_links_end_the_connection():
             pair.client.attach_sender(pair.session, f"l{number}", "q")
         pair.run()
 
-        assert pair.at_client(Closed)[0].error.condition == "amqp:resource-limit-exceeded"
-        assert "may have 3" in pair.at_client(Closed)[0].error.description
+        assert pair.at_client(ConnectionClosed)[0].error.condition == "amqp:resource-limit-exceeded"
+        assert "may have 3" in pair.at_client(ConnectionClosed)[0].error.description
 
 
 def test_links_that_ended_do_not_count():
@@ -853,7 +853,7 @@ def test_too_many_unsettled_messages_end_the_connection():
             sender.send(b"%d" % number, b"m")
         pair.run()
 
-        assert pair.at_client(Closed)[0].error.condition == "amqp:resource-limit-exceeded"
+        assert pair.at_client(ConnectionClosed)[0].error.condition == "amqp:resource-limit-exceeded"
 
 
 def nested_disposition():
@@ -940,7 +940,7 @@ def test_a_frame_before_open_ends_the_connection():
 def test_bytes_after_close_are_ignored(pair):
     events = pair.server.receive(encode_frame(0x18, []) + b"garbage" * 100)
 
-    assert [type(event) for event in events] == [Closed]
+    assert [type(event) for event in events] == [ConnectionClosed]
     assert events[0].error is None
 
 
@@ -973,7 +973,7 @@ def test_dispositions_without_end_end_the_connection(pair):
     events = pair.server.receive((all_of(0x24) + all_of(0x26)) * 1000)
 
     assert len(events) == 2001
-    assert type(events[-1]) is Closed
+    assert type(events[-1]) is ConnectionClosed
     assert "nothing new" in events[-1].error.description
 
 
@@ -1007,7 +1007,7 @@ def test_heartbeats_keep_a_quiet_connection_alive():
             now += 5
 
         assert not pair.server.closed
-        assert pair.at_server(Closed) == []
+        assert pair.at_server(ConnectionClosed) == []
 
 
 def test_without_a_limit_time_has_no_deadline():

@@ -20,7 +20,7 @@ from pairbus.amqp.engine import (
     ACCEPTED,
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Disposed,
     Engine,
     EngineLimits,
@@ -55,7 +55,7 @@ class BusyServer:
 
     def receive(self, data):
         events = self.engine.receive(data)
-        assert [type(event) for event in events].count(Closed) <= 1
+        assert [type(event) for event in events].count(ConnectionClosed) <= 1
         for event in events:
             kind = type(event)
             if kind is Attached:
@@ -243,7 +243,7 @@ def test_the_undamaged_conversation_is_understood_to_its_end():
     engine.data_to_send()
     events = engine.receive(conversation()[LENGTHS["attached"] :])
 
-    assert type(events[-1]) is Closed
+    assert type(events[-1]) is ConnectionClosed
     assert events[-1].error.condition == "amqp:connection:forced"
     assert len([event for event in events if type(event) is Transferred]) == 7
     assert len([event for event in events if type(event) is Disposed]) == 6

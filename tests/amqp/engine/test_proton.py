@@ -12,7 +12,7 @@ from pairbus.amqp.engine import (  # noqa: E402
     ACCEPTED,
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Engine,
@@ -260,7 +260,7 @@ def test_endings_are_answered(client):
     client.connection.close()
     client.run()
     assert client.connection.state & proton.Endpoint.REMOTE_CLOSED
-    assert client.seen(Closed)[0].error is None
+    assert client.seen(ConnectionClosed)[0].error is None
     assert client.engine.closed
 
 

@@ -4,23 +4,23 @@ import pytest
 
 from pairbus.broker.admin import targets
 from pairbus.broker.admin.access import HttpRefused
-from pairbus.broker.admin.targets import Target, TargetKind
+from pairbus.broker.admin.targets import AdminTarget, TargetKind
 
-NAMESPACE = Target(TargetKind.NAMESPACE, "$namespaceinfo")
-QUEUES = Target(TargetKind.QUEUES, "$Resources/Queues")
-TOPICS = Target(TargetKind.TOPICS, "$Resources/Topics")
+NAMESPACE = AdminTarget(TargetKind.NAMESPACE, "$namespaceinfo")
+QUEUES = AdminTarget(TargetKind.QUEUES, "$Resources/Queues")
+TOPICS = AdminTarget(TargetKind.TOPICS, "$Resources/Topics")
 
 
 def entity(name):
-    return Target(TargetKind.ENTITY, name)
+    return AdminTarget(TargetKind.ENTITY, name)
 
 
 def subscription(topic, name):
-    return Target(TargetKind.SUBSCRIPTION, topic, name)
+    return AdminTarget(TargetKind.SUBSCRIPTION, topic, name)
 
 
 def rule(topic, subscription, name):
-    return Target(TargetKind.RULE, topic, subscription, name)
+    return AdminTarget(TargetKind.RULE, topic, subscription, name)
 
 
 PATHS = {
@@ -32,9 +32,9 @@ PATHS = {
     "queues, in any case": ("/$resources/QUEUES", QUEUES),
     "topics": ("/$Resources/topics", TOPICS),
     "the namespace": ("/$namespaceinfo", NAMESPACE),
-    "subscriptions of a topic": ("/t/subscriptions", Target(TargetKind.SUBSCRIPTIONS, "t")),
+    "subscriptions of a topic": ("/t/subscriptions", AdminTarget(TargetKind.SUBSCRIPTIONS, "t")),
     "one of them": ("/t/Subscriptions/s", subscription("t", "s")),
-    "its rules": ("/t/subscriptions/s/rules", Target(TargetKind.RULES, "t", "s")),
+    "its rules": ("/t/subscriptions/s/rules", AdminTarget(TargetKind.RULES, "t", "s")),
     "one rule": ("/t/Subscriptions/s/Rules/$Default", rule("t", "s", "$Default")),
     "a topic with a slash": ("/a%2Ft/subscriptions/s", subscription("a/t", "s")),
     "a topic with a slash from Node": ("/a/t/Subscriptions/s/Rules/r", rule("a/t", "s", "r")),

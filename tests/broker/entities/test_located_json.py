@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.located_json import Array, ConfigMistake, Object, parse
+from pairbus.broker.entities.located_json import ConfigMistake, JsonArray, Object, parse
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -14,7 +14,7 @@ values = st.recursive(
 
 
 def plain(node):
-    if isinstance(node, Array):
+    if isinstance(node, JsonArray):
         return [plain(item) for item in node.items]
     if isinstance(node, Object):
         return {member.key: plain(member.node) for member in node.members}

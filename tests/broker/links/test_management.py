@@ -12,7 +12,7 @@ from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import Request, read_request
 from pairbus.broker.links.requests import OPERATIONS, ManagementLink
-from pairbus.broker.message import State, guid
+from pairbus.broker.message import MessageState, guid
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
 
@@ -193,7 +193,12 @@ def test_peek_shows_messages_of_every_state_without_locking(world):
         read_annotations(slice_message(entry["message"]).annotations)["x-opt-message-state"]
         for entry in answer.body["messages"]
     ]
-    assert states == [State.DEFERRED, State.ACTIVE, State.SCHEDULED, State.ACTIVE]
+    assert states == [
+        MessageState.DEFERRED,
+        MessageState.ACTIVE,
+        MessageState.SCHEDULED,
+        MessageState.ACTIVE,
+    ]
     assert all(set(entry) == {"message"} for entry in answer.body["messages"])
     assert world.settle(locked, Settlement.COMPLETE) is None
 
@@ -395,7 +400,7 @@ def test_a_deferred_message_falls_back_to_deferred(world, way):
         settle = {"disposition-status": "abandoned", "lock-tokens": [first]}
         world.ask("update-disposition", settle)
 
-    assert world.rows() == {1: (State.DEFERRED, 1)}
+    assert world.rows() == {1: (MessageState.DEFERRED, 1)}
     assert world.receive(9) == []
     assert world.ask("receive-by-sequence-number", body).status == 200
     world.check_counters()
@@ -465,7 +470,7 @@ def test_a_deferred_message_of_a_session_belongs_to_its_holder(sessions):
 
     assert numbers(answer) == [1]
     sessions.pass_time(60)
-    assert sessions.rows()[1] == (State.DEFERRED, 1)
+    assert sessions.rows()[1] == (MessageState.DEFERRED, 1)
     sessions.check_counters()
 
 

@@ -8,7 +8,7 @@ import pytest
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.message import State, stamped
+from pairbus.broker.message import MessageState, stamped
 from pairbus.broker.messages.lifecycle import MailboxKind
 from tests.broker.world import application_properties, encoded
 
@@ -138,7 +138,7 @@ def test_a_scheduled_message_appears_at_its_time_under_a_new_number(world):
     numbers = world.send(encoded(b"later", due_ms=world.now_ms + 10_000), encoded(b"now"))
 
     assert numbers == [1, 2]
-    assert world.rows(columns="state") == {1: State.SCHEDULED, 2: State.ACTIVE}
+    assert world.rows(columns="state") == {1: MessageState.SCHEDULED, 2: MessageState.ACTIVE}
     world.pass_time(9.999)
     assert [lock.message.sequence for lock in world.receive(9)] == [2]
     world.pass_time(0.001)

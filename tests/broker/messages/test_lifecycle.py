@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.durations import INFINITE
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import (
     REASON_DELIVERIES,
@@ -36,7 +36,7 @@ def queue(**settings):
     return QueueDescription(name="q", **settings)
 
 
-def message(*, state=State.ACTIVE, delivery_count=0, expires_ms=None):
+def message(*, state=MessageState.ACTIVE, delivery_count=0, expires_ms=None):
     return Message(
         1, state, NOW, expires_ms, None, None, delivery_count, None, None, None,
         b"", 0, b"", 0, 1, None, None, 5, b"",
@@ -66,23 +66,23 @@ def test_the_smaller_time_to_live_holds(default, own, expected):
 ENQUEUED = {
     "a plain message is active and never expires": (
         {"ttl_ms": None, "due_ms": None},
-        Times(State.ACTIVE, NOW, None, None, None),
+        Times(MessageState.ACTIVE, NOW, None, None, None),
     ),
     "a time to live counts from now": (
         {"ttl_ms": 1000, "due_ms": None},
-        Times(State.ACTIVE, NOW, 1000, NOW + 1000, None),
+        Times(MessageState.ACTIVE, NOW, 1000, NOW + 1000, None),
     ),
     "a scheduled message waits, and its time to live with it": (
         {"ttl_ms": 1000, "due_ms": NOW + 1},
-        Times(State.SCHEDULED, NOW, 1000, None, NOW + 1),
+        Times(MessageState.SCHEDULED, NOW, 1000, None, NOW + 1),
     ),
     "scheduled for this very moment is now": (
         {"ttl_ms": None, "due_ms": NOW},
-        Times(State.ACTIVE, NOW, None, None, None),
+        Times(MessageState.ACTIVE, NOW, None, None, None),
     ),
     "scheduled for the past is now": (
         {"ttl_ms": 7, "due_ms": NOW - 9999},
-        Times(State.ACTIVE, NOW, 7, NOW + 7, None),
+        Times(MessageState.ACTIVE, NOW, 7, NOW + 7, None),
     ),
 }
 
@@ -107,7 +107,7 @@ def test_a_message_never_expires_later_than_anybody_said(default, own, due):
     )
 
     said = [ttl for ttl in (default, own) if ttl is not None]
-    if times.state == State.SCHEDULED:
+    if times.state == MessageState.SCHEDULED:
         assert (times.due_ms, times.expires_ms) == (due, None)
     elif said:
         assert times.expires_ms == NOW + min(said)
@@ -186,7 +186,7 @@ def test_a_queue_is_full_when_a_message_more_would_not_fit():
 
 # -- out --------------------------------------------------------------------------------------
 
-ACTIVE, DEFERRED = State.ACTIVE, State.DEFERRED
+ACTIVE, DEFERRED = MessageState.ACTIVE, MessageState.DEFERRED
 COMPLETE, ABANDON, DEFER, DEAD, RELEASE = (
     Settlement.COMPLETE,
     Settlement.ABANDON,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.message import Message, State, guid
+from pairbus.broker.message import Message, MessageState, guid
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.storage.store import Store
@@ -14,7 +14,7 @@ from pairbus.broker.storage.store import Store
 
 def message(sequence, session_id=None):
     return Message(
-        sequence, State.ACTIVE, 0, None, None, None, 0, session_id, None, None,
+        sequence, MessageState.ACTIVE, 0, None, None, None, 0, session_id, None, None,
         b"", 0, b"", 0, sequence, None, None, 10, b"",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ def make(store, *, has_sessions=False, sequences=()):
     _, counters = store.create_entity("q", "queue", {}, 3, now_ms=0)
     for entry in sequences:
         sequence, session_id = entry if isinstance(entry, tuple) else (entry, None)
-        counters[0].add(State.ACTIVE, 10)
+        counters[0].add(MessageState.ACTIVE, 10)
         counters[0].last_sequence = sequence
         store.insert(counters[0], message(sequence, session_id))
     store.save()

@@ -7,7 +7,7 @@ import pytest
 
 from pairbus.amqp.codec.sections import message_id, slice_message
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.message import State
+from pairbus.broker.message import MessageState
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded
 
@@ -51,7 +51,7 @@ def test_an_abandoned_message_is_first_again_and_counted(world):
         (1, 1),
         (2, 0),
     ]
-    assert world.rows()[1] == (State.ACTIVE, 1)
+    assert world.rows()[1] == (MessageState.ACTIVE, 1)
 
 
 @pytest.mark.req("B-03")
@@ -76,7 +76,7 @@ def test_a_deferred_message_is_only_reached_by_its_number(world):
     assert world.settle(lock, DEFER) is None
 
     assert sequences(world.receive(9)) == [2]
-    assert world.rows()[1] == (State.DEFERRED, 0)
+    assert world.rows()[1] == (MessageState.DEFERRED, 0)
     assert world.queue().main.held.keys() == {2}
     world.check_counters()
 
@@ -90,7 +90,7 @@ def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
 
     assert world.settle(lock, RELEASE) is None
 
-    assert world.rows() == {1: (State.DEFERRED, 0)}
+    assert world.rows() == {1: (MessageState.DEFERRED, 0)}
     assert world.ask("receive-by-sequence-number", body).status == 200
 
 
@@ -431,7 +431,7 @@ def test_a_settlement_that_the_disk_refuses_changes_nothing(world, settlement):
     assert answer.condition == "amqp:internal-error"
     assert world.rows() == {1: (0, 0), 2: (0, 0)}
     assert world.rows(kind=DEAD) == {}
-    assert (lock.message.delivery_count, lock.message.state) == (0, State.ACTIVE)
+    assert (lock.message.delivery_count, lock.message.state) == (0, MessageState.ACTIVE)
     assert lock.message.bare == bare
     world.check_counters()
     assert world.settle(lock, COMPLETE) is None  # the lock is still good
@@ -458,7 +458,7 @@ def test_an_activation_that_the_disk_refuses_is_tried_again(world):
     world.send(encoded(due_ms=world.now_ms + 1000))
     with world.broken_disk():
         world.pass_time(1)
-    assert world.rows(columns="state") == {1: State.SCHEDULED}
+    assert world.rows(columns="state") == {1: MessageState.SCHEDULED}
     world.check_counters()
 
     world.tick()

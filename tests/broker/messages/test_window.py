@@ -5,14 +5,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import window as window_module
 from pairbus.broker.messages.window import Window
 
 
 def message(sequence, size=10):
     return Message(
-        sequence, State.ACTIVE, 0, None, None, None, 0, None, None, None,
+        sequence, MessageState.ACTIVE, 0, None, None, None, 0, None, None, None,
         b"", 0, b"", 0, sequence, None, None, size, b"",
     )  # fmt: skip
 

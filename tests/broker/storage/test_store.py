@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Counters, Store
@@ -36,7 +36,7 @@ def boxes(store, name="q"):
     return counters
 
 
-def message(sequence, *, state=State.ACTIVE, session_id=None, size=10, **times):
+def message(sequence, *, state=MessageState.ACTIVE, session_id=None, size=10, **times):
     facts = {"enqueued_ms": NOW, "expires_ms": None, "ttl_ms": None, "due_ms": None} | times
     return Message(
         sequence, state, facts["enqueued_ms"], facts["expires_ms"], facts["ttl_ms"],
@@ -125,14 +125,16 @@ def test_a_message_can_be_inserted_changed_and_deleted_in_one_transaction(store,
     first, second = message(1), message(2)
     store.insert(box, first)
     store.insert(box, second)
-    second.delivery_count, second.state = 4, State.DEFERRED
+    second.delivery_count, second.state = 4, MessageState.DEFERRED
     store.update(box, second)
     store.delete(box, first)
     store.save()
 
     found = store.read_from(box.mailbox_id, first=0, count=9)
 
-    assert [(m.sequence, m.delivery_count, m.state) for m in found] == [(2, 4, State.DEFERRED)]
+    assert [(m.sequence, m.delivery_count, m.state) for m in found] == [
+        (2, 4, MessageState.DEFERRED)
+    ]
 
 
 def test_a_rewritten_message_has_its_new_bytes(store, box):
@@ -154,8 +156,8 @@ def test_counters_are_stored_with_the_changes_that_moved_them(path):
         store,
         counters[0],
         message(1),
-        message(2, state=State.SCHEDULED),
-        message(3, state=State.DEFERRED),
+        message(2, state=MessageState.SCHEDULED),
+        message(3, state=MessageState.DEFERRED),
     )
     store.close()
 
@@ -197,7 +199,7 @@ def test_closing_saves_pending_changes(path):
 
 
 def test_active_messages_are_read_in_order_and_in_bounds(store, box):
-    put(store, box, *(message(n) for n in (5, 1, 3)), message(2, state=State.DEFERRED))
+    put(store, box, *(message(n) for n in (5, 1, 3)), message(2, state=MessageState.DEFERRED))
 
     def read(after, upto, count):
         return sequences(store.read_active(box.mailbox_id, after=after, upto=upto, count=count))
@@ -228,8 +230,8 @@ def test_peek_sees_messages_of_every_state_from_a_number_on(store, box):
         store,
         box,
         message(1),
-        message(2, state=State.SCHEDULED, due_ms=NOW, session_id="s"),
-        message(3, state=State.DEFERRED),
+        message(2, state=MessageState.SCHEDULED, due_ms=NOW, session_id="s"),
+        message(3, state=MessageState.DEFERRED),
         message(4, session_id="s"),
     )
 
@@ -247,7 +249,7 @@ def test_sessions_are_counted_in_the_order_of_their_oldest_message(store, box):
     put(
         store,
         box,
-        message(1, session_id="b", state=State.DEFERRED),
+        message(1, session_id="b", state=MessageState.DEFERRED),
         message(2, session_id="a"),
         message(3, session_id="b"),
         message(4, session_id="a"),
@@ -275,9 +277,9 @@ def test_due_and_expired_are_found_earliest_first(store, box):
         message(1, expires_ms=NOW + 5),
         message(2, expires_ms=NOW - 5),
         message(3, expires_ms=NOW),
-        message(4, state=State.SCHEDULED, due_ms=NOW),
-        message(5, state=State.SCHEDULED, due_ms=NOW - 1),
-        message(6, state=State.SCHEDULED, due_ms=NOW + 1),
+        message(4, state=MessageState.SCHEDULED, due_ms=NOW),
+        message(5, state=MessageState.SCHEDULED, due_ms=NOW - 1),
+        message(6, state=MessageState.SCHEDULED, due_ms=NOW + 1),
     )
     mailbox = box.mailbox_id
 
@@ -301,7 +303,7 @@ def test_messages_enqueued_before_a_time_are_found_for_deletion(store, box):
         message(1, enqueued_ms=NOW - 1),
         message(2, enqueued_ms=NOW),
         message(3, enqueued_ms=NOW - 2, session_id="s"),
-        message(4, enqueued_ms=NOW - 3, state=State.DEFERRED),
+        message(4, enqueued_ms=NOW - 3, state=MessageState.DEFERRED),
     )
 
     def read(**what):

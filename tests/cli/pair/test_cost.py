@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.syphon.ledger import ParquetLedger
-from pairbus.syphon.receipts import Outcome, Receipt
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 from tests.cli.conftest import Run
 
 BUSY = ("cost", "--messages-per-day", "1000000", "--outage", "4h", "--entities", "5")
@@ -88,7 +88,7 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
                 round=1,
                 queue="q",
                 path="orders",
-                outcome=Outcome.BROUGHT_HOME,
+                outcome=ReceiptOutcome.BROUGHT_HOME,
                 count=100,
                 bytes=1000,
                 at_ms=1_800_000_000_000,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.client.route.health import TRANSITIONS, Health, Signal, State
+from pairbus.client.route.health import TRANSITIONS, Health, HealthState, Signal
 
 SENT, FAILED, PING, BY_HAND = (
     Signal.SENT,
@@ -16,49 +16,58 @@ TIME = None  # nobody says anything: somebody looks
 
 # With an interval of 10 seconds: what happened when, and what that makes of the entity.
 HISTORIES = {
-    "starts healthy": ([], State.HEALTHY),
-    "a success changes nothing": ([(0, SENT), (5, SENT)], State.HEALTHY),
-    "one failure is only a suspicion": ([(0, FAILED)], State.SUSPECT),
+    "starts healthy": ([], HealthState.HEALTHY),
+    "a success changes nothing": ([(0, SENT), (5, SENT)], HealthState.HEALTHY),
+    "one failure is only a suspicion": ([(0, FAILED)], HealthState.SUSPECT),
     "many failures within the interval are no more": (
         [(0, FAILED), (1, FAILED), (9.999, FAILED)],
-        State.SUSPECT,
+        HealthState.SUSPECT,
     ),
-    "a success clears the timer": ([(0, FAILED), (9, SENT)], State.HEALTHY),
+    "a success clears the timer": ([(0, FAILED), (9, SENT)], HealthState.HEALTHY),
     "after a success the interval starts anew": (
         [(0, FAILED), (9, SENT), (11, FAILED), (20.999, FAILED)],
-        State.SUSPECT,
+        HealthState.SUSPECT,
     ),
     "and it starts with the first failure after it": (
         [(0, FAILED), (9, SENT), (11, FAILED), (20, FAILED), (21, FAILED)],
-        State.FAILED_OVER,
+        HealthState.FAILED_OVER,
     ),
-    "the interval is inclusive": ([(0, FAILED), (10, FAILED)], State.FAILED_OVER),
+    "the interval is inclusive": ([(0, FAILED), (10, FAILED)], HealthState.FAILED_OVER),
     "later failures do not prolong it": (
         [(0, FAILED), (5, FAILED), (9, FAILED), (10, FAILED)],
-        State.FAILED_OVER,
+        HealthState.FAILED_OVER,
     ),
-    "time alone fails over": ([(0, FAILED), (10, TIME)], State.FAILED_OVER),
-    "but not before the interval is over": ([(0, FAILED), (9.999, TIME)], State.SUSPECT),
-    "time alone harms nothing healthy": ([(0, SENT), (1e6, TIME)], State.HEALTHY),
-    "a success in the last moment clears": ([(0, FAILED), (9.999, SENT)], State.HEALTHY),
-    "a success as the interval ends is too late": ([(0, FAILED), (10, SENT)], State.FAILED_OVER),
-    "even if nobody looked before": ([(0, FAILED), (3600, SENT)], State.FAILED_OVER),
+    "time alone fails over": ([(0, FAILED), (10, TIME)], HealthState.FAILED_OVER),
+    "but not before the interval is over": ([(0, FAILED), (9.999, TIME)], HealthState.SUSPECT),
+    "time alone harms nothing healthy": ([(0, SENT), (1e6, TIME)], HealthState.HEALTHY),
+    "a success in the last moment clears": ([(0, FAILED), (9.999, SENT)], HealthState.HEALTHY),
+    "a success as the interval ends is too late": (
+        [(0, FAILED), (10, SENT)],
+        HealthState.FAILED_OVER,
+    ),
+    "even if nobody looked before": ([(0, FAILED), (3600, SENT)], HealthState.FAILED_OVER),
     "a late success is no failback": (
         [(0, FAILED), (10, FAILED), (11, SENT)],
-        State.FAILED_OVER,
+        HealthState.FAILED_OVER,
     ),
-    "nor do late failures matter": ([(0, FAILED), (10, TIME), (11, FAILED)], State.FAILED_OVER),
-    "an answered ping is a failback": ([(0, FAILED), (10, FAILED), (11, PING)], State.HEALTHY),
-    "so is a word by hand": ([(0, FAILED), (10, FAILED), (11, BY_HAND)], State.HEALTHY),
-    "which clears a suspicion, too": ([(0, FAILED), (5, BY_HAND)], State.HEALTHY),
-    "and harms nothing healthy": ([(0, BY_HAND)], State.HEALTHY),
+    "nor do late failures matter": (
+        [(0, FAILED), (10, TIME), (11, FAILED)],
+        HealthState.FAILED_OVER,
+    ),
+    "an answered ping is a failback": (
+        [(0, FAILED), (10, FAILED), (11, PING)],
+        HealthState.HEALTHY,
+    ),
+    "so is a word by hand": ([(0, FAILED), (10, FAILED), (11, BY_HAND)], HealthState.HEALTHY),
+    "which clears a suspicion, too": ([(0, FAILED), (5, BY_HAND)], HealthState.HEALTHY),
+    "and harms nothing healthy": ([(0, BY_HAND)], HealthState.HEALTHY),
     "after the way back the interval is a whole one again": (
         [(0, FAILED), (10, TIME), (11, PING), (12, FAILED), (21.999, FAILED)],
-        State.SUSPECT,
+        HealthState.SUSPECT,
     ),
     "and is over in its turn": (
         [(0, FAILED), (10, TIME), (11, PING), (12, FAILED), (22, TIME)],
-        State.FAILED_OVER,
+        HealthState.FAILED_OVER,
     ),
 }
 
@@ -83,7 +92,7 @@ def test_history_leads_to_state(history, expected):
 def test_with_no_interval_the_first_failure_fails_over():
     health = Health(0.0)
 
-    assert health.observe(FAILED, now=5.0) is State.FAILED_OVER
+    assert health.observe(FAILED, now=5.0) is HealthState.FAILED_OVER
     assert (health.since, health.first_failure) == (5.0, 5.0)
 
 
@@ -145,17 +154,17 @@ def test_the_epoch_counts_the_ways_back(history, epoch):
 def test_no_state_is_a_trap_or_unreachable():
     moves = {(before, after) for (before, _), after in TRANSITIONS.items() if before is not after}
 
-    assert {before for before, _ in moves} == {after for _, after in moves} == set(State)
+    assert {before for before, _ in moves} == {after for _, after in moves} == set(HealthState)
 
 
 def test_an_unlisted_signal_is_a_bug_and_says_so():
-    unlisted = set(itertools.product(State, Signal)) - set(TRANSITIONS)
+    unlisted = set(itertools.product(HealthState, Signal)) - set(TRANSITIONS)
 
     assert unlisted == {
-        (State.HEALTHY, Signal.INTERVAL_ELAPSED),
-        (State.HEALTHY, Signal.PING_ANSWERED),
-        (State.SUSPECT, Signal.PING_ANSWERED),
-        (State.FAILED_OVER, Signal.INTERVAL_ELAPSED),
+        (HealthState.HEALTHY, Signal.INTERVAL_ELAPSED),
+        (HealthState.HEALTHY, Signal.PING_ANSWERED),
+        (HealthState.SUSPECT, Signal.PING_ANSWERED),
+        (HealthState.FAILED_OVER, Signal.INTERVAL_ELAPSED),
     }
     for state, signal in unlisted:
         with pytest.raises(KeyError):

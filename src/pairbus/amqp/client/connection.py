@@ -15,10 +15,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pairbus.amqp.client.errors import ClientError, ConnectionLost, LinkLost, PeerSilent
-from pairbus.amqp.client.links import ClientLink, MessageFactory, ReceiverLink, SenderLink
+from pairbus.amqp.client.links import (
+    ClientLink,
+    ClientReceiverLink,
+    ClientSenderLink,
+    MessageFactory,
+)
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.client.transport import Transport
-from pairbus.amqp.engine import Delivery, Settlement
+from pairbus.amqp.engine import Delivery, SettlementGroup
 from pairbus.amqp.frames import FrameError
 from pairbus.amqp.outcomes import AmqpError, Outcome
 from pairbus.amqp.sasl import SaslClient
@@ -30,9 +35,9 @@ __all__ = [
     "Delivery",
     "LinkLost",
     "PeerSilent",
-    "ReceiverLink",
-    "SenderLink",
-    "Settlement",
+    "ClientReceiverLink",
+    "ClientSenderLink",
+    "SettlementGroup",
 ]
 
 _FAREWELL_SECONDS: Final = 2.0
@@ -194,7 +199,7 @@ class Connection:
 
     # -- links ------------------------------------------------------------------------------
 
-    def start_sender(self, target: str, **settings: Any) -> SenderLink:
+    def start_sender(self, target: str, **settings: Any) -> ClientSenderLink:
         """Ask for a link to send on; `attached` waits for it. Settings: see `ClientProtocol`."""
         self._check()
         try:
@@ -202,7 +207,9 @@ class Connection:
         except FrameError as error:
             raise LinkLost(str(error), error.error) from error
 
-    def start_receiver(self, source: str, make: MessageFactory, **settings: Any) -> ReceiverLink:
+    def start_receiver(
+        self, source: str, make: MessageFactory, **settings: Any
+    ) -> ClientReceiverLink:
         """Ask for a link to receive on. What `make` returns for each message is in its `inbox`."""
         self._check()
         try:
@@ -214,14 +221,14 @@ class Connection:
         if self.is_over:
             raise ConnectionLost(f"the connection to {self.host}:{self.port} is over")
 
-    def attach_sender(self, target: str, *, until: float, **settings: Any) -> SenderLink:
+    def attach_sender(self, target: str, *, until: float, **settings: Any) -> ClientSenderLink:
         link = self.start_sender(target, **settings)
         self.attached(link, until, f"a link to {target!r}")
         return link
 
     def attach_receiver(
         self, source: str, make: MessageFactory, *, until: float, **settings: Any
-    ) -> ReceiverLink:
+    ) -> ClientReceiverLink:
         link = self.start_receiver(source, make, **settings)
         self.attached(link, until, f"a link from {source!r}")
         return link
@@ -246,7 +253,7 @@ class Connection:
     # -- messages ---------------------------------------------------------------------------
 
     def settle(
-        self, link: ReceiverLink, ids: Sequence[int], outcome: Outcome, *, until: float
+        self, link: ClientReceiverLink, ids: Sequence[int], outcome: Outcome, *, until: float
     ) -> dict[int, AmqpError]:
         """Settle deliveries, in ascending order, and wait for the peer's answers.
 
@@ -256,14 +263,14 @@ class Connection:
         return self.settled(link, self.begin_settling(link, ids, outcome), until=until)
 
     def begin_settling(
-        self, link: ReceiverLink, ids: Sequence[int], outcome: Outcome
-    ) -> Settlement:
+        self, link: ClientReceiverLink, ids: Sequence[int], outcome: Outcome
+    ) -> SettlementGroup:
         """The same without waiting: `settled` waits. Call `flush` to be sure that it has left."""
         link.check()
         return link.settle(ids, outcome, two_phase=True)
 
     def settled(
-        self, link: ReceiverLink, settlement: Settlement, *, until: float
+        self, link: ClientReceiverLink, settlement: SettlementGroup, *, until: float
     ) -> dict[int, AmqpError]:
         """Wait for the answers to a settlement that has begun."""
         if settlement.left:

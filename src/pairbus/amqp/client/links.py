@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pairbus.amqp.client.errors import LinkLost
-from pairbus.amqp.engine import Delivery, Link, Settlement
+from pairbus.amqp.engine import Delivery, Link, SettlementGroup
 from pairbus.amqp.frames import SERIAL
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
-MessageFactory = Callable[["ReceiverLink", int, bytes, bytes], Any]
+MessageFactory = Callable[["ClientReceiverLink", int, bytes, bytes], Any]
 """Makes what is kept of a message, out of its link, delivery-id, tag and bytes."""
 
 
@@ -73,7 +73,7 @@ class ClientLink:
         self._link.close()
 
 
-class ReceiverLink(ClientLink):
+class ClientReceiverLink(ClientLink):
     __slots__ = ("_make", "_wants_credit_back", "inbox")
 
     def __init__(self, link: Link, make: MessageFactory) -> None:
@@ -98,18 +98,18 @@ class ReceiverLink(ClientLink):
             self._wants_credit_back = True
             self._link.request_drain()
 
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
+    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> SettlementGroup:
         """Settle deliveries by their ids; gaps are allowed.
 
-        `two_phase`: the peer answers, and the `Settlement` counts what is left to answer. If the
-        link is over, nothing is sent and nothing is left.
+        `two_phase`: the peer answers, and the `SettlementGroup` counts what is left to answer.
+        If the link is over, nothing is sent and nothing is left.
         """
         if self.is_over:
-            return Settlement(outcome.kind)
+            return SettlementGroup(outcome.kind)
         return self._link.session.settle(ids, outcome, two_phase=two_phase)
 
 
-class SenderLink(ClientLink):
+class ClientSenderLink(ClientLink):
     __slots__ = ("_tag",)
 
     def __init__(self, link: Link) -> None:

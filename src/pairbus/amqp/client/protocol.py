@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.client.links import ClientLink, MessageFactory, ReceiverLink, SenderLink
+from pairbus.amqp.client.links import (
+    ClientLink,
+    ClientReceiverLink,
+    ClientSenderLink,
+    MessageFactory,
+)
 from pairbus.amqp.engine import (
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Engine,
@@ -71,20 +76,22 @@ class ClientProtocol:
 
     # -- ours to say ------------------------------------------------------------------------
 
-    def start_sender(self, target: str, *, name: str | None = None, **settings: Any) -> SenderLink:
+    def start_sender(
+        self, target: str, *, name: str | None = None, **settings: Any
+    ) -> ClientSenderLink:
         """Ask for a link; it is there once `attached`. For the settings see `_start`."""
         name = name or str(uuid4())
         settings = {"source": name, "target": target, **settings}
-        link = SenderLink(self._start(name, is_sender=True, **settings))
+        link = ClientSenderLink(self._start(name, is_sender=True, **settings))
         self._links.add(link)
         return link
 
     def start_receiver(
         self, source: str, make: MessageFactory, *, name: str | None = None, **settings: Any
-    ) -> ReceiverLink:
+    ) -> ClientReceiverLink:
         name = name or str(uuid4())
         settings = {"source": source, "target": name, **settings}
-        link = ReceiverLink(self._start(name, is_sender=False, **settings), make)
+        link = ClientReceiverLink(self._start(name, is_sender=False, **settings), make)
         self._links.add(link)
         return link
 
@@ -143,5 +150,5 @@ class ClientProtocol:
                 self._links.discard(event.link.context)
             elif isinstance(event, Opened):
                 self.opened = True
-            elif isinstance(event, Closed):
+            elif isinstance(event, ConnectionClosed):
                 self._end_links(event.error)

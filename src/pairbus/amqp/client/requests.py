@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from pairbus.amqp.client.connection import Connection
 from pairbus.amqp.client.errors import ClientError
-from pairbus.amqp.client.links import ReceiverLink
+from pairbus.amqp.client.links import ClientReceiverLink
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, CORRELATION_ID, PROPERTIES, VALUE
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import decode, encode
@@ -32,7 +32,7 @@ class Response:
     body: Any = None
 
 
-def _as_it_came(link: ReceiverLink, number: int, tag: bytes, data: bytes) -> bytes:
+def _as_it_came(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) -> bytes:
     return data
 
 

@@ -5,7 +5,7 @@ from pairbus.amqp.engine.attach import RemoteAttach
 from pairbus.amqp.engine.engine import Engine
 from pairbus.amqp.engine.events import (
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Event,
@@ -16,7 +16,7 @@ from pairbus.amqp.engine.events import (
     Transferred,
 )
 from pairbus.amqp.engine.link import Delivery, Link, LinkClosed
-from pairbus.amqp.engine.session import Session, Settlement
+from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.engine.wire import EngineLimits
 from pairbus.amqp.outcomes import (
     ACCEPTED,
@@ -37,7 +37,7 @@ __all__ = [
     "RELEASED",
     "AmqpError",
     "Attached",
-    "Closed",
+    "ConnectionClosed",
     "Delivery",
     "Detached",
     "Disposed",
@@ -57,7 +57,7 @@ __all__ = [
     "Session",
     "SessionBegun",
     "SessionEnded",
-    "Settlement",
+    "SettlementGroup",
     "Transferred",
     "modified",
     "rejected",

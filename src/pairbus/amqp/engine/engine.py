@@ -15,7 +15,7 @@ from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
 from pairbus.amqp.engine import peer
 from pairbus.amqp.engine.attach import SOURCE, TARGET, field, terminus
 from pairbus.amqp.engine.events import (
-    Closed,
+    ConnectionClosed,
     Detached,
     Event,
     Opened,
@@ -455,7 +455,7 @@ class Engine:
         if error is not None:
             self.error = error
         self._forget_all()
-        events.append(Closed(error))
+        events.append(ConnectionClosed(error))
 
     def _say_close(self, error: AmqpError | None) -> None:
         wire = self._wire

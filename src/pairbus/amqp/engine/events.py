@@ -121,7 +121,7 @@ class Disposed(_Event):
         self.settled = settled
 
 
-class Closed(_Event):
+class ConnectionClosed(_Event):
     """The peer closed the connection, or broke a rule and we did; the last event of an engine.
 
     Every link and session ended with it, without an event of its own.
@@ -142,5 +142,5 @@ Event = (
     | Flowed
     | Transferred
     | Disposed
-    | Closed
+    | ConnectionClosed
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, UByte, UInt, ULong
 from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, terminus
-from pairbus.amqp.engine.session import Session, Settlement
+from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.frames import (
     ATTACH,
     DETACH,
@@ -371,7 +371,7 @@ class Link:
                 wire.sent_count -= 1
             return
         for known in list(session._received.values()):
-            if isinstance(known, Settlement):
+            if isinstance(known, SettlementGroup):
                 continue
             for one in [known] if isinstance(known, Delivery) else list(known.waiting):
                 if one.link is self:

@@ -13,7 +13,7 @@ from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.engine.attach import field, read_attach
 from pairbus.amqp.engine.events import Attached, Detached, Disposed, Event, Flowed, Transferred
 from pairbus.amqp.engine.link import Delivery, Link, SharedAnswer
-from pairbus.amqp.engine.session import Session, Settlement
+from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.frames import SERIAL, FrameError, read_error
 from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
 from pairbus.amqp.performatives import read_disposition, read_transfer
@@ -72,8 +72,8 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
 
 def _share(session: Session, delivery: Delivery) -> None:
     """Another unsettled delivery has the same id."""
-    known: Delivery | SharedAnswer | Settlement = session._received[delivery._number]
-    if isinstance(known, Settlement):  # a sink had that one, and awaits no more than an answer
+    known: Delivery | SharedAnswer | SettlementGroup = session._received[delivery._number]
+    if isinstance(known, SettlementGroup):  # a sink had that one, and awaits no more than an answer
         session._received[delivery._number] = delivery
     else:
         shared = SharedAnswer(session, known) if isinstance(known, Delivery) else known
@@ -219,7 +219,7 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
         ]
     news = 0
     for number in numbers:
-        if settled and known[number].__class__ is Settlement:
+        if settled and known[number].__class__ is SettlementGroup:
             known.pop(number).answered(number, outcome)
             news += 1
         else:
@@ -232,7 +232,7 @@ def _disposed(
 ) -> bool:
     """The peer's word on a delivery: the first outcome counts, then the settlement. False if it
     said nothing new."""
-    one: Delivery | SharedAnswer | Settlement = known[number]
+    one: Delivery | SharedAnswer | SettlementGroup = known[number]
     if isinstance(one, Delivery):
         is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
         is_awaited = one.link.is_sender or one._is_updated
@@ -244,7 +244,7 @@ def _disposed(
             one._forget()
         return settled or (is_awaited and is_news)
     if settled:
-        if isinstance(one, Settlement):
+        if isinstance(one, SettlementGroup):
             del known[number]
             one.answered(number, outcome)
         else:

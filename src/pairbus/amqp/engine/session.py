@@ -16,7 +16,7 @@ from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind
 from pairbus.amqp.performatives import WINDOW, flow, statement
 
 
-class Settlement:
+class SettlementGroup:
     """Deliveries that were settled together (`Session.settle`), and the peer's answers."""
 
     __slots__ = ("kind", "left", "refusals")
@@ -99,12 +99,12 @@ class Session:
             self._forget_all()
             self._write(END, [encode_error(error)] if error else [])
 
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> Settlement:
+    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> SettlementGroup:
         """Settle messages that were received into a sink, by their ids in ascending order.
 
         `two_phase`: the peer answers. If the session is over, nothing is sent and nothing is left.
         """
-        settlement = Settlement(outcome.kind)
+        settlement = SettlementGroup(outcome.kind)
         if self.alive:
             wire, channel, received = self._wire, self.channel, self._received
             tracked = wire.is_server

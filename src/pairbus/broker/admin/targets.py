@@ -44,7 +44,7 @@ class TargetKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AdminTarget:
     kind: TargetKind
     entity: str
     """The queue or topic; the address itself where there is none."""
@@ -75,7 +75,7 @@ class Target:
         return self.kind not in (TargetKind.NAMESPACE, TargetKind.QUEUES, TargetKind.TOPICS)
 
 
-def parse(raw_path: bytes) -> Target:
+def parse(raw_path: bytes) -> AdminTarget:
     """The path as it stands in the request line, without its query."""
     if len(raw_path) > _LENGTH_MAX:
         raise bad_request(f"A path of {len(raw_path)} bytes is longer than any name can be")
@@ -84,22 +84,22 @@ def parse(raw_path: bytes) -> Target:
         case [""]:
             raise bad_request("The name of a queue, topic or subscription is missing")
         case ["$namespaceinfo"]:
-            return Target(TargetKind.NAMESPACE, "$namespaceinfo")
+            return AdminTarget(TargetKind.NAMESPACE, "$namespaceinfo")
         case ["$resources", "queues"]:
-            return Target(TargetKind.QUEUES, "$Resources/Queues")
+            return AdminTarget(TargetKind.QUEUES, "$Resources/Queues")
         case ["$resources", "topics"]:
-            return Target(TargetKind.TOPICS, "$Resources/Topics")
+            return AdminTarget(TargetKind.TOPICS, "$Resources/Topics")
         case [first, *_] if first.startswith("$"):
             raise not_found(f"resource {shown('/'.join(parts))!r}")
         case [_, *_, "subscriptions", _, "rules", _]:
-            return Target(TargetKind.RULE, "/".join(parts[:-4]), parts[-3], parts[-1])
+            return AdminTarget(TargetKind.RULE, "/".join(parts[:-4]), parts[-3], parts[-1])
         case [_, *_, "subscriptions", _, "rules"]:
-            return Target(TargetKind.RULES, "/".join(parts[:-3]), parts[-2])
+            return AdminTarget(TargetKind.RULES, "/".join(parts[:-3]), parts[-2])
         case [_, *_, "subscriptions", _]:
-            return Target(TargetKind.SUBSCRIPTION, "/".join(parts[:-2]), parts[-1])
+            return AdminTarget(TargetKind.SUBSCRIPTION, "/".join(parts[:-2]), parts[-1])
         case [_, *_, "subscriptions"]:
-            return Target(TargetKind.SUBSCRIPTIONS, "/".join(parts[:-1]))
-    return Target(TargetKind.ENTITY, "/".join(parts))
+            return AdminTarget(TargetKind.SUBSCRIPTIONS, "/".join(parts[:-1]))
+    return AdminTarget(TargetKind.ENTITY, "/".join(parts))
 
 
 def shown(text: str) -> str:

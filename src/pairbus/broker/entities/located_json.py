@@ -39,7 +39,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class JsonArray:
     line: int
     items: list[Node]
 
@@ -56,7 +56,7 @@ class Object:
         return "an object"
 
 
-Node = Scalar | Array | Object
+Node = Scalar | JsonArray | Object
 
 
 class Member(NamedTuple):
@@ -93,7 +93,7 @@ class _Reader:
         if token == "{":
             return Object(line, self._members())
         if token == "[":
-            return Array(line, self._items())
+            return JsonArray(line, self._items())
         return Scalar(line, json.loads(token))
 
     def _next(self) -> str:
@@ -217,7 +217,7 @@ def items(of: Members, key: str, what: str) -> list[Node]:
     if key not in of:
         return []
     node = of[key].node
-    if not isinstance(node, Array):
+    if not isinstance(node, JsonArray):
         raise ConfigMistake(node.line, f"{what} must be a list, not {node}")
     return node.items
 

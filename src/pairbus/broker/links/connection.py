@@ -19,7 +19,7 @@ from uuid import uuid4
 from pairbus.amqp.engine import (
     AmqpError,
     Attached,
-    Closed,
+    ConnectionClosed,
     Detached,
     Disposed,
     Engine,
@@ -110,7 +110,7 @@ class AmqpConnection(asyncio.Protocol):
             Flowed: self._flowed,
             Transferred: self._transferred,
             Disposed: self._disposed,
-            Closed: self._ignored,
+            ConnectionClosed: self._ignored,
         }
 
     # asyncio's side

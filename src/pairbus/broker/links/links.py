@@ -31,7 +31,7 @@ from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
 from pairbus.broker.messages.queue import Queue, lock_lost
-from pairbus.broker.messages.sessions import Session
+from pairbus.broker.messages.sessions import MessageSession
 from pairbus.cost.meter import UNIT_BYTES, Tally, units_of
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
@@ -131,7 +131,7 @@ class ReceiverLink:
         self.queue = queue
         self.mailbox = mailbox
         self.path = path
-        self.session: Session | None = None
+        self.session: MessageSession | None = None
         # Receive-and-delete: the delivery is settled when it leaves.
         self._deletes = link.remote.snd_settle_mode == 1
         self._deleting = 0

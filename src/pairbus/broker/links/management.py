@@ -19,12 +19,19 @@ from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.request_codec import Reply, Request, malformed, refusal
-from pairbus.broker.message import ROW_SEQUENCE_MASK, SEQUENCE_MASK, Message, State, guid, stamped
+from pairbus.broker.message import (
+    ROW_SEQUENCE_MASK,
+    SEQUENCE_MASK,
+    Message,
+    MessageState,
+    guid,
+    stamped,
+)
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
 from pairbus.broker.messages.queue import Queue, lock_lost
-from pairbus.broker.messages.sessions import Session
+from pairbus.broker.messages.sessions import MessageSession
 from pairbus.broker.namespace import Namespace
 from pairbus.cost.meter import units_of
 
@@ -61,7 +68,7 @@ class Context:
     namespace: Namespace
     queue: Queue
     mailbox: Mailbox
-    holder_of: Callable[[Session], bool]
+    holder_of: Callable[[MessageSession], bool]
     """Whether the client's connection holds that session."""
     now_ms: int
 
@@ -177,7 +184,7 @@ def not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
     )
 
 
-def held_session(context: Context, body: dict[str, Any]) -> Session:
+def held_session(context: Context, body: dict[str, Any]) -> MessageSession:
     """The session that the body names, which the client must hold."""
     session_id = text(body, "session-id")
     sessions = context.queue.main.sessions
@@ -255,7 +262,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
         message = mailbox.find(number)
         if (
             message is None
-            or message.state != State.DEFERRED
+            or message.state != MessageState.DEFERRED
             or message.busy
             or message.lock is not None
             or (session is not None and message.session_id != session.session_id)
@@ -336,7 +343,7 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Send
     messages: list[Message] = []
     for number in sequences(context, body, "scheduled"):
         message = mailbox.find(number)
-        if message is None or message.state != State.SCHEDULED or message.busy:
+        if message is None or message.state != MessageState.SCHEDULED or message.busy:
             raise not_found([number], queue, "scheduled")
         messages.append(message)
     _remove(context, messages, reply, Reply(200))

@@ -33,7 +33,7 @@ from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import Mailbox
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.messages.sessions import Session
+from pairbus.broker.messages.sessions import MessageSession
 
 OPERATIONS: Final = {**management.OPERATIONS, **rule_requests.OPERATIONS}
 _CREDIT: Final = 100
@@ -196,6 +196,6 @@ class ManagementLink(RequestLink):
             )
         return refused
 
-    def _holds(self, session: Session) -> bool:
+    def _holds(self, session: MessageSession) -> bool:
         holder = session.holder
         return getattr(holder, "connection", None) is self.connection

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.message import State
+from pairbus.broker.message import MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.duplicates import DuplicateDetection, FirstSend
 from pairbus.broker.messages.entity import Done, Entity, Placements
@@ -116,7 +116,7 @@ class Enqueuer:
             times = lifecycle.times_at_enqueue(
                 entity.description, ttl_ms=one.parts.ttl_ms, due_ms=one.due_ms, now_ms=now_ms
             )
-        if entity.description.forward_to is not None and times.state == State.ACTIVE:
+        if entity.description.forward_to is not None and times.state == MessageState.ACTIVE:
             entity.runtime.store.keep_count(entity.main.counters)
             return number, forwarding.forward(entity, one, number, now_ms=now_ms)
         return self.store(one, number, times, enqueued_sequence=number, now_ms=now_ms)

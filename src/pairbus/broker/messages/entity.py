@@ -16,7 +16,7 @@ from typing import Protocol
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
 from pairbus.broker.entities.durations import milliseconds
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import MailboxKind, Times
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
@@ -192,7 +192,7 @@ class Entity(ABC):
     def arrived(self, mailbox: Mailbox, message: Message) -> None:
         """It is durable."""
         message.busy = False
-        if message.state == State.ACTIVE:
+        if message.state == MessageState.ACTIVE:
             mailbox.arrive(message)
             self.runtime.wake(self, mailbox)
         else:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.stamp import with_application_properties
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.entity import Entity, Placements
 from pairbus.broker.messages.incoming import (
@@ -140,7 +140,7 @@ def dead_letter_in(
     """A dead letter keeps its number and never expires."""
     mailbox = entity.mailboxes[kind]
     add_properties(message, dead_letter_properties(reason, description))
-    message.state, message.expires_ms, message.due_ms = int(State.ACTIVE), None, None
+    message.state, message.expires_ms, message.due_ms = int(MessageState.ACTIVE), None, None
     message.session_id = None  # the property stays; dead-letter queues have no sessions
     entity.place(mailbox, message)
     return Placements([(entity, mailbox, message)])
@@ -169,7 +169,7 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
         )
     message.busy = True
     entity.main.held[message.sequence] = message
-    entity.main.counters.add(State.SCHEDULED, message.size, -1)
+    entity.main.counters.add(MessageState.SCHEDULED, message.size, -1)
     entity.runtime.store.delete(entity.main.counters, message)
     entity.runtime.committer.when_durable(_activated, entity, message, placements)
 
@@ -180,7 +180,7 @@ def _activated(
     message.busy = False
     entity.main.held.pop(message.sequence, None)
     if error is not None:
-        entity.main.counters.add(State.SCHEDULED, message.size)
+        entity.main.counters.add(MessageState.SCHEDULED, message.size)
     placements.finish(error)
 
 

@@ -13,15 +13,15 @@ from typing import Final
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription, Status
 from pairbus.broker.entities.durations import milliseconds
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
 REASON_DELIVERIES: Final = "MaxDeliveryCountExceeded"
 REASON_EXPIRED: Final = "TTLExpiredException"
 FORWARD_HOPS_MAX: Final = 4
-_ACTIVE: Final = int(State.ACTIVE)
-_SCHEDULED: Final = int(State.SCHEDULED)
+_ACTIVE: Final = int(MessageState.ACTIVE)
+_SCHEDULED: Final = int(MessageState.SCHEDULED)
 
 
 class MailboxKind(Enum):
@@ -195,7 +195,7 @@ def lock_expired(message: Message, queue: EntityDescription, kind: MailboxKind) 
 
 def _delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
     count = message.delivery_count + 1
-    if message.state == State.DEFERRED:
+    if message.state == MessageState.DEFERRED:
         # A deferred message was received by its number. It stays deferred.
         return Defer(count)
     if kind is MailboxKind.MAIN and count >= queue.max_delivery_count:

@@ -12,7 +12,7 @@ from typing import Final
 
 from pairbus.broker.message import Message
 from pairbus.broker.messages.lifecycle import MailboxKind
-from pairbus.broker.messages.sessions import Consumer, Session, Sessions
+from pairbus.broker.messages.sessions import Consumer, MessageSession, Sessions
 from pairbus.broker.messages.window import Window
 from pairbus.broker.storage.store import Counters, Store
 
@@ -26,7 +26,7 @@ class Lock:
     __slots__ = ("message", "session", "token", "until_ms")
 
     def __init__(
-        self, token: bytes, message: Message, until_ms: int, session: Session | None
+        self, token: bytes, message: Message, until_ms: int, session: MessageSession | None
     ) -> None:
         self.token = token
         self.message = message
@@ -122,7 +122,7 @@ class Mailbox:
         if was_active and self.sessions is not None and message.session_id is not None:
             self.sessions.count(message.session_id, -1)
 
-    def take(self, session: Session | None) -> Message | None:
+    def take(self, session: MessageSession | None) -> Message | None:
         if session is not None and session.is_ending:
             return None  # its holder has lost it
         window = self._window if session is None else session.window
@@ -133,7 +133,7 @@ class Mailbox:
 
     # locks
 
-    def lock(self, message: Message, *, until_ms: int, session: Session | None) -> Lock:
+    def lock(self, message: Message, *, until_ms: int, session: MessageSession | None) -> Lock:
         token = self._tokens.next()
         lock = Lock(token, message, until_ms, session)
         message.lock = token

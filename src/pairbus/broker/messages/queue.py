@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
-from pairbus.broker.message import Message, State
+from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
@@ -30,7 +30,7 @@ from pairbus.broker.messages.lifecycle import (
     Settlement,
 )
 from pairbus.broker.messages.mailbox import Lock, Mailbox
-from pairbus.broker.messages.sessions import Consumer, Session
+from pairbus.broker.messages.sessions import Consumer, MessageSession
 from pairbus.broker.storage.store import Counters, StoredEntity
 
 
@@ -102,7 +102,7 @@ class Queue(Entity):
         self,
         mailbox: Mailbox,
         message: Message,
-        session: Session | None,
+        session: MessageSession | None,
         *,
         now_ms: int,
     ) -> Lock:
@@ -215,7 +215,7 @@ class Queue(Entity):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
                 if isinstance(decision, Defer):
-                    message.state = int(State.DEFERRED)
+                    message.state = int(MessageState.DEFERRED)
                 counters.add(message.state, message.size)
                 if properties:
                     store.rewrite(counters, message)
@@ -244,7 +244,7 @@ class Queue(Entity):
             self._undo(mailbox, message, decision, before)
             done(refusal, *arguments)
             return
-        was_active = before[0] == State.ACTIVE
+        was_active = before[0] == MessageState.ACTIVE
         if isinstance(decision, MakeAvailable):
             self._returned(mailbox, message)
         else:
@@ -263,12 +263,12 @@ class Queue(Entity):
             mailbox.counters.add(message.state, message.size, -1)
         message.state, message.delivery_count, message.bare, message.body_id = before
         mailbox.counters.add(message.state, message.size)
-        if message.lock is None and message.state == State.ACTIVE:
+        if message.lock is None and message.state == MessageState.ACTIVE:
             mailbox.give_back(message)
 
     def _returned(self, mailbox: Mailbox, message: Message) -> None:
         mailbox.unlock(message)
-        if message.state == State.ACTIVE:
+        if message.state == MessageState.ACTIVE:
             mailbox.give_back(message)
             self.runtime.wake(self, mailbox)
         else:
@@ -323,7 +323,7 @@ class Queue(Entity):
     def next_wait_end_ms(self) -> int | None:
         return min(self.waiting.values(), default=None)
 
-    def release_session(self, session: Session, *, has_expired: bool, now_ms: int) -> None:
+    def release_session(self, session: MessageSession, *, has_expired: bool, now_ms: int) -> None:
         """Closing a session counts no delivery; letting its lock expire counts one each (B-06).
 
         The next receiver gets it when all its messages are back in their places. Otherwise their
@@ -347,7 +347,7 @@ class Queue(Entity):
             self._session_ended(None, session, holder)
 
     def _session_ended(
-        self, error: Exception | None, session: Session, holder: Consumer | None
+        self, error: Exception | None, session: MessageSession, holder: Consumer | None
     ) -> None:
         """`holder` is notified that the session is lost.
 

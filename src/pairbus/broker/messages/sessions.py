@@ -18,14 +18,14 @@ from pairbus.broker.messages.window import Window
 class Consumer(Protocol):
     """A link that receives messages. It knows its credit and its connection's back-pressure."""
 
-    session: Session | None
+    session: MessageSession | None
 
     def can_take(self) -> bool: ...
     def deliver(self, message: Message, *, now_ms: int) -> None: ...
     def session_lost(self) -> None: ...
 
 
-class Session:
+class MessageSession:
     __slots__ = ("active", "holder", "is_ending", "session_id", "until_ms", "window")
 
     def __init__(self, session_id: str) -> None:
@@ -43,18 +43,18 @@ class Session:
 class Sessions:
     def __init__(self, counts: Iterable[tuple[str, int]], window: Callable[[str], Window]) -> None:
         self._new_window = window
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, MessageSession] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
-        self._held: dict[str, Session] = {}
+        self._held: dict[str, MessageSession] = {}
         for session_id, active in counts:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[session_id] = MessageSession(session_id)
             session.active = active
             self._available[session_id] = None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, session_id: str) -> Session | None:
+    def find(self, session_id: str) -> MessageSession | None:
         return self._sessions.get(session_id)
 
     def with_messages(self) -> list[str]:
@@ -70,11 +70,11 @@ class Sessions:
     def next_available(self) -> str | None:
         return next(iter(self._available), None)
 
-    def hold(self, session_id: str, holder: Consumer, *, until_ms: int) -> Session:
+    def hold(self, session_id: str, holder: Consumer, *, until_ms: int) -> MessageSession:
         """The caller has checked `is_held` before."""
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[session_id] = MessageSession(session_id)
         assert session.holder is None
         session.holder, session.until_ms = holder, until_ms
         session.window = self._new_window(session_id)
@@ -82,7 +82,7 @@ class Sessions:
         self._held[session_id] = session
         return session
 
-    def release(self, session: Session) -> None:
+    def release(self, session: MessageSession) -> None:
         """The caller has unlocked its messages before."""
         session.holder = None
         session.is_ending = False
@@ -92,7 +92,7 @@ class Sessions:
         self._held.pop(session.session_id, None)
         self._update_free(session)
 
-    def expired(self, *, now_ms: int) -> list[Session]:
+    def expired(self, *, now_ms: int) -> list[MessageSession]:
         return [
             session
             for session in self._held.values()
@@ -104,18 +104,18 @@ class Sessions:
         ends = (session.until_ms for session in self._held.values() if not session.is_ending)
         return min(ends, default=None)
 
-    def count(self, session_id: str, change: int) -> Session:
+    def count(self, session_id: str, change: int) -> MessageSession:
         """One of its messages became active (+1), or is no longer active (-1)."""
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[session_id] = MessageSession(session_id)
         session.active += change
         assert session.active >= 0, session_id
         if session.holder is None:
             self._update_free(session)
         return session
 
-    def _update_free(self, session: Session) -> None:
+    def _update_free(self, session: MessageSession) -> None:
         """Make a free session available, or forget it if it has no messages."""
         if session.active > 0:
             self._available.setdefault(session.session_id, None)

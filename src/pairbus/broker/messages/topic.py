@@ -20,7 +20,7 @@ from pairbus.broker.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.message import PARTITION_SHIFT, Message, State
+from pairbus.broker.message import PARTITION_SHIFT, Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Placements, Runtime
@@ -164,7 +164,7 @@ class TopicEnqueuer(Enqueuer):
         now_ms: int,
         source: str | None = None,
     ) -> tuple[int, Placements]:
-        if times.state == State.SCHEDULED:
+        if times.state == MessageState.SCHEDULED:
             return super().store(
                 one,
                 number,

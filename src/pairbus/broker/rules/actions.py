@@ -73,10 +73,10 @@ def _step(compiler: Compiler, statement: nodes.Statement) -> Step:
             return _set_system(canonical, convert, compiler.value(value))
         case nodes.Assign(value=value):
             return _set_user(target.name, _copied_value(compiler, value))
-        case nodes.Remove() if target.is_system:
+        case nodes.RemoveProperty() if target.is_system:
             reason = f"system properties cannot be removed: SET sys.{target.name} = NULL clears it"
             raise compiler.refused(target.at, reason)
-        case nodes.Remove():
+        case nodes.RemoveProperty():
             return _remove_user(target.name)
 
 

@@ -133,8 +133,8 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveProperty:
     property: Property
 
 
-Statement = Assign | Remove
+Statement = Assign | RemoveProperty

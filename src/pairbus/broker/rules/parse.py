@@ -261,8 +261,8 @@ class _Build(Transformer[Token, Any]):
     def assign(self, children: list[Any]) -> nodes.Assign:
         return nodes.Assign(children[0], children[2])
 
-    def remove(self, children: list[Any]) -> nodes.Remove:
-        return nodes.Remove(children[0])
+    def remove(self, children: list[Any]) -> nodes.RemoveProperty:
+        return nodes.RemoveProperty(children[0])
 
     def action(self, children: list[nodes.Statement]) -> tuple[nodes.Statement, ...]:
         return tuple(children)

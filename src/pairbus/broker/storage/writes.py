@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, Row, State
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, MessageState, Row
 
 _INSERT: Final = f"INSERT INTO message VALUES ({', '.join('?' * len(COLUMNS))})"
 # Binding a null costs as much as binding a value, so plain messages leave those columns out.
@@ -59,9 +59,9 @@ class Counters:
     bytes: int = 0
 
     def add(self, state: int, size: int, sign: int = 1) -> None:
-        if state == State.ACTIVE:
+        if state == MessageState.ACTIVE:
             self.active += sign
-        elif state == State.DEFERRED:
+        elif state == MessageState.DEFERRED:
             self.deferred += sign
         else:
             self.scheduled += sign

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
-from pairbus.cli.http import HttpClient, Response
+from pairbus.cli.http import HttpClient, HttpResponse
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 
@@ -60,7 +60,7 @@ class FaultClient:
     def _call(self, method: str, *, body: object = None) -> dict[str, Any]:
         return self._check(self._request(method, _PATH, body))
 
-    def _request(self, method: str, path: str, body: object = None) -> Response:
+    def _request(self, method: str, path: str, body: object = None) -> HttpResponse:
         headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -69,7 +69,7 @@ class FaultClient:
         except NamespaceError as error:
             raise NamespaceError(f"cannot reach {self._target.address}: {error}") from error
 
-    def _check(self, response: Response) -> dict[str, Any]:
+    def _check(self, response: HttpResponse) -> dict[str, Any]:
         address, answer = self._target.address, _json(response)
         if answer is None:
             raise NamespaceError(
@@ -95,7 +95,7 @@ class FaultClient:
         )
 
 
-def _json(response: Response) -> dict[str, Any] | None:
+def _json(response: HttpResponse) -> dict[str, Any] | None:
     """None if the answer is not that of a pairbus broker."""
     try:
         answer = json.loads(response.body)

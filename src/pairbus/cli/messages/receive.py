@@ -18,7 +18,7 @@ import typer
 
 from pairbus.cli.connection import explain_errors
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
-from pairbus.cli.messages.settlement import Settlement, SettlementOptions
+from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
 from pairbus.cli.messages.writing import Write, writer
 from pairbus.cli.options import (
     AS_JSON,
@@ -163,7 +163,7 @@ class _Receive:
         self,
         source: Source,
         write: Write,
-        settlement: Settlement,
+        settlement: SettlementAction,
         reason: str | None,
         description: str | None,
     ) -> None:
@@ -192,7 +192,7 @@ class _Receive:
                 locked = self._next(room, wait_seconds, stop)
                 if not locked:
                     break
-                if self._settlement is Settlement.ABANDON:
+                if self._settlement is SettlementAction.ABANDON:
                     numbers = {one.message.get("sequenceNumber") for one in locked}
                     if seen & numbers:  # a lock has expired, and the message is delivered again
                         self._to_abandon += locked
@@ -224,7 +224,7 @@ class _Receive:
         except BaseException:
             self._source.release(locked)
             raise
-        if self._settlement is Settlement.ABANDON:
+        if self._settlement is SettlementAction.ABANDON:
             self._to_abandon += locked
             self.done += len(locked)
             return

@@ -12,7 +12,7 @@ from pairbus.cli.options import option
 from pairbus.errors import UsageError
 
 
-class Settlement(StrEnum):
+class SettlementAction(StrEnum):
     """The value is the past participle, for messages."""
 
     COMPLETE = "completed"
@@ -47,14 +47,14 @@ class SettlementOptions:
         str | None, option(metavar="TEXT", help="Description of the error, with --dead-letter.")
     ] = None
 
-    def parse(self) -> Settlement:
+    def parse(self) -> SettlementAction:
         """Raises UsageError."""
         if self.abandon + self.dead_letter + self.delete > 1:
             raise UsageError("--abandon, --dead-letter and --delete exclude each other")
         if (self.reason or self.description) and not self.dead_letter:
             raise UsageError("--reason and --description need --dead-letter")
         if self.abandon:
-            return Settlement.ABANDON
+            return SettlementAction.ABANDON
         if self.dead_letter:
-            return Settlement.DEAD_LETTER
-        return Settlement.DELETE if self.delete else Settlement.COMPLETE
+            return SettlementAction.DEAD_LETTER
+        return SettlementAction.DELETE if self.delete else SettlementAction.COMPLETE

@@ -23,7 +23,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pairbus.cli.connection import connect, sdk_settings
 from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
-from pairbus.cli.messages.settlement import Settlement
+from pairbus.cli.messages.settlement import SettlementAction
 from pairbus.cli.target import Target
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import DATA_BODY, STATES, read
@@ -54,7 +54,7 @@ class Source(ABC):
 
     @abstractmethod
     def settle(
-        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+        self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None: ...
 
     @abstractmethod
@@ -87,12 +87,12 @@ class FastSource(Source):
         return Locked(to_json(row | {"lockedUntil": None}), received)
 
     def settle(
-        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+        self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
         handles = [one.handle for one in locked]
-        if settlement is Settlement.DEAD_LETTER:
+        if settlement is SettlementAction.DEAD_LETTER:
             self._receiver.dead_letter(handles, reason=reason, description=description)
-        elif settlement is Settlement.ABANDON:
+        elif settlement is SettlementAction.ABANDON:
             self._receiver.abandon(handles)
         else:
             self._receiver.complete(handles)
@@ -161,16 +161,16 @@ class SdkSource(Source):
         return [Locked(to_json(_row(message)), message) for message in found]
 
     def settle(
-        self, locked: list[Locked], settlement: Settlement, *, reason: str, description: str
+        self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
         if self._deletes:
             return
         for one in locked:
-            if settlement is Settlement.DEAD_LETTER:
+            if settlement is SettlementAction.DEAD_LETTER:
                 self._receiver.dead_letter_message(
                     one.handle, reason=reason, error_description=description
                 )
-            elif settlement is Settlement.ABANDON:
+            elif settlement is SettlementAction.ABANDON:
                 self._receiver.abandon_message(one.handle)
             else:
                 self._receiver.complete_message(one.handle)

@@ -29,7 +29,7 @@ from pairbus.cli.pair.status_sources import (
     read_metrics,
     sum_metrics,
 )
-from pairbus.cli.pair.status_view import Process, Status, to_json, to_tables
+from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
@@ -144,7 +144,7 @@ def _positive(text: str, name: str) -> float:
 # -- asking -------------------------------------------------------------------------------------
 
 
-def _ask(questions: _Questions) -> Status:
+def _ask(questions: _Questions) -> PairSnapshot:
     now = time.time()
     calls: dict[str, Callable[[], Any]] = {}
     for role, target in questions.targets.items():
@@ -163,7 +163,7 @@ def _ask(questions: _Questions) -> Status:
     answers = call_in_parallel(calls, seconds=questions.seconds)
     backlog = answers.get("backlog")
     processes = tuple(_process(url, answers[url]) for url in questions.urls)
-    return Status(
+    return PairSnapshot(
         at=now,
         namespaces=tuple(
             _namespace(role, target, answers[role]) for role, target in questions.targets.items()
@@ -257,7 +257,7 @@ def _brought_home(questions: _Questions) -> int | None:
     return _ask(replace(questions, targets={})).metrics.brought_home
 
 
-def _with_rate(before: Status | None, now: Status) -> Status:
+def _with_rate(before: PairSnapshot | None, now: PairSnapshot) -> PairSnapshot:
     if before is None:
         return now
     value, earlier = now.metrics.brought_home, before.metrics.brought_home
@@ -274,7 +274,7 @@ def _watch(questions: _Questions, interval: float, *, as_json: bool) -> None:
     """Until Ctrl-C."""
     try:
         with _screen(as_json=as_json) as show:
-            before: Status | None = None
+            before: PairSnapshot | None = None
             while True:
                 started_at = time.monotonic()
                 before = _with_rate(before, _ask(questions))
@@ -285,7 +285,7 @@ def _watch(questions: _Questions, interval: float, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _screen(*, as_json: bool) -> Iterator[Callable[[Status], None]]:
+def _screen(*, as_json: bool) -> Iterator[Callable[[PairSnapshot], None]]:
     from rich.console import Console
     from rich.live import Live
 
@@ -299,7 +299,7 @@ def _screen(*, as_json: bool) -> Iterator[Callable[[Status], None]]:
         yield _print_and_flush
 
 
-def _print_and_flush(status: Status) -> None:
+def _print_and_flush(status: PairSnapshot) -> None:
     print_table(to_tables(status))
     print()
     sys.stdout.flush()

@@ -25,7 +25,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class PairSnapshot:
     at: float
     namespaces: tuple[NamespaceState, ...] = ()
     backlog: Backlog | None = None
@@ -56,7 +56,7 @@ class Status:
 # -- as JSON ------------------------------------------------------------------------------------
 
 
-def to_json(status: Status) -> dict[str, Any]:
+def to_json(status: PairSnapshot) -> dict[str, Any]:
     metrics = status.metrics
     return {
         "at": utc_text(status.at),
@@ -99,7 +99,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _backlog_json(status: Status) -> dict[str, Any] | None:
+def _backlog_json(status: PairSnapshot) -> dict[str, Any] | None:
     if not status.has_secondary:
         return None
     if status.backlog is None:
@@ -124,7 +124,7 @@ def _backlog_json(status: Status) -> dict[str, Any] | None:
 # -- for people ---------------------------------------------------------------------------------
 
 
-def to_tables(status: Status) -> Group:
+def to_tables(status: PairSnapshot) -> Group:
     from rich.console import Group
     from rich.text import Text
 
@@ -137,7 +137,7 @@ def to_tables(status: Status) -> Group:
     return Group(*parts)
 
 
-def _namespaces(status: Status) -> Table:
+def _namespaces(status: PairSnapshot) -> Table:
     table = make_table("namespace", "address", "state", right=("connect", "round trip"))
     for one in status.namespaces:
         state = "reachable" if one.is_reachable else f"unreachable: {one.error}"
@@ -150,7 +150,7 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f}ms"
 
 
-def _backlog(status: Status) -> list[Table | Text]:
+def _backlog(status: PairSnapshot) -> list[Table | Text]:
     from rich.text import Text
 
     if status.backlog is None:
@@ -181,7 +181,7 @@ def _destinations(one: BacklogState) -> str:
     return f"{text} (of the first {one.peeked:,})" if is_part else text
 
 
-def _processes(status: Status) -> list[Table | Text]:
+def _processes(status: PairSnapshot) -> list[Table | Text]:
     from rich.text import Text
 
     errors = [Text(f"{one.url}: {one.error}") for one in status.processes if one.error]
@@ -207,7 +207,7 @@ def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
     return [Text(f"No entity is failed over, according to {who}.")]
 
 
-def _syphon(status: Status) -> list[Table | Text]:
+def _syphon(status: PairSnapshot) -> list[Table | Text]:
     from rich.text import Text
 
     metrics = status.metrics

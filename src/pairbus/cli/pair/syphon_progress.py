@@ -19,7 +19,7 @@ from pairbus.cli.output import format_duration, make_table, print_json_line
 from pairbus.json_style import camel_case_keys
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
-from pairbus.syphon.receipts import Outcome, Receipt, RoundEnded
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded
 
 PLAIN_SECONDS: Final = 10.0
 RATE_SECONDS: Final = 10.0
@@ -54,7 +54,7 @@ def make_progress(*, as_json: bool, count: Callable[[], BacklogCounts]) -> Progr
 
 
 def count_outcomes(receipts: Iterable[Receipt]) -> Counter[str]:
-    counts = Counter({outcome.value: 0 for outcome in Outcome})
+    counts = Counter({outcome.value: 0 for outcome in ReceiptOutcome})
     for receipt in receipts:
         counts[receipt.outcome.value] += receipt.count
     return counts
@@ -223,7 +223,7 @@ class LiveProgress:
             self._counts.update(counts)
             self._rounds.append((now - ended.seconds, now, counts["brought_home"]))
             for receipt in ended.receipts:
-                if receipt.path and receipt.outcome is not Outcome.WAITING:
+                if receipt.path and receipt.outcome is not ReceiptOutcome.WAITING:
                     primary = namespace_of(receipt.queue) or ""
                     counts = self._destination(primary, receipt.path).counts
                     counts[receipt.outcome.value] += receipt.count

@@ -12,7 +12,7 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from pairbus.client.route.health import Health, State
+from pairbus.client.route.health import Health, HealthState
 from pairbus.client.route.plans import Ping
 from pairbus.client.route.status import EntityStatus
 from pairbus.errors import one_line
@@ -21,7 +21,7 @@ _STALE_MAX: Final = 64
 
 
 @dataclass(slots=True, eq=False)
-class Entity:
+class RoutedEntity:
     path: str
     """As it was first spelled."""
     health: Health
@@ -44,7 +44,7 @@ class Entity:
     @property
     def wake_at(self) -> float | None:
         """The next time at which this entity changes without a send."""
-        if self.health.state is State.FAILED_OVER:
+        if self.health.state is HealthState.FAILED_OVER:
             return self.next_ping if self.ping_out is None else None
         return self.health.deadline
 
@@ -91,10 +91,10 @@ class Agenda:
     """
 
     def __init__(self) -> None:
-        self._entities: dict[str, Entity] = {}
+        self._entities: dict[str, RoutedEntity] = {}
         self._heap: list[tuple[float, str]] = []
 
-    def update(self, entity: Entity) -> None:
+    def update(self, entity: RoutedEntity) -> None:
         """To be called after each change of `entity.wake_at`."""
         at, path = entity.wake_at, entity.path
         if at is None:
@@ -122,7 +122,7 @@ class Agenda:
             heappop(self._heap)
         return None
 
-    def take(self, *, now: float) -> list[Entity]:
+    def take(self, *, now: float) -> list[RoutedEntity]:
         """Removes and returns the entities that are due, earliest first."""
         due = []
         while (at := self.next) is not None and at <= now:

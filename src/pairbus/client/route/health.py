@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class State(Enum):
+class HealthState(Enum):
     HEALTHY = "healthy"  # sends go to the primary
     SUSPECT = "suspect"  # sends still go to the primary; the failover interval runs
     FAILED_OVER = "failed over"  # sends go to the backlog; the primary is only pinged
@@ -28,27 +28,27 @@ class Signal(Enum):
 
 # The whole policy. A missing pair is a bug in the caller, not a no-op: only `advance` signals that
 # the interval elapsed, and the router drops a ping that is answered late.
-TRANSITIONS: Final[dict[tuple[State, Signal], State]] = {
-    (State.HEALTHY, Signal.SENT): State.HEALTHY,
-    (State.HEALTHY, Signal.FAILED): State.SUSPECT,
-    (State.HEALTHY, Signal.MARKED_HEALTHY): State.HEALTHY,
-    (State.SUSPECT, Signal.SENT): State.HEALTHY,
-    (State.SUSPECT, Signal.FAILED): State.SUSPECT,
-    (State.SUSPECT, Signal.INTERVAL_ELAPSED): State.FAILED_OVER,
-    (State.SUSPECT, Signal.MARKED_HEALTHY): State.HEALTHY,
+TRANSITIONS: Final[dict[tuple[HealthState, Signal], HealthState]] = {
+    (HealthState.HEALTHY, Signal.SENT): HealthState.HEALTHY,
+    (HealthState.HEALTHY, Signal.FAILED): HealthState.SUSPECT,
+    (HealthState.HEALTHY, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
+    (HealthState.SUSPECT, Signal.SENT): HealthState.HEALTHY,
+    (HealthState.SUSPECT, Signal.FAILED): HealthState.SUSPECT,
+    (HealthState.SUSPECT, Signal.INTERVAL_ELAPSED): HealthState.FAILED_OVER,
+    (HealthState.SUSPECT, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
     # Late answers to sends that had begun before the failover. Only a ping or an operator ends the
     # failover: one successful send does not prove that the outage is over.
-    (State.FAILED_OVER, Signal.SENT): State.FAILED_OVER,
-    (State.FAILED_OVER, Signal.FAILED): State.FAILED_OVER,
-    (State.FAILED_OVER, Signal.PING_ANSWERED): State.HEALTHY,
-    (State.FAILED_OVER, Signal.MARKED_HEALTHY): State.HEALTHY,
+    (HealthState.FAILED_OVER, Signal.SENT): HealthState.FAILED_OVER,
+    (HealthState.FAILED_OVER, Signal.FAILED): HealthState.FAILED_OVER,
+    (HealthState.FAILED_OVER, Signal.PING_ANSWERED): HealthState.HEALTHY,
+    (HealthState.FAILED_OVER, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
 }
 
 
 @dataclass(slots=True)
 class Health:
     failover_seconds: float
-    state: State = State.HEALTHY
+    state: HealthState = HealthState.HEALTHY
     since: float = 0.0
     """When this state began. A failover begins when the interval ends, even if that is noticed
     later.
@@ -58,13 +58,13 @@ class Health:
     epoch: int = 0
     """Increases by one at each failback, to recognise sends that began before it."""
 
-    def observe(self, signal: Signal, *, now: float) -> State:
+    def observe(self, signal: Signal, *, now: float) -> HealthState:
         # Check the interval first: a success after its end is too late to clear it.
         self.advance(now=now)
         self._move(signal, at=now)
         return self.advance(now=now)  # an interval of zero ends at once
 
-    def advance(self, *, now: float) -> State:
+    def advance(self, *, now: float) -> HealthState:
         """Let time pass. Call at `deadline`, or whenever convenient."""
         deadline = self.deadline
         if deadline is not None and now >= deadline:
@@ -74,7 +74,7 @@ class Health:
     @property
     def deadline(self) -> float | None:
         """When the interval is over, while it runs."""
-        if self.state is not State.SUSPECT or self.first_failure is None:
+        if self.state is not HealthState.SUSPECT or self.first_failure is None:
             return None
         return self.first_failure + self.failover_seconds
 
@@ -83,9 +83,9 @@ class Health:
         if after is before:
             return
         self.state, self.since = after, at
-        if after is State.SUSPECT:
+        if after is HealthState.SUSPECT:
             self.first_failure = at
-        elif after is State.HEALTHY:
+        elif after is HealthState.HEALTHY:
             self.first_failure = None
-            if before is State.FAILED_OVER:
+            if before is HealthState.FAILED_OVER:
                 self.epoch += 1

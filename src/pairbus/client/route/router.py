@@ -16,8 +16,8 @@ from datetime import datetime
 
 from pairbus import events
 from pairbus.client.route.backlog import Rotation
-from pairbus.client.route.entity import Agenda, Entity
-from pairbus.client.route.health import Health, Signal, State
+from pairbus.client.route.entity import Agenda, RoutedEntity
+from pairbus.client.route.health import Health, HealthState, Signal
 from pairbus.client.route.plans import (
     BackgroundTask,
     Nowhere,
@@ -61,7 +61,7 @@ class Router:
         self._failover_seconds = failover_seconds
         self._ping_seconds = ping_seconds
         self._rotation = Rotation(queues, choose=choose, rest_seconds=rest_seconds)
-        self._entities: dict[str, Entity] = {}
+        self._entities: dict[str, RoutedEntity] = {}
         self._agenda = Agenda()
         self._events: list[events.Event] = []
         self._is_closed = False
@@ -80,7 +80,7 @@ class Router:
     def plan(self, path: str, *, now: float) -> Plan:
         entity = self._entity(path, now=now)
         self._advance(entity, now=now)
-        if entity.health.state is State.FAILED_OVER:
+        if entity.health.state is HealthState.FAILED_OVER:
             return self.plan_backlog(path, now=now)
         return ToPrimary(entity.health.epoch)
 
@@ -126,7 +126,7 @@ class Router:
             return True
         entity.last_error = error
         self._observe(entity, Signal.FAILED, now=now)
-        if entity.health.state is State.FAILED_OVER:
+        if entity.health.state is HealthState.FAILED_OVER:
             return True
         since_seconds = _span(entity.health.first_failure, now)
         self._note(
@@ -179,7 +179,7 @@ class Router:
         if entity is None:
             raise KeyError(f"no sender of this client has used {path!r}")
         self._advance(entity, now=now)
-        if entity.health.state is State.HEALTHY:
+        if entity.health.state is HealthState.HEALTHY:
             return False
         self._observe(entity, Signal.MARKED_HEALTHY, now=now)
         return True
@@ -303,40 +303,40 @@ class Router:
 
     # within
 
-    def _entity(self, path: str, *, now: float) -> Entity:
+    def _entity(self, path: str, *, now: float) -> RoutedEntity:
         key = path.lower()
         entity = self._entities.get(key)
         if entity is None:
             health = Health(self._failover_seconds, since=now)
-            entity = self._entities[key] = Entity(path=path, health=health)
+            entity = self._entities[key] = RoutedEntity(path=path, health=health)
         return entity
 
-    def _queue_of(self, entity: Entity) -> str | None:
+    def _queue_of(self, entity: RoutedEntity) -> str | None:
         """Picks the queue on first use, and again if it has left the rotation."""
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
 
-    def _advance(self, entity: Entity, *, now: float) -> None:
+    def _advance(self, entity: RoutedEntity, *, now: float) -> None:
         before = entity.health.state
         if entity.health.advance(now=now) is not before:
             self._failed_over(entity, now=now)
 
-    def _observe(self, entity: Entity, signal: Signal, *, now: float) -> None:
+    def _observe(self, entity: RoutedEntity, signal: Signal, *, now: float) -> None:
         """Update the health, and act on a change of state."""
         before, since = entity.health.state, entity.health.since
         after = entity.health.observe(signal, now=now)
         if after is before:
             return
-        if after is State.FAILED_OVER:
+        if after is HealthState.FAILED_OVER:
             self._failed_over(entity, now=now)
-        elif before is State.FAILED_OVER:
+        elif before is HealthState.FAILED_OVER:
             self._failed_back(entity, signal, after_seconds=_span(since, now))
-        elif after is State.HEALTHY:
+        elif after is HealthState.HEALTHY:
             self._note(events.Recovered(namespace=self._namespace, path=entity.path))
         self._agenda.update(entity)
 
-    def _failed_over(self, entity: Entity, *, now: float) -> None:
+    def _failed_over(self, entity: RoutedEntity, *, now: float) -> None:
         health = entity.health
         entity.slot = 1
         entity.next_ping = health.since + self._ping_seconds
@@ -351,7 +351,7 @@ class Router:
             )
         )
 
-    def _failed_back(self, entity: Entity, signal: Signal, *, after_seconds: float) -> None:
+    def _failed_back(self, entity: RoutedEntity, signal: Signal, *, after_seconds: float) -> None:
         entity.next_ping = None
         entity.queue = (
             self._rotation.pick()
@@ -378,7 +378,7 @@ class Router:
                 )
             )
 
-    def _ping_ended(self, ping: Ping, *, error: BaseException | None) -> Entity:
+    def _ping_ended(self, ping: Ping, *, error: BaseException | None) -> RoutedEntity:
         entity = self._entities[ping.path.lower()]
         entity.pings_sent += 1
         entity.pings_answered += error is None
