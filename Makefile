@@ -19,7 +19,7 @@ demo: setup
 	@$(BIN)/pairbus demo
 
 ALONE := tests/chaos tests/pairing/test_outage.py
-JAVA := tests/syphon tests/console tests/test_benchmarks.py
+JAVA := tests/syphon tests/cli tests/demo tests/test_benchmarks.py
 
 # Most tests wait, so many more run side by side than there are cores: the official SDK sleeps half a
 # second to open a link and as long to close it. Those that kill brokers and flood them come after,

@@ -122,8 +122,8 @@ class Publisher:
         self._rest = b""
 
     def output(self) -> bytes:
-        flying = self._sent - self._low - len(self._early)
-        more = min(self._window - flying, self._count - self._sent)
+        in_flight = self._sent - self._low - len(self._early)
+        more = min(self._window - in_flight, self._count - self._sent)
         self._sent += more
         return self._message * more
 

@@ -288,10 +288,10 @@ def test_a_failure_with_one_message_does_not_stop_the_clock(world, monkeypatch, 
     world.send(encoded())
     lock = world.receive()[0]
 
-    def trouble(sequence, *, now_ms):
-        raise RuntimeError("trouble")
+    def failing(sequence, *, now_ms):
+        raise RuntimeError("failing")
 
-    monkeypatch.setattr(world.queue(), "activate", trouble)
+    monkeypatch.setattr(world.queue(), "activate", failing)
     world.send(encoded(due_ms=world.now_ms + 1000))
     world.clock.advance(61)
     world.namespace.tick()

@@ -194,7 +194,7 @@ def test_survives_conversations_with_a_few_wrong_bytes(victim: Victim) -> None:
 def _wait_for_a_seat(victim: Victim) -> None:
     """The broker may take a moment to see that the crowd is gone."""
     deadline = time.monotonic() + 3
-    while True:  # until a seat is free or the time is over
+    while True:  # until a slot is free or the time is over
         with Peer(victim.address) as late:
             late.send(SASL)
             if late.farewell(within=0.1).data or time.monotonic() > deadline:

@@ -61,7 +61,7 @@ def backstage() -> Iterator[Closing]:
     closing = Closing()
     yield closing
     closing.wait()
-    with warnings.catch_warnings():  # see above: collected here, they trouble no other module
+    with warnings.catch_warnings():  # see above: collected here, they affect no other module
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 

@@ -114,8 +114,8 @@ def test_everything_acknowledged_is_there_after_a_restart(bus, broker):
         assert (str(second), second.delivery_count) == ("active", 0)
         [kept] = receiver.receive_deferred_messages(deferred.sequence_number)
         assert str(kept) == "deferred"
-        [buried] = again.left(sub_queue="deadletter")
-        assert (str(buried), buried.dead_letter_reason) == ("dead", "why")
+        [dead] = again.left(sub_queue="deadletter")
+        assert (str(dead), dead.dead_letter_reason) == ("dead", "why")
         session_receiver = again.receiver("sessions", session_id="s")
         assert session_receiver.session.get_state() == b"state"
     finally:

@@ -53,9 +53,9 @@ def test_every_settlement_works_in_a_session(bus):
     [deferred] = receiver.receive_deferred_messages(later.sequence_number)
     assert str(deferred) == "defer"
     receiver.complete_message(deferred)
-    [buried] = bus.left(sub_queue="deadletter")
-    assert (str(buried), buried.session_id) == ("dead-letter", "s")
-    assert (buried.dead_letter_reason, buried.dead_letter_error_description) == ("why", "how")
+    [dead] = bus.left(sub_queue="deadletter")
+    assert (str(dead), dead.session_id) == ("dead-letter", "s")
+    assert (dead.dead_letter_reason, dead.dead_letter_error_description) == ("why", "how")
 
 
 @SESSIONS

@@ -151,10 +151,10 @@ def dead_lettering_on_message_expiration(bus: Bus, kind: str) -> None:
     place.send("gone", time_to_live=timedelta(seconds=10))
     bus.advance(11)
     place.change(dead_lettering_on_message_expiration=True)
-    place.send("buried", time_to_live=timedelta(seconds=10))
+    place.send("dead-lettered", time_to_live=timedelta(seconds=10))
     bus.advance(11)
     assert place.left() == []
-    assert place.left(DEAD_LETTER) == ["buried"]
+    assert place.left(DEAD_LETTER) == ["dead-lettered"]
 
 
 def auto_delete_on_idle(bus: Bus, kind: str) -> None:
@@ -313,10 +313,10 @@ def rules(bus: Bus, kind: str) -> None:
 
 def dead_lettering_on_filter_evaluation_exceptions(bus: Bus, kind: str) -> None:
     place = Place(bus, kind, rules=(rule("1 / n > 0"),))
-    place.send("buried", application_properties={"n": 0})
+    place.send("dead-lettered", application_properties={"n": 0})
     place.change(dead_lettering_on_filter_evaluation_exceptions=False)
     place.send("gone", application_properties={"n": 0})
-    assert place.left(DEAD_LETTER) == ["buried"]
+    assert place.left(DEAD_LETTER) == ["dead-lettered"]
 
 
 # --- who may do what ------------------------------------------------------------------------------

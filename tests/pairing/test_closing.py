@@ -85,7 +85,7 @@ def start(world):
 
 
 @pytest.mark.req("C-02")
-def test_a_client_that_was_never_in_trouble_leaves_nothing(world, start):
+def test_a_client_that_never_failed_leaves_nothing(world, start):
     queue = world.queue()
     subject = start("healthy", queue)
     subject.reaches("healthy")

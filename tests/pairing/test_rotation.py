@@ -142,8 +142,8 @@ def test_when_no_backlog_queue_is_left_the_error_names_both_causes(world):
     queue = world.queue()
     client = world.pair(backlog_queue_count=1)
     sender = world.sender(client, queue)
-    world.primary.fault("error", queue, description="the primary's trouble")
-    world.secondary.fault("error", world.backlog_path(0), description="the backlog's trouble")
+    world.primary.fault("error", queue, description="the primary's error")
+    world.secondary.fault("error", world.backlog_path(0), description="the backlog's error")
     message = ServiceBusMessage("still mine")
     with pytest.raises(BacklogExhausted) as raised:
         sender.send_messages(message)
@@ -151,10 +151,10 @@ def test_when_no_backlog_queue_is_left_the_error_names_both_causes(world):
     assert isinstance(error, ServiceBusError)
     assert isinstance(error, PairbusError)
     assert error.entity == queue
-    assert "the primary's trouble" in str(error.primary_error)
-    assert "the backlog's trouble" in str(error.backlog_error)
+    assert "the primary's error" in str(error.primary_error)
+    assert "the backlog's error" in str(error.backlog_error)
     assert error.diverted_count == 0
-    for words in (queue, "the primary's trouble", "the backlog's trouble"):
+    for words in (queue, "the primary's error", "the backlog's error"):
         assert words in str(error)
     assert str(message) == "still mine"
     [failed] = world.events_of(SendFailed)

@@ -321,8 +321,8 @@ def test_a_dead_letters_reason_and_properties_travel_along(world):
         },
     )
 
-    buried = world.receive(kind=DEAD)[0].message
-    assert application_properties(buried) == {"mine": 1, "DeadLetterReason": "why"}
+    dead = world.receive(kind=DEAD)[0].message
+    assert application_properties(dead) == {"mine": 1, "DeadLetterReason": "why"}
 
 
 def test_several_messages_are_settled_with_one_answer(world):

@@ -303,7 +303,7 @@ class QueueMachine(QueueDriver):
             seconds = data.draw(st.sampled_from(ahead)) // 1000 - early
             (self.wait if ticks else self.jump)(seconds)
 
-    # trouble
+    # failures
 
     @where_messages_are
     @rule(ending=st.sampled_from(["restart", "crash"]))

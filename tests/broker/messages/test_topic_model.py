@@ -314,7 +314,7 @@ class TopicMachine(RuleBasedStateMachine):
         for message in expected:
             known.main.remove(message)
 
-    # time and trouble
+    # time and failures
 
     @rule(seconds=st.sampled_from([1, 5, 10, 20]))
     def wait(self, seconds):
