@@ -1,8 +1,8 @@
 """The SDK's administration client as the commands use it: by kind of entity, with clear errors.
 
-It works the same on Azure and on a local broker. The SDK's exceptions leave here as NamespaceError,
-with the entity and the namespace in the text. The SDK takes half a second to load, so it is
-imported when a command connects, not for `--help`.
+It works the same on Azure and on a local broker. This module turns the SDK's exceptions into
+NamespaceError, with the entity and the namespace in the text. The SDK takes half a second to load,
+so it is imported when a command connects, not for `--help`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EntityKind(StrEnum):
 
     @property
     def parents(self) -> tuple[EntityKind, ...]:
-        """The kinds whose names come before the name of an entity of this kind."""
+        """The kinds of the parents, whose names come before the name of the entity."""
         return {
             EntityKind.SUBSCRIPTION: (EntityKind.TOPIC,),
             EntityKind.RULE: (EntityKind.TOPIC, EntityKind.SUBSCRIPTION),
@@ -65,7 +65,7 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
         "read_timeout": _ANSWER_SECONDS_MAX,
     }
     if target.is_local:
-        # The environment's proxies and CA bundles are not meant for this machine.
+        # Ignore the environment's proxies and CA bundles: they are not for local connections.
         settings["use_env_settings"] = False
     text = target.text.reveal()
     try:
@@ -76,7 +76,7 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
 
 @contextmanager
 def administration(target: Target) -> Iterator[Administration]:
-    # A local broker that fails on purpose is to be seen failing, not five retries later.
+    # Do not retry: a fault of a local broker should show at once, not after five retries.
     retries = {"retry_total": 0} if target.is_local else {}
     with warnings.catch_warnings(), administration_client(target, **retries) as client:
         if target.verify is False:
@@ -129,7 +129,7 @@ class Administration:
     def _list(self, method: str, kind: EntityKind, parents: Sequence[str]) -> list[Any]:
         whose = describe(kind.parents[-1], parents) if parents else "the namespace"
         pages = getattr(self._client, method)
-        # Read all pages here: each one is a request of its own, which may fail.
+        # Read all pages here: each page is a separate request, which may fail.
         return self._ask(whose, lambda: list(pages(*parents)))
 
     def _call(self, method: str, kind: EntityKind, path: Sequence[str], **settings: Any) -> Any:

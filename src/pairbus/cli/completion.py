@@ -1,6 +1,6 @@
 """Names of entities for shell completion, if the namespace answers in time.
 
-A failure completes to nothing: a shell's prompt is no place for error messages.
+A failure completes to nothing, because error messages would disturb the shell's prompt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def names_within_timeout(
     target: Target, list_names: Callable[[Administration], list[str]]
 ) -> list[str]:
     """The names, or none if the namespace refuses or does not answer within some seconds."""
-    import azure.servicebus.management  # noqa: F401  # takes a while: load it before the clock runs
+    import azure.servicebus.management  # noqa: F401  # takes a while: load it before the time limit starts
 
     found: list[str] = []
 
@@ -49,7 +49,7 @@ def names_within_timeout(
         except Exception:
             logging.getLogger(__name__).debug("cannot list names", exc_info=True)
 
-    # A daemon thread may be left behind: a namespace that hangs must not hang the shell.
+    # A daemon thread, so that a hanging namespace does not block the shell.
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(_SECONDS_MAX)

@@ -1,9 +1,9 @@
 """The message client of a command, and its errors in one line.
 
-Messages are sent, peeked at and copied as bytes, by the client that the syphon uses: the SDK has no
-way to say a property's AMQP type, so a copy that it makes is not what was sent. Sessions and
-receive-and-delete use the SDK. Both raise the SDK's errors, which leave here as NamespaceError or
-UsageError, with the entity and the namespace in the text.
+Messages are sent, peeked at and copied as bytes, by the client that the syphon uses: the SDK cannot
+set a property's AMQP type, so its copies would differ from the original. Sessions and
+receive-and-delete use the SDK. Both raise the SDK's errors. This module turns them into
+NamespaceError or UsageError, with the entity and the namespace in the text.
 
 The SDK takes half a second to load, so it is imported when a command connects, not for `--help`.
 """
@@ -47,10 +47,10 @@ def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[
 
 
 def sdk_settings(target: Target) -> dict[str, Any]:
-    """Settings for the SDK's client, which ignores a port unless the string is an emulator's."""
+    """Settings for the SDK's client. It uses a port only in an emulator's connection string."""
     settings: dict[str, Any] = {}
     if target.is_local:
-        settings["retry_total"] = 0  # a local broker that fails on purpose is to be seen failing
+        settings["retry_total"] = 0  # a fault of a local broker should show at once
     if not target.is_emulator:
         if target.port is not None:
             settings["custom_endpoint_address"] = f"sb://{target.address}"
@@ -78,7 +78,7 @@ def peek_messages(
     while left is None or left > 0:
         count = _PEEK_COUNT if left is None else min(_PEEK_COUNT, left)
         ask = partial(management.peek, at, count)
-        # A local broker that fails on purpose is to be seen failing, not four attempts later.
+        # Do not retry: a fault of a local broker should show at once, not after four attempts.
         found = ask() if target.is_local else with_retries(ask)
         for data in found:
             message = read(data, entity=entity.path)
@@ -91,17 +91,17 @@ def peek_messages(
 
 
 class BatchFailed(Exception):
-    """The namespace did not accept all messages of a batch. Its text says why."""
+    """The namespace did not accept all messages of a batch. The text has the reason."""
 
     def __init__(self, reason: str, *, accepted: set[int], unanswered: int) -> None:
         super().__init__(reason)
         self.accepted = accepted
-        """Which ones are accepted, by their index in the batch."""
+        """The accepted messages, by their index in the batch."""
         self.unanswered = unanswered
-        """How many were sent without an answer: they may have arrived."""
+        """The number of messages that were sent without an answer. They may have arrived."""
 
     def text(self, before: str) -> str:
-        """The error for the user, after what was done before it."""
+        """The error for the user. It includes what was done before."""
         parts = [before, str(self)]
         if self.unanswered:
             parts.append(f"({self.unanswered} more may have arrived: no answer came)")
@@ -111,7 +111,7 @@ class BatchFailed(Exception):
 def send_batch(
     sender: Sender, batch: Sequence[bytes], *, target: Target, entity: EntityPath
 ) -> None:
-    """One batch at a time, so that a failure leaves no doubt about earlier batches.
+    """Sends one batch at a time, so that the outcome of earlier batches is always known.
 
     Raises BatchFailed.
     """
@@ -132,7 +132,7 @@ def send_batch(
 
 @contextmanager
 def explain_errors(target: Target, entity: EntityPath, *, right: str) -> Iterator[None]:
-    """The SDK's errors as NamespaceError. `right` is what the policy needs for this."""
+    """Turns the SDK's errors into NamespaceError. `right` is the right that the policy needs."""
     from azure.core.exceptions import AzureError
 
     try:
@@ -141,7 +141,7 @@ def explain_errors(target: Target, entity: EntityPath, *, right: str) -> Iterato
         raise NamespaceError(error_text(error, target, entity, right=right)) from error
     except UnreadableMessage as error:
         raise NamespaceError(str(error)) from error
-    except ValueError as error:  # what the SDK raises for an EntityPath of another entity
+    except ValueError as error:  # the SDK raises this for an EntityPath of another entity
         if "EntityPath" not in str(error):
             raise
         raise UsageError(" ".join(str(error).split())) from error
@@ -151,7 +151,7 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
     from azure.servicebus import exceptions as sdk
 
     address = target.address
-    error = getattr(error, "error", None) or error  # our client wraps the first of several
+    error = getattr(error, "error", None) or error  # the fast client wraps the first error
     if getattr(getattr(error, "inner_exception", None), "status_code", None) == _NOT_FOUND:
         return _not_found(target, entity)  # the namespace refused a token for it
     match error:
@@ -177,7 +177,7 @@ def _not_found(target: Target, entity: EntityPath) -> str:
 
 
 def _similar_name(target: Target, entity: EntityPath) -> str:
-    """A suggestion, if the policy may list entities and the namespace answers in time."""
+    """A suggestion of a name, if the policy may list entities and the namespace answers in time."""
     from difflib import get_close_matches
 
     from pairbus.cli.administration import EntityKind

@@ -46,7 +46,7 @@ class EntityPath:
 
     @property
     def accepts_messages(self) -> bool:
-        """Only a queue and a topic do."""
+        """Only queues and topics accept messages."""
         return self.subscription is None and self.sub_queue is None
 
     @property
@@ -59,7 +59,7 @@ class EntityPath:
 
     @property
     def hint(self) -> str:
-        """What the user may have meant, if the entity does not exist."""
+        """A suggestion for the user, if the entity does not exist."""
         topic, slash, name = self.entity.rpartition("/")
         if self.subscription is not None or not slash:
             return ""

@@ -1,4 +1,5 @@
-"""The HTTP client of our own commands, for what the SDK does not do; and Prometheus metrics.
+"""The HTTP client of the commands, for requests that the SDK does not support, and for Prometheus
+metrics.
 
 The standard library's client: no proxies between a machine and itself, bounded answers, and a
 request on an open connection can be timed.
@@ -44,7 +45,7 @@ class HttpClient:
 
     @classmethod
     def for_target(cls, target: Target, *, seconds: float) -> Self:
-        # Where the SDK talks to an emulator without TLS, so do we.
+        # Like the SDK, do not use TLS for an emulator.
         is_plain = target.is_emulator and target.is_local
         tls = None if is_plain else ssl.create_default_context(cafile=target.ca_file)
         return cls(target.host, target.port, tls=tls, seconds=seconds)
@@ -74,7 +75,7 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Raises NamespaceError, with the reason alone: the caller knows who was asked."""
+        """Raises NamespaceError with the reason only. The caller adds the address."""
         try:
             self._connection.request(method, path, body, dict(headers or {}))
             response = self._connection.getresponse()
@@ -87,7 +88,7 @@ class HttpClient:
 
 
 def metrics_url(text: str) -> str:
-    """`host:9090` and `http://host:9090` mean its /metrics. Raises UsageError."""
+    """Adds /metrics to `host:9090` and `http://host:9090`. Raises UsageError."""
     url = text.strip() if "//" in text else f"http://{text.strip()}"
     try:
         parts = urlsplit(url)
@@ -111,7 +112,7 @@ def scrape(url: str, *, seconds: float) -> list[Sample]:
 
 
 def parse_metrics(text: str) -> Iterator[Sample]:
-    """Fails on a line that it cannot read, as Prometheus does. Raises NamespaceError."""
+    """Raises NamespaceError for a line that it cannot read, like Prometheus."""
     from prometheus_client.parser import text_string_to_metric_families
 
     families: Any = text_string_to_metric_families(text)

@@ -1,6 +1,6 @@
-"""What commands share: option groups, so that an option is spelt and explained the same everywhere.
+"""Option groups that commands share, so that an option has the same name and help everywhere.
 
-A group is a dataclass whose fields are annotated as parameters of a typer command are.
+A group is a dataclass whose fields are annotated like the parameters of a typer command.
 `flatten_options` lets a command take such a group as one parameter.
 """
 
@@ -88,7 +88,7 @@ CA_FILE = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Which namespace the command is about."""
+    """The namespace of the command."""
 
     connection_string: CONNECTION_STRING = None
     ca_file: CA_FILE = None
@@ -138,7 +138,7 @@ class CommandGroup(TyperGroup):
 
 
 def command_group(name: str, help: str) -> typer.Typer:
-    """Commands under one name, which by itself prints its help."""
+    """A group of commands. Without a command, it prints its help."""
     group = typer.Typer(name=name, cls=CommandGroup, add_completion=False, rich_markup_mode=None)
 
     @group.callback(invoke_without_command=True, help=help)
@@ -153,7 +153,7 @@ def command_group(name: str, help: str) -> typer.Typer:
 
 
 def confirm(question: str) -> None:
-    """Ask before something is deleted. The answer no ends the command with exit code 1."""
+    """Ask before something is deleted. The answer "no" ends the command with exit code 1."""
     if not sys.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation because stdin is not a terminal; use --yes to delete "

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for work that must not be left half done."""
+"""Ctrl-C and SIGTERM for work that must not be left incomplete."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def graceful_stop(
 ) -> Iterator[Stop]:
     """The first signal asks the work to stop; the work checks for that between two steps.
 
-    `on_request` is called then, in the signal handler: it must not take a lock. A second signal, or
-    one that arrives while nothing has to be tidied up, ends the command at once.
+    `on_request` is called then, in the signal handler: it must not take a lock. A second signal
+    ends the command at once. So does a first one while there is nothing to clean up.
     """
     stop = Stop()
 

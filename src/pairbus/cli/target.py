@@ -1,4 +1,4 @@
-"""The namespace that a command is about: its connection string, and which CA to trust."""
+"""The namespace of a command: its connection string, and the CA to trust."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Target(ConnectionString):
     def verify(self) -> bool | str:
         """The value for the SDK's `connection_verify`.
 
-        A broker on this machine makes its own certificate, and what is sent to it does not leave
-        the machine, so it is trusted without a CA file. Any other namespace must prove who it is.
+        A broker on this machine makes its own certificate, and data sent to it does not leave the
+        machine, so it is trusted without a CA file. Any other namespace must prove its identity.
         """
         if self.ca_file is not None:
             return str(self.ca_file)
@@ -64,7 +64,7 @@ def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
 
 
 def why_unreachable(error: BaseException) -> str:
-    """The reason of the lowest layer: libraries wrap it in errors of their own."""
+    """Returns the innermost reason, because libraries wrap it in their own errors."""
     lowest: str | None = None
     seen: set[int] = set()
     waiting: list[BaseException] = [error]

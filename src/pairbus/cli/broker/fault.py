@@ -99,7 +99,7 @@ class FaultSettings:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings of a fault, by their names in Python. Raises UsageError."""
+        """Returns the settings of a fault, by their names in Python. Raises UsageError."""
         values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
         return {
             _DURATIONS.get(name, name): _seconds(value, name) if name in _DURATIONS else value

@@ -48,9 +48,9 @@ class FaultClient:
         self._call("DELETE")
 
     def lacks_entity(self, path: str) -> bool:
-        """Asked only while no other fault could hit this request: one that hangs would take long.
+        """Call this only while no other fault could hit the request: a hanging one would take long.
 
-        True only if the broker says so.
+        Returns True only if the broker confirms it.
         """
         if self.all():
             return False
@@ -83,13 +83,15 @@ class FaultClient:
         return answer
 
     def _authorization(self) -> str:
-        # The broker's signing, and not the fast client's: that one loads the SDK.
+        # Use the broker's signing code: the fast client's would load the SDK.
         target = self._target
         if signature := target.signature.reveal():
             return signature
+        # The rights have no effect here: a signature does not contain them, and the broker knows
+        # those of its own policy.
         policy = Policy(
             name=target.policy_name, key=target.key.reveal(), rights=frozenset({Right.MANAGE})
-        )  # the broker decides about the rights; a signature does not contain them
+        )
         return make_token(
             policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS
         )

@@ -1,6 +1,6 @@
 """Makes the namespaces of a broker from the options of `pairbus broker`.
 
-Every error names the option, its value and what would be valid. Only --config reads a file.
+Every error names the option, its value and a valid form. Only --config reads a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def namespaces_from_options(
     sku: str,
     accepts_bearer: bool,
 ) -> list[NamespaceOptions]:
-    """A --namespace that is also in the configuration file sets the port of that one."""
+    """A --namespace that is also in the configuration file sets the port of that namespace."""
     gathered: dict[str, NamespaceOptions] = {}
     if config is not None:
         gathered = {options.name.lower(): options for options in load_config(config)}

@@ -192,7 +192,7 @@ async def _serve(server: Server) -> None:
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():  # a second signal: end at once, all that was acknowledged is on disk
+        if stop.is_set():  # on a second signal end at once: everything acknowledged is on disk
             os._exit(128 + number)
         logger.info("%s: stopping", number.name)
         stop.set()
@@ -220,7 +220,7 @@ async def _serve(server: Server) -> None:
 
 
 def _announce(line: str) -> None:
-    # The reader of stdout may be gone; the broker runs on for its clients.
+    # The reader of stdout may be gone. The broker keeps running for its clients.
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)
 

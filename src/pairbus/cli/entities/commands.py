@@ -251,7 +251,7 @@ def _all_of(
 
 
 def _config(admin: Administration, name: str | None) -> dict[str, Any]:
-    # Loads the broker's tables of settings.
+    # Imported here because it loads the broker's tables of settings.
     from pairbus.cli.entities.config_json import entity_json, rules_json
 
     queues = [entity_json(EntityKind.QUEUE, queue) for queue in admin.all(EntityKind.QUEUE)]

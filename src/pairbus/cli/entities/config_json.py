@@ -46,9 +46,9 @@ def setting_values(kind: EntityKind, properties: Any) -> dict[str, object]:
 
 
 def entity_json(kind: EntityKind, properties: Any) -> dict[str, Any]:
-    """The settings that a file needs to mean the same to our broker and to the emulator.
+    """The settings that a file needs to have the same meaning in pairbus and in the emulator.
 
-    The emulator has other defaults than the service, so all settings that it knows are written. A
+    The emulator's defaults differ from the service's, so all settings that it knows are written. A
     setting that only the service knows is written if it differs from the service's default.
     """
     chosen = {
@@ -63,7 +63,7 @@ def entity_json(kind: EntityKind, properties: Any) -> dict[str, Any]:
 def rules_json(rules: Sequence[Any]) -> list[dict[str, Any]]:
     """In a file, a subscription without rules gets the default rule, so that one is left out.
 
-    A real subscription without rules receives nothing, so it gets a rule that says so.
+    A real subscription without rules receives nothing, so it gets a rule that matches nothing.
     """
     if not rules:
         return [_rule("nothing", {"SqlExpression": FALSE_EXPRESSION})]

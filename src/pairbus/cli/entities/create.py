@@ -1,7 +1,7 @@
 """`pairbus entities create`: queues, topics and subscriptions, and rules by `create_rule.py`.
 
-The settings are options with the SDK's names. A setting that is not given is left to the service,
-which has defaults of its own.
+The settings are options with the SDK's names. A setting that is not given gets the service's
+default.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class StorageSettings(EntitySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DeliverySettings(EntitySettings):
-    """Of queues and subscriptions."""
+    """Settings of queues and subscriptions."""
 
     lock_duration: Annotated[
         timedelta | None,

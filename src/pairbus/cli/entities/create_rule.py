@@ -18,7 +18,7 @@ from pairbus.errors import UsageError
 DEFAULT_RULE: Final = "$Default"
 
 Value = str | int | float | bool | datetime
-"""What the SDK can compare a property with."""
+"""The types that the SDK can compare a property with."""
 _VALUES: Final[dict[str, Any]] = {
     "string": str,
     "boolean": lambda text: {"true": True, "false": False}[text],
@@ -57,7 +57,9 @@ class CorrelationOptions:
     ] = None
 
     def parse(self) -> dict[str, Any]:
-        """The arguments of the SDK's CorrelationRuleFilter, if there are any. Raises UsageError."""
+        """Returns the arguments of the SDK's CorrelationRuleFilter, if there are any. Raises
+        UsageError.
+        """
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if "subject" in given:
             given["label"] = given.pop("subject")
@@ -144,7 +146,7 @@ def rule(
         if not as_json:
             print(f"created {describe(EntityKind.RULE, path)}")
         if replace_default:
-            # Only now: in between, the subscription must not miss a message.
+            # Delete it last: the subscription must not miss a message in between.
             done["deleted"] = (topic, subscription, DEFAULT_RULE)
             admin.delete(EntityKind.RULE, done["deleted"])
             if not as_json:

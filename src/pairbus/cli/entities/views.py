@@ -89,7 +89,7 @@ def _times(counts: Any) -> View:
 
 
 def _time(time: datetime | None) -> str | None:
-    """The service writes "never" as the year 1."""
+    """Returns None for the year 1, which the service writes for "never"."""
     if time is None or time.year == _YEAR_OF_NEVER:
         return None
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""Resubmits or purges dead letters, which have to be locked for that.
+"""Resubmits or purges dead letters. Both must lock them first.
 
-The service hands them out in its own order, so messages that are not meant are locked, too, and
-released at the end. For each line ask what happens if the process dies there: a copy is sent before
-its dead letter is completed, so the worst case is a message in both places.
+The service delivers them in its own order, so other messages are locked, too, and released at the
+end. A copy is sent before its dead letter is completed. If the process dies in between, the message
+is in both places, and nothing is lost.
 
 This module loads the SDK: import it only to move messages.
 """
@@ -44,7 +44,7 @@ from pairbus.fast.sender import Sender
 _BATCH_COUNT: Final = 100
 _SLICE_SECONDS: Final = 0.5
 STALLED_SECONDS_MAX: Final = 5.0
-"""Without a new message for so long, the rest is locked by others or gone."""
+"""If no new message arrives for this long, the others are locked by other receivers or gone."""
 _CLOCK_SKEW_SECONDS: Final = 300.0
 """How far the clock of this machine may be ahead of the service's."""
 
@@ -57,7 +57,7 @@ class Result:
     done: int = 0
     unreadable: int = 0
     held: int = 0
-    """How many other messages had to be locked meanwhile."""
+    """The number of other messages that had to be locked."""
     is_opening: bool = True
     """Nothing is locked yet, so the command may end at once."""
     stop: Stop = field(default_factory=Stop)
@@ -74,7 +74,7 @@ def resubmit(
 ) -> Result:
     """Send copies of these dead letters, and complete each one whose copy is accepted."""
     result = Result()
-    # A second connection: thousands of messages locked on the first one would be in the way.
+    # Use a second connection: thousands of locked messages on the first one would reach its limits.
     with connect(target) as home:
 
         def make_act(receiver: Receiver) -> Act:
@@ -147,7 +147,7 @@ def _for_each_locked(
 
 
 def _release(receiver: Receiver, received: list[ReceivedMessage]) -> None:
-    """Locks that were lost meanwhile need no release."""
+    """Locks that were lost in the meantime need no release."""
     with suppress(AzureError):
         if received:
             receiver.release(received)
@@ -246,8 +246,8 @@ def check_duplicates(
     """Raise UsageError if the destination may drop some messages because it has seen their ids.
 
     It acknowledges such a message and drops it; then the dead letter is removed, and the message is
-    lost. Messages enqueued before its history window are forgotten. `enqueued` and `now` are in
-    seconds since 1970.
+    lost. The entity no longer remembers messages from before its history window. `enqueued` and
+    `now` are in seconds since 1970.
     """
     window = _history_window(target, destination)
     if window is None:

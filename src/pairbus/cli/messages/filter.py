@@ -1,7 +1,7 @@
-"""Which messages a command is about: all conditions must be true of a message. Pure.
+"""The filter of a command: all conditions must be true of a message. Pure.
 
---where is in the language of subscription rules, which the local broker knows, so it is evaluated
-here, in the same way for every namespace.
+--where uses the language of subscription rules. It is evaluated here with the local broker's code,
+so it works the same for every namespace.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _duration(text: str | None, option: str) -> timedelta | None:
 
 
 def _parse_condition(text: str) -> Callable[[Facts], bool]:
-    # Loads a grammar: only if there is a condition.
+    # Imported only for a condition, because it loads a grammar.
     from pairbus.broker.rules import EvaluationError, SqlFilter, compile_filter
 
     if not text.strip():

@@ -49,7 +49,7 @@ def row_of(message: MessageView) -> Row:
 
 
 def to_json_if_readable(message: MessageView) -> MessageJson:
-    """A message that cannot be read says why, and does not stop the others."""
+    """For a message that cannot be read, the object has the reason. The others are not affected."""
     try:
         return to_json(row_of(message))
     except UnreadableMessage as error:
@@ -92,7 +92,7 @@ def _body_to_json(body: bytes | None, kind: str | None) -> MessageJson:
 
 
 def _plain(kind: str, text: str | None) -> Any:
-    """Plain JSON, if `amqp_typed` turns it into the same type and text; otherwise an object."""
+    """Returns plain JSON if `amqp_typed` gives the same type and text, otherwise an object."""
     if kind in ("null", "string"):
         return text
     assert text is not None
@@ -140,7 +140,7 @@ def amqp_typed(value: Any) -> Typed:
             return "string", value
         case UUID():
             return "uuid", str(value)
-        case bytes():  # as the official SDK gives both strings and binaries
+        case bytes():  # the official SDK returns strings and binaries as bytes
             try:
                 return "string", value.decode()
             except UnicodeDecodeError:

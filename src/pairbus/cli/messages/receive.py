@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pairbus.cli.messages.sources import Locked, Source
 
 _SLICE_SECONDS: Final = 0.5
-"""A wait is cut into slices of this length, so that a signal is noticed soon."""
+"""A wait is split into slices of this length, so that a signal is noticed soon."""
 _BATCH_MAX: Final = 100
 
 
@@ -172,7 +172,7 @@ class _Receive:
         self._settlement = settlement
         self._reason = reason or ""
         self._description = description or ""
-        # Abandoned at the end: abandoned at once, they would be delivered again.
+        # Abandon at the end. If abandoned at once, they would be delivered again.
         self._to_abandon: list[Locked] = []
         self.done = 0
         self.is_opening = True

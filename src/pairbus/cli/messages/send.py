@@ -1,7 +1,7 @@
 """`pairbus send`: makes messages of its input, and sends them in batches.
 
-The messages are sent in order, one batch at a time, so that a failure leaves no doubt about what
-was sent before it.
+The messages are sent in order, one batch at a time, so that after a failure it is known what was
+sent.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _defaults(
     *,
     now: datetime,
 ) -> Row:
-    """What the options say about every message."""
+    """The properties that the options set on every message."""
     given = {name: value for name, value in asdict(message).items() if value is not None}
     row = from_json(camel_case_keys(given), "the options")
     del row["body"]
@@ -184,7 +184,7 @@ def _defaults(
             raise UsageError(f"--ttl {ttl!r}: must be at least 1ms")
     if scheduled is not None:
         row["scheduledEnqueueTime"] = parse_time(scheduled, "--scheduled", now=now)
-    _message(row, "the options")  # reports what is wrong with them before anything is sent
+    _message(row, "the options")  # reports errors in the options before anything is sent
     return row
 
 
@@ -217,7 +217,8 @@ def _batches(messages: Iterable[bytes], stdin: Stdin) -> Iterator[list[bytes]]:
                 yield batch
                 batch, size = [], 0
     except UsageError:
-        # A bad line ends it. The lines before it are sent, so its number says what was sent.
+        # A bad line ends the command. The lines before it are sent, so its number shows how far it
+        # got.
         if batch:
             yield batch
         raise

@@ -1,4 +1,4 @@
-"""What `pairbus send` reads: a body, files, or lines of text or JSON."""
+"""The input of `pairbus send`: a body, files, or lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class InputOptions:
 
 
 def read_rows(source: InputOptions, stdin: Stdin) -> Iterator[tuple[str, Row]]:
-    """Each row with the place that it comes from, for errors."""
+    """Yields each row with its place in the input, for errors."""
     if source.is_by_line:
         for name, number, line in _all_lines(source.file or (), stdin):
             where = f"{name}, line {number}"
@@ -103,7 +103,9 @@ def _all_lines(files: Iterable[Path], stdin: Stdin) -> Iterator[tuple[str, int, 
 
 
 class Stdin:
-    """Lines, and whether another one has arrived: `tail -f` must not wait for a full batch."""
+    """Yields lines, and whether another one has already arrived: `tail -f` must not wait for a full
+    batch.
+    """
 
     def __init__(self) -> None:
         self._descriptor: int | None = None

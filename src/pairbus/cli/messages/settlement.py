@@ -1,4 +1,4 @@
-"""What happens to a message after it is received: it is completed, unless an option says else."""
+"""What happens to a message after it is received: it is completed, or what an option says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pairbus.errors import UsageError
 
 
 class SettlementAction(StrEnum):
-    """The value is the past participle, for messages."""
+    """The value is the past participle, for output texts."""
 
     COMPLETE = "completed"
     ABANDON = "abandoned"

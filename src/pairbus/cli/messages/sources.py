@@ -59,10 +59,10 @@ class Source(ABC):
 
     @abstractmethod
     def release(self, locked: list[Locked]) -> None:
-        """Give messages back without counting a delivery, as far as possible. Never raises."""
+        """Release messages without counting a delivery, if possible. Never raises."""
 
     def close(self) -> None:
-        """Leaves nothing locked that was not settled."""
+        """Closes the source and releases all messages that were not settled."""
         self._stack.close()
 
 
@@ -78,7 +78,7 @@ class FastSource(Source):
         received = self._receiver.receive(count, max_wait_seconds=wait_seconds)
         try:
             return [self._locked(one) for one in received]
-        except BaseException:  # one cannot be read: none of them may stay locked
+        except BaseException:  # one message cannot be read: release all, so that none stays locked
             self._release(received)
             raise
 

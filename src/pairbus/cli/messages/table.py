@@ -28,7 +28,7 @@ def json_line(message: MessageJson) -> str:
 def full_text(message: MessageJson, *, on_terminal: bool) -> str:
     """A whole message: its keys, an empty line, and its body.
 
-    The body is printed as it is, except for what would control a terminal.
+    The body is printed unchanged, except for characters that control a terminal.
     """
     body = _body(message)
     if on_terminal:
@@ -38,7 +38,7 @@ def full_text(message: MessageJson, *, on_terminal: bool) -> str:
 
 
 def escape_control(text: str, *, except_for: str = "") -> str:
-    """Control characters as escapes: anybody may have written the message."""
+    """Shows control characters as escapes, because the content of a message is not trusted."""
     if text.isprintable():
         return text
     return "".join(
@@ -73,7 +73,7 @@ def _body(message: MessageJson) -> str:
 
 def message_table(messages: Iterable[MessageJson], *, are_dead_letters: bool = False) -> Table:
     messages = list(messages)
-    # Most messages are active, so the column is there only if it says something.
+    # Most messages are active, so the column is shown only if a message is not.
     has_states = any(message.get("state", "active") != "active" for message in messages)
     own, own_key = ("reason", "deadLetterReason") if are_dead_letters else ("session", "sessionId")
     states = ("state",) if has_states else ()

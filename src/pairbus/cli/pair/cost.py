@@ -288,5 +288,7 @@ def to_json(
 
 
 def _rounded(money: float) -> float:
-    """An operation costs a millionth; digits far beyond that are floating-point noise."""
+    """Rounds a price. An operation costs about a millionth; smaller digits are floating-point
+    noise.
+    """
     return round(money, 8)

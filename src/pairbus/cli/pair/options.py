@@ -59,14 +59,14 @@ class PairOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTargets:
     primaries: Mapping[str, Target]
-    """By the names that their backlog queues have."""
+    """By their names in the paths of their backlog queues."""
     secondary: Target | None
     names: tuple[str, ...]
-    """Names of primaries, also of those without a connection string."""
+    """The names of all primaries, including those without a connection string."""
 
 
 def parse_pair(options: PairOptions) -> PairTargets:
-    """Raises UsageError. Namespaces that are not given are left out."""
+    """Returns the namespaces that are given. Raises UsageError."""
     texts = [
         text
         for given in options.primary or [os.environ.get(ENVIRONMENT, "")]

@@ -1,7 +1,7 @@
-"""`pairbus status`: asks everything at once, and waits for no answer longer than --timeout.
+"""`pairbus status`: sends all requests at once, and waits at most --timeout for each answer.
 
-Each question has a thread of its own. A question without an answer is left behind, and its thread
-ends with the process.
+Each request has its own thread. A request without an answer is abandoned; its thread ends with the
+process.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def call_in_parallel(calls: dict[str, Callable[[], Any]], *, seconds: float) -> 
             answers[name] = error
 
     deadline = time.monotonic() + seconds
-    # Daemons, and no ThreadPoolExecutor: that would wait for its threads when the process exits.
+    # Daemon threads: a ThreadPoolExecutor would wait for its threads when the process exits.
     threads = [
         threading.Thread(target=call, args=(name,), name=f"pairbus-{name}", daemon=True)
         for name in calls

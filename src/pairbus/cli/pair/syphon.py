@@ -33,7 +33,7 @@ from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.runner import SparkRunner
 
 ROUND_SECONDS: Final = 1.75
-"""A stop waits for the current round, and then for Spark: it may take five seconds in all."""
+"""A stop waits for the current round and then for Spark. It may take five seconds in total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ def _serve_metrics(
     metrics = SyphonMetrics(usage=job.usage)
     port = metrics.serve(options.metrics_port, host=options.metrics_host)
     print(f"metrics: http://{options.metrics_host}:{port}/metrics", file=sys.stderr, flush=True)
-    # Before the progress: whoever reads a progress line may ask for the metrics at once.
+    # Update the metrics first: a program that reads a progress line may scrape them at once.
     observers.insert(0, metrics)
     try:
         yield
@@ -222,7 +222,7 @@ def _serve_metrics(
 
 def _administration(secondary: Target) -> ServiceBusAdministrationClient:
     if secondary.verify is False:
-        # For all threads and for good: this process does nothing but run the syphon.
+        # For all threads and permanently: this process only runs the syphon.
         warnings.filterwarnings("ignore", "Unverified HTTPS request")
     return administration_client(secondary)
 
@@ -238,7 +238,9 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
 
 
 def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts:
-    """Empty if the secondary does not answer. Its own client: it runs on another thread."""
+    """Empty if the secondary does not answer. It uses its own client, because it runs on another
+    thread.
+    """
     counts: BacklogCounts = {}
     with suppress(AzureError), _administration(secondary) as manager:
         for queue in ListedQueues(manager, *primaries)():
@@ -266,7 +268,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Spark's errors are pages with the tracebacks of two languages."""
+    """Shortens Spark's errors, which contain the tracebacks of two languages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling"):
         del lines[0]

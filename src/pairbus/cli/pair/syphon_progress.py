@@ -37,7 +37,7 @@ class Progress(Protocol):
     def round_ended(self, ended: RoundEnded) -> None: ...
 
     def stopping(self) -> None:
-        """Called in a signal handler: it must take no lock."""
+        """Called in a signal handler, so it must not take a lock."""
 
     def end(self, receipts: Iterable[Receipt]) -> None:
         """The job has ended without an error."""
@@ -243,11 +243,11 @@ class LiveProgress:
         )
 
     def warn(self, text: str) -> None:
-        # No lock: the thread that logs this may hold it.
+        # Do not take the lock: the thread that logs this may hold it.
         self._warning = text, time.monotonic()
 
     def stopping(self) -> None:
-        # No lock: this is called in a signal handler, in a thread that may hold it.
+        # Do not take the lock: this runs in a signal handler, in a thread that may hold it.
         self._state = "stopping after this round; Ctrl-C again ends it at once"
 
     def end(self, receipts: Iterable[Receipt]) -> None:
@@ -339,7 +339,7 @@ class _Destination:
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings inside of the live view; on stderr they would disturb it."""
+    """Shows warnings inside the live view. On stderr they would disturb it."""
 
     def __init__(self, progress: LiveProgress) -> None:
         super().__init__(logging.WARNING)
