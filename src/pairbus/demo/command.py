@@ -1,7 +1,7 @@
 """`pairbus demo`: runs the demo, shows its result, and removes everything that it started.
 
-A signal is noted and obeyed between two steps, so none can come between the start of a process and
-the moment when we know it. Before the demo ends, its processes are ended and its folder is removed.
+A signal is recorded and handled between two steps, so none can arrive between the start of a
+process and its registration. Before the demo exits, it stops its processes and removes its folder.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Interrupted(Exception):
 
 
 class SignalFlag:
-    """Notes signals; `check` raises if one has come."""
+    """Records signals. `check` raises if one has arrived."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -5,8 +5,8 @@ A message to a queue must arrive in one place, a message to a topic in each of i
 * It is *lost* if its send returned and one of its places never received it.
 * It is *duplicated* if a place stored it twice, which shows in two sequence numbers, or delivered
   it again after it was settled.
-* If a crash loses the receiver's settlement, the message is delivered again. That is no duplicate:
-  it is the same stored message, with the same sequence number, and it was not settled.
+* If a crash loses the receiver's settlement, the message is delivered again. That is not a
+duplicate: it is the same stored message, with the same sequence number, and it was not settled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The child processes of the demo: two brokers, and a syphon on Spark.
 
 Each has its own session. A Ctrl-C on the terminal therefore reaches only the demo, and the demo can
-find and end everything that a child has started in turn. Their files are in the demo's folder.
+find and stop all processes that a child has started. Their files are in the demo's folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ END_SECONDS_MAX: Final = 10.0
 class ChildProcess:
     """A process whose output is read line by line. Its stderr is kept for an error message.
 
-    Start it from the main thread: where the system has `setpriv`, it ends with that thread's
-    process, however that ends.
+    Start it from the main thread: on systems with `setpriv`, it ends together with the demo's
+    process, also after a crash.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -46,7 +46,7 @@ class ChildProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ended without our `kill`."""
+        """Whether it ended without a call of `kill`."""
         return self._process is not None and self._process.poll() is not None
 
     @property
@@ -82,7 +82,7 @@ class ChildProcess:
             ).start()
 
     def on_line(self, line: str) -> None:
-        """Called with each line of its stdout, on a thread of its own."""
+        """Called with each line of its stdout, on its own thread."""
 
     def kill(self) -> None:
         """Kills it and everything that it has started, at once."""
@@ -99,7 +99,7 @@ class ChildProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without the settings that the user made for other brokers and syphons."""
+    """This process's environment, without the user's settings for other brokers and syphons."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
 
 

@@ -1,7 +1,7 @@
 """Runs the demo: processes, traffic and script together.
 
 The calling thread decides, starts and ends processes, and updates the view. It never waits for
-longer than a moment, so it reacts to Ctrl-C at any time.
+long, so it reacts to Ctrl-C at any time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pairbus.errors import NamespaceError
 
 START_SECONDS_MAX: Final = 60.0
 RESTART_SECONDS: Final = 2.0
-"""Between two attempts to start the primary again, if it ended before it was ready."""
+"""The pause between two attempts to start the primary, if it ended before it was ready."""
 UPDATE_SECONDS: Final = 0.25
 HISTORY_SECONDS: Final = 0.5
 
@@ -72,7 +72,7 @@ class DemoRun:
         self._restart_at: float | None = None
         self._down_seconds = 0.0
         self.restart_after_seconds: float | None = None
-        """If set, a primary that somebody kills is started again after this time."""
+        """If set, a killed primary is started again after this time."""
 
     # --- from start to end ------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class DemoRun:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Closes all connections, while the other side is still there."""
+        """Closes all connections, while the other side still runs."""
         workers = (self.senders, self.receivers, self.counter)
         for worker in workers:
             worker.stop()
@@ -120,7 +120,7 @@ class DemoRun:
             worker.close()
 
     def kill(self) -> None:
-        """Kills all processes at once. Threads that still work get errors and end with us."""
+        """Kills all processes at once. Threads that still run get errors and end."""
         for worker in (self.senders, self.receivers, self.counter):
             worker.stop()
         for process in (self.syphon, self.primary, self.secondary):
@@ -151,7 +151,7 @@ class DemoRun:
             time.sleep(0.05)
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
-        """The SDK may wait for long; on its own thread it does not delay Ctrl-C."""
+        """The SDK may wait for a long time. On its own thread, it does not delay Ctrl-C."""
         errors: list[BaseException] = []
 
         def run() -> None:
@@ -167,8 +167,9 @@ class DemoRun:
             raise errors[0]
 
     def _check_processes(self) -> None:
-        """Raises if a process ended that should run. Restarts the primary when it is due, again
-        and again until it is ready."""
+        """Raises if a process ended that should run. Restarts the primary when it is due,
+        repeatedly until it is ready.
+        """
         for process in (self.secondary, self.syphon):
             if process.has_ended:
                 raise NamespaceError(f"the demo cannot continue: {process.exit_message}")

@@ -1,8 +1,8 @@
 """The script of the demo: when each phase ends, what is done then, and the text that explains it.
 
-Pure: it gets the time and the facts, and returns steps. A phase ends when what it waits for has
-happened. Each phase has a time limit and so has the whole demo; after it, the demo counts what has
-arrived so far.
+Pure: it gets the time and the facts, and returns steps. A phase ends when its condition is true.
+Each phase has a time limit and so has the whole demo; after it, the demo counts what has arrived so
+far.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from typing import Final
 FAILOVER_SECONDS_MAX: Final = 30.0
 RETURN_SECONDS_MAX: Final = 45.0
 SENDING_SECONDS_MAX: Final = 86.0
-"""From the first phase to the moment when sending must stop."""
+"""The time limit from the first phase until sending must stop."""
 STOPPING_SECONDS_MAX: Final = 10.0
-"""For sends that are in progress when sending stops."""
+"""The time limit for sends that are in progress when sending stops."""
 REPORT_SECONDS_MAX: Final = 6.0
-"""For the syphon's report after the backlog is empty."""
+"""The time limit for the syphon's report after the backlog is empty."""
 IDLE_SECONDS_MAX: Final = 16.0
-"""Without any arrival, while counting: longer than a lock of the demo's entities lasts."""
+"""The time limit without any arrival, while counting. It is longer than a lock of the demo's
+entities.
+"""
 COUNTING_SECONDS_MAX: Final = 22.0
-"""For counting as a whole. Together with the rest, the demo takes less than two minutes."""
+"""The time limit for counting. Together with the other limits, the demo takes less than two
+minutes.
+"""
 
 
 class Phase(Enum):
@@ -47,7 +51,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSeconds:
-    """How long the phases last that do not end by themselves, in seconds."""
+    """The duration, in seconds, of the phases that do not end by themselves."""
 
     healthy: float
     outage: float
@@ -55,7 +59,7 @@ class PhaseSeconds:
 
     @classmethod
     def random(cls, seconds: float, random: Random) -> PhaseSeconds:
-        """Random, so that nothing can be tuned to the moment of the kill."""
+        """Random, so that the code cannot be tuned to the time of the kill."""
         return cls(
             healthy=seconds * random.uniform(0.8, 1.2),
             outage=seconds * random.uniform(1.1, 1.3),

@@ -1,6 +1,6 @@
 """The demo's traffic: paired senders, receivers with the official SDK, and a message counter.
 
-Each works on threads of its own until it is stopped. Sends and arrivals go into the delivery check.
+Each runs on its own threads until it is stopped. Sends and arrivals go into the delivery check.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Senders(Worker):
                     application_properties={"number": count},
                 )
                 self._send_one(sender, entity, message)
-                # No burst after a delay: what an outage held up is not made up for.
+                # No burst after a delay: sends that an outage delayed are not made up for.
                 due = max(due + self._pause * random.uniform(0.5, 1.5), time.monotonic())
 
     def _open_sender(self, entity: str) -> Any:
@@ -178,7 +178,7 @@ class Senders(Worker):
             started_at = time.monotonic()
             try:
                 sender.send_messages(message)
-            except Exception as error:  # of any kind: a paired send should not fail here
+            except Exception as error:  # any error: a paired send should not fail here
                 self.error = f"{entity}: {one_line(error)}"
                 self._check.raised(entity)
                 if self.stopping.wait(RETRY_SECONDS):
@@ -245,7 +245,7 @@ class Counts:
 
 
 class MessageCounter(Worker):
-    """Asks both namespaces again and again how many messages their queues hold."""
+    """Repeatedly asks both namespaces for the number of messages in their queues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,8 @@ class MessageCounter(Worker):
             while not self.stopping.is_set():
                 at = time.monotonic()
                 with suppress(AzureError):
-                    # The backlog first: what leaves it meanwhile is then counted on the primary.
+                    # Count the backlog first: messages that leave it in the meantime are then
+                    # counted on the primary.
                     backlog = _waiting(west.list_queues_runtime_properties())
                     self.counts = Counts(backlog=backlog, left=_left(east), at=at)
                 self.stopping.wait(COUNT_SECONDS)
@@ -287,5 +288,5 @@ def _left(primary: ServiceBusAdministrationClient) -> int | None:
 
 
 def _waiting(properties: Any) -> int:
-    """Counts dead letters as well: they are not where they should be."""
+    """Counts dead letters as well, because they have not arrived."""
     return sum(each.total_message_count or 0 for each in properties)
