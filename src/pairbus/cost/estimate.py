@@ -19,7 +19,7 @@ DIVERTED_STEPS: Final = (
     "send to the primary",
     "receive from the primary",
 )
-"""The operations of one diverted message. Settlements come on top, if they are billed."""
+"""The operations of one diverted message. Billed settlements are added to them."""
 DIVERTED_SETTLEMENTS: Final = 2
 _PING_SECONDS_MAX: Final = 1800.0
 
@@ -32,8 +32,9 @@ class CostItem:
     """The kind of its operations, as in `meter.KINDS`."""
     operations: int
     is_for_pairing: bool = True
-    """False for what a single namespace would cost as well. A diverted message would still be sent
-    to the primary and received from there, once."""
+    """False for operations that a single namespace would have as well. A diverted message would
+    still be sent to the primary and received from there, once.
+    """
     is_billed: bool = True
     money: float = 0.0
     """Its share of the bill for operations."""
@@ -91,7 +92,9 @@ class Estimate:
 def _priced(
     items: Iterable[CostItem], prices: PriceList, *, other_operations: int
 ) -> tuple[CostItem, ...]:
-    """The items with their share of the bill: all billed operations cost the same on average."""
+    """Returns the items with their share of the bill. All billed operations cost the same on
+    average.
+    """
     marked = [replace(item, is_billed=item.kind not in prices.unbilled) for item in items]
     operations = sum(item.operations for item in marked if item.is_billed)
     bill = prices.for_operations(operations, after=other_operations)
@@ -251,7 +254,7 @@ def estimate_ledger(
 
 
 def _units(count: int, size: int) -> int:
-    """A lower bound: the ledger has the messages' total size and not the size of each."""
+    """A lower bound, because the ledger has only the total size of the messages."""
     return max(count, -(-size // UNIT_BYTES))
 
 

@@ -21,7 +21,9 @@ def units_of(size: int) -> int:
 
 
 def units_of_all(sizes: Collection[int]) -> int:
-    """The same for several messages. Most are smaller than a unit, so this is worth a shortcut."""
+    """Like `units_of`, for several messages. Most are smaller than a unit, so this takes a
+    shortcut.
+    """
     if not sizes or max(sizes) <= UNIT_BYTES:
         return len(sizes)
     return sum(map(units_of, sizes))
@@ -84,7 +86,7 @@ class Reading:
         return next(found, Tally())
 
     def __sub__(self, earlier: Reading) -> Reading:
-        """What was counted between the two readings."""
+        """Returns the operations between the two readings."""
         differences = {name: tally - earlier.of(name) for name, tally in self.entities.items()}
         return Reading(
             namespace=self.namespace,
@@ -116,7 +118,9 @@ class Meter:
         self._tallies: dict[str, tuple[str, Tally]] = {}
 
     def of(self, path: str) -> Tally:
-        """The tally to increment. It outlives its entity, because its operations are billed."""
+        """The tally to increment. It is kept after its entity is deleted, because its operations
+        are billed.
+        """
         return self._tallies.setdefault(path.lower(), (path, Tally()))[1]
 
     def add(self, reading: Reading) -> None:

@@ -1,7 +1,7 @@
 """A price list, read from TOML: what operations and connections cost in a month.
 
-Every error names the file, the entry, its value and what would be valid. A validation library would
-not: hence the checks by hand. `example_prices.toml` beside this module is the default.
+Every error names the file, the entry, its value and a valid form. A validation library would not,
+so the checks are written by hand. `example_prices.toml` beside this module is the default.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ RECHECK_SECONDS: Final = 60.0
 """How often a syphon re-checks a destination that has been down for some minutes."""
 RECHECK_MESSAGES: Final = 2_500
 """How many messages of each backlog queue a re-check receives at most: what a task receives ahead.
-While nothing new comes into the backlog, it is a handful."""
+While no new messages arrive in the backlog, it is only a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class Usage:
     backlog_queues: int = 10
     syphons: int = 1
     always_on: bool = True
-    """Whether the syphons run all the time, and not only once after an outage."""
+    """Whether the syphons run all the time, instead of once after an outage."""
     messages_per_day: int = 0
     message_bytes: int = 1024
     """The encoded size of one message."""
     outage_hours: float = 0.0
-    """The length of all outages in these days together."""
+    """The total length of all outages in these days."""
     ping_seconds: float = 60.0
     entities: int = 1
     """Queues and topics that a client sends to, and that fail over."""
@@ -58,7 +58,7 @@ class Usage:
     """Paired clients. Each sends to all of the entities."""
     days: int = 30
     other_operations: int = 0
-    """What else the Azure subscription uses. It fills the cheaper tiers first."""
+    """Other operations of the Azure subscription. They fill the cheaper tiers first."""
 
     def __post_init__(self) -> None:
         for name, allowed in RANGES.items():
@@ -106,7 +106,7 @@ class Usage:
 
     @property
     def rechecks(self) -> int:
-        """The number of messages that are received only to be released again, at most."""
+        """The maximum number of messages that are received only to be released again."""
         if not self.syphons or not self.always_on:
             return 0
         # Messages arrive evenly during the outage, so on average half of them wait.

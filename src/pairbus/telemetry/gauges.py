@@ -45,7 +45,7 @@ class GaugeTracker:
         self._values: dict[tuple[Gauge, str, str], int] = {}
 
     def changes(self, event: Event) -> list[GaugeChange]:
-        """What the event changes. Events of a closed client change nothing."""
+        """Returns the changes that an event causes. Events of a closed client change nothing."""
         with self._lock:
             match event:
                 case Paired():

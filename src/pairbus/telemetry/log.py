@@ -1,8 +1,8 @@
 """Writes one log line for each event, to the loggers `pairbus.*`.
 
 A line names the entity or the queue, the cause, and what happens next. A cause is one line of text
-without a traceback: the caller of the send gets the exception itself. Adds no handler and sets no
-level; those belong to the application.
+without a traceback: the caller of the send gets the exception itself. It adds no handler and sets
+no level; the application does that.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def observer(
     """An observer for one pairing, or None if OpenTelemetry's API is not installed.
 
     The addresses are the hosts of the primary and the secondary; None omits the attribute. Without
-    providers, it reports to the application's, even if the application sets them up later.
+    providers, it uses the application's, even if the application sets them up later.
     """
     try:
         from opentelemetry import metrics, trace
@@ -66,9 +66,10 @@ def observer(
 
     def observe(event: Event) -> None:
         measured.observe(event)
-        # A diverted message does not pay for a span that nobody receives. Checked each time: the
-        # application may set up tracing at any moment. The attribute is private, because the public
-        # `get_tracer_provider` reads the environment first; if it is missing, spans are made.
+        # Do not make spans that nobody receives: they would slow down every diverted message.
+        # Checked each time, because the application may set up tracing at any time. The attribute
+        # is private, because the public `get_tracer_provider` reads the environment first; if it is
+        # missing, spans are made.
         if (
             tracer_provider is None
             and isinstance(event, Diverted)

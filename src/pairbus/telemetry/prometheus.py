@@ -70,9 +70,9 @@ SEND_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 class PrometheusObserver:
     """Counts the events of every pairing it is given to, in the options or by `pairing.observe`.
 
-    It reports to prometheus_client's default registry unless you pass another. Several observers
-    may report to one registry, and several clients may share an observer. If each client has its
-    own, the gauges stay exact while clients of the same primary close at different times.
+    It reports to prometheus_client's default registry, or to the one that you pass. Several
+    observers may report to one registry, and several clients may share an observer. If each client
+    has its own, the gauges stay exact while clients of the same primary close at different times.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
