@@ -25,7 +25,7 @@ SERIAL: Final = 0xFFFFFFFF
 
 
 class FrameError(Exception):
-    """The peer broke a rule of the protocol; the connection cannot go on."""
+    """The peer broke a rule of the protocol. The connection cannot continue."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)

@@ -1,4 +1,4 @@
-"""What one peer tells the other about a delivery or an error: plain values.
+"""Outcomes of deliveries, and errors, as plain values.
 
 How they are written is in `performatives` and `frames`.
 """
@@ -15,8 +15,8 @@ from typing import Final
 class AmqpError:
     """An AMQP error. The engine adds a tracking id to each one that a server sends.
 
-    The official Python SDK reads condition, description and info by their positions, and waits for
-    ever if the last of them is missing. So a server never sends an empty info map.
+    The official Python SDK reads condition, description and info by their positions, and waits
+    forever if the last of them is missing. So a server never sends an empty info map.
     """
 
     condition: str

@@ -35,7 +35,7 @@ Disposition = tuple[bool, int, int, bool, Outcome]
 """The peer is the receiver, first, last, settled, outcome."""
 
 Statement = tuple[int, int, bytes]
-"""What a disposition says of its deliveries: the codes of role and settled, the encoded state."""
+"""The content of a disposition: the codes of role and settled, and the encoded state."""
 
 _u32 = struct.Struct(">I").unpack_from
 _disposition = struct.Struct(">IHH4sIIBBIBIB").pack
@@ -84,7 +84,7 @@ def _flag(data: bytes, at: int, name: str) -> tuple[bool, int]:
 def read_transfer(data: bytes, at: int, end: int) -> Transfer:
     """The transfer whose list begins at `at`, in a frame that ends at `end`.
 
-    Every message passes here, hence its length: a call less is time saved.
+    Every message passes through here. It is one long function, because each call would cost time.
     """
     if data[at] == 0xC0:
         payload, count, at = at + 2 + data[at + 1], data[at + 2], at + 3
@@ -239,7 +239,7 @@ def read_disposition(data: bytes, at: int, end: int) -> Disposition:
 
 
 def read_outcome(state: object) -> Outcome:
-    """What a disposition's state says of a delivery."""
+    """Reads the outcome from a disposition's state."""
     if state is None:
         return NO_OUTCOME
     if not isinstance(state, Described) or not isinstance(state.value, list):
@@ -309,14 +309,15 @@ def statement(
     return (_TRUE if is_receiver else _FALSE, _TRUE if settled else _FALSE, state)
 
 
-# The same object each time: that is how deliveries are found of which the same is said.
+# Returns the same object each time, so that deliveries with the same state can be found by
+# identity.
 ACCEPTED_BY_RECEIVER: Final[Statement] = (_TRUE, _TRUE, _ACCEPTED)
 _ASKED_TO_ACCEPT: Final[Statement] = (_TRUE, _FALSE, _ACCEPTED)
 SETTLED_BY_SENDER: Final[dict[OutcomeKind, Statement]] = {
     kind: (_FALSE, _TRUE, state)
     for kind, state in {**_BARE_STATES, OutcomeKind.NONE: b"\x40"}.items()
 }
-"""A sender's last word: the kind of outcome that the receiver asked for, without details."""
+"""A sender's final state: the kind of outcome that the receiver asked for, without details."""
 
 
 def disposition(channel: int, said: Statement, first: int, last: int) -> bytes:

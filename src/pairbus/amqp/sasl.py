@@ -2,8 +2,9 @@
 
 `SaslServer` and `SaslClient` are settings, and many connections may share them. `Handshake` is the
 state of one connection: it takes bytes until the AMQP stream begins, then returns what follows the
-peer's AMQP header. Only mechanisms of one step are spoken, without challenges. MSSBCBS is one of
-them: with it .NET says that its token will come over $cbs. The caller decides who may come in.
+peer's AMQP header. Only mechanisms of one step, without challenges, are supported. MSSBCBS is one
+of them: with it, .NET announces that its token comes over $cbs. The caller decides which clients
+are accepted.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _FRAME_SIZE_MAX: Final = 4096
 """The standard says 512; tokens as passwords are longer."""
 
 Authenticate = Callable[[str, str, str], bool]
-"""Mechanism, user, password -> may it come in?"""
+"""Mechanism, user, password -> whether the client is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the peer said it was; the password was checked and is not kept."""
+    """The identity that the peer claimed. The password was checked and is not kept."""
 
     mechanism: str
     user: str
@@ -45,8 +46,9 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class SaslServer:
     authenticate: Authenticate | None = None
-    """Called for every mechanism. None lets everybody in and offers no PLAIN: whoever sends a
-    password expects that it is checked."""
+    """Called for every mechanism. None accepts every client and does not offer PLAIN, because a
+    client that sends a password expects a check.
+    """
 
     mechanisms: Sequence[str] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 
@@ -184,7 +186,7 @@ def _credentials(mechanism: str, response: bytes) -> tuple[str | None, str]:
 
 
 class Handshake:
-    """`done` when both may speak AMQP; `failure` when they never will."""
+    """`done` when both sides may send AMQP; `failure` if the handshake failed."""
 
     __slots__ = (
         "_awaits_header",
@@ -230,7 +232,8 @@ class Handshake:
 
     def _read_header(self, data: bytes) -> bytes:
         self._header += data
-        # Judged byte by byte, so that a peer of another protocol need not send eight to be told.
+        # Checked byte by byte, so that a peer with another protocol gets an answer before it has
+        # sent eight bytes.
         is_amqp = self._header[:4] == b"AMQP"[: len(self._header)]
         if is_amqp and len(self._header) < 8:
             return b""

@@ -1,8 +1,8 @@
 """A blocking AMQP 1.0 client: one connection with any number of links, for one thread.
 
-Each call waits until the peer has answered, and no call waits for ever. A lost connection raises,
-and the caller makes a new one. This module knows AMQP and not Service Bus: entities and tokens are
-the caller's.
+Each call waits until the peer has answered, and no call waits forever. A lost connection raises,
+and the caller makes a new one. This module knows AMQP but not Service Bus: the caller handles
+entities and tokens.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Connection:
         silence_seconds: float = 60.0,
     ) -> None:
         """`silence_seconds`: the peer is asked to send something twice in this time. If nothing
-        comes, the connection is given up."""
+        comes, the connection is closed.
+        """
         self.host = host
         self.port = port
         self.upkeep: Callable[[], float] | None = None
@@ -108,14 +109,16 @@ class Connection:
         self.abort()
 
     def abort(self, error: AmqpError | None = None) -> None:
-        """End it without telling the peer."""
+        """Drop the connection without notifying the peer."""
         self._protocol.abort(error)
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
 
     def interrupt(self) -> None:
-        """From any thread: a call that waits on this connection raises ConnectionLost."""
+        """Make a waiting call on this connection raise ConnectionLost. Safe to call from any
+        thread.
+        """
         transport = self._transport
         if transport is not None:
             transport.interrupt()
@@ -132,19 +135,19 @@ class Connection:
             )
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
-        """The same, but returns False in place of raising PeerSilent."""
+        """Like `wait`, but returns False instead of raising PeerSilent."""
         self._protocol.engine.resume_listening()
         while not done():
             now = _now()
             if now >= until:
-                self.exchange(0.0)  # what has come in the last moment counts
+                self.exchange(0.0)  # count what arrived in the last moment
                 return bool(done())
             due = min(until, self._next_deadline(now))
-            self.exchange(max(due - _now(), 0.0))  # by now: upkeep may have taken its time
+            self.exchange(max(due - _now(), 0.0))  # read the time again: upkeep may have taken long
         return True
 
     def exchange(self, seconds: float) -> None:
-        """Send what there is, and wait up to `seconds` for bytes from the peer."""
+        """Send all pending output, and wait up to `seconds` for bytes from the peer."""
         transport, protocol = self._transport, self._protocol
         if transport is None:
             said = f"the connection to {self.host}:{self.port} is over"
@@ -165,7 +168,7 @@ class Connection:
                 raise ConnectionLost(said, protocol.error)
 
     def _flush_close(self) -> None:
-        """The engine has ended the connection. Tell the peer why, if it still reads."""
+        """The engine has ended the connection. Send the peer the reason, if it still reads."""
         transport, output = self._transport, self._protocol.engine.data_to_send()
         if transport is not None and output:
             transport.write(output)
@@ -174,7 +177,9 @@ class Connection:
         self.abort()
 
     def flush(self, until: float) -> None:
-        """Wait until the operating system has all output: then it leaves even if we die."""
+        """Wait until the operating system has all output. Then it is sent even if this process
+        dies.
+        """
         self.exchange(0.0)
         transport = self._transport
         assert transport is not None
@@ -184,7 +189,7 @@ class Connection:
             self.exchange(max(until - _now(), 0.0))
 
     def _next_deadline(self, now: float) -> float:
-        """The time of the next heartbeat, of giving the peer up, or of upkeep."""
+        """The time of the next heartbeat, of the idle time-out, or of upkeep."""
         protocol = self._protocol
         due = protocol.engine.tick(now=now)
         if protocol.is_over:
@@ -234,7 +239,7 @@ class Connection:
         return link
 
     def attached(self, link: ClientLink, until: float, what: str) -> None:
-        """Wait until the peer has agreed to a link that was asked for."""
+        """Wait until the peer has accepted a requested link."""
         try:
             self.wait(lambda: link.attached or link.is_over, until, what)
         except PeerSilent:
@@ -257,15 +262,15 @@ class Connection:
     ) -> dict[int, AmqpError]:
         """Settle deliveries, in ascending order, and wait for the peer's answers.
 
-        Returns those that the peer refused, with the reason. Raises if no answer came: then it is
-        unknown what the peer has done.
+        Returns those that the peer refused, with the reason. Raises if no answer came; then the
+        result is unknown.
         """
         return self.settled(link, self.begin_settling(link, ids, outcome), until=until)
 
     def begin_settling(
         self, link: ClientReceiverLink, ids: Sequence[int], outcome: Outcome
     ) -> SettlementGroup:
-        """The same without waiting: `settled` waits. Call `flush` to be sure that it has left."""
+        """Like `settle`, without waiting: `settled` waits. Call `flush` to be sure it is sent."""
         link.check()
         return link.settle(ids, outcome, two_phase=True)
 

@@ -1,8 +1,8 @@
-"""What the blocking client raises. `error` is what the peer said, if it said something.
+"""The errors of the blocking client. `error` is the peer's AMQP error, if there is one.
 
 ClientError
-├── ConnectionLost    it could not be opened, or it is over: its links are gone
-├── LinkLost          the peer refused or ended one link; the connection goes on
+├── ConnectionLost    it could not be opened, or it has ended: its links are gone
+├── LinkLost          the peer refused or ended one link; the connection stays open
 └── PeerSilent        (also TimeoutError) no answer came in time
 """
 
@@ -27,4 +27,4 @@ class LinkLost(ClientError):
 
 
 class PeerSilent(ClientError, TimeoutError):
-    """No answer came in time. The peer may have done what it was asked, or not."""
+    """No answer came in time. It is unknown whether the peer has handled the request."""

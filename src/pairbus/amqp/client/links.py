@@ -1,6 +1,6 @@
-"""The links of a client: what each of them may do, and what the peer has said of it.
+"""The links of a client: what each of them may do, and the peer's answers.
 
-Nothing here blocks. What a caller waits for shows in a link's attributes.
+Nothing here blocks. A caller checks a link's attributes to see the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pairbus.amqp.frames import SERIAL
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
 MessageFactory = Callable[["ClientReceiverLink", int, bytes, bytes], Any]
-"""Makes what is kept of a message, out of its link, delivery-id, tag and bytes."""
+"""Makes the object for a message from its link, delivery-id, tag and bytes."""
 
 
 class ClientLink:
@@ -26,9 +26,9 @@ class ClientLink:
         self._link = link
         link.context = self
         self.attached = False
-        """The peer has answered, and with yes."""
+        """Whether the peer has accepted the link."""
         self.error: AmqpError | None = None
-        """Why it is over, if the peer said so."""
+        """The peer's reason for the end of the link, if it gave one."""
 
     @property
     def name(self) -> str:
@@ -50,12 +50,12 @@ class ClientLink:
 
     @property
     def credit(self) -> int:
-        """How many messages the sender, we or the peer, may still send."""
+        """How many messages the sender (this side or the peer) may still send."""
         return self._link.credit
 
     @property
     def size_max(self) -> int:
-        """Of a message, as the peer said; 0: it did not."""
+        """The peer's limit for a message. 0: it gave none."""
         return self._link.remote.max_message_size
 
     @property
@@ -64,12 +64,12 @@ class ClientLink:
         return self._link.remote.properties
 
     def check(self) -> None:
-        """Raises LinkLost if nothing can be done here any more."""
+        """Raises LinkLost if the link has ended."""
         if not self._link.alive:
             raise LinkLost(f"link {self.name!r} was ended", self.error)
 
     def detach(self) -> None:
-        """For good. It is over at once; the peer's answer comes later."""
+        """Detach the link for good. It ends at once; the peer's answer comes later."""
         self._link.close()
 
 
@@ -81,19 +81,19 @@ class ClientReceiverLink(ClientLink):
         self._make = make
         self._wants_credit_back = False
         self.inbox: list[Any] = []
-        """What has come and was not taken yet. The caller may put another list here."""
+        """The messages that have arrived and were not taken. The caller may replace the list."""
         link.receive_into(self._arrived)
 
     def _arrived(self, number: int, tag: bytes, data: bytes) -> None:
         self.inbox.append(self._make(self, number, tag, data))
 
     def grant(self, credit: int) -> None:
-        """Set the peer's credit, whatever it had before."""
+        """Set the peer's credit. This replaces the earlier value."""
         self._wants_credit_back = False
         self._link.set_credit(credit)
 
     def drain(self) -> None:
-        """Ask for the credit back: what is on the way still comes, then `credit` is 0."""
+        """Take the credit back. Messages in transit still arrive, then `credit` is 0."""
         if self.credit and not self._wants_credit_back:
             self._wants_credit_back = True
             self._link.request_drain()
@@ -117,7 +117,7 @@ class ClientSenderLink(ClientLink):
         self._tag = 0
 
     def send(self, payload: bytes, *, message_format: int = 0) -> Delivery:
-        """Ask `credit` first. The delivery's `outcome` is there when the peer has answered."""
+        """Check `credit` first. The delivery's `outcome` is set when the peer has answered."""
         self.check()
         self._tag = self._tag + 1 & SERIAL
         tag = self._tag.to_bytes(4, "big")

@@ -1,7 +1,7 @@
 """A client's connection without any I/O: an engine in the client role, and the links on it.
 
-The caller moves the bytes. Whatever the peer sends, `receive` does not raise: one that breaks a
-rule gets a close with the reason, and `is_over` says so.
+The caller moves the bytes. `receive` never raises, whatever the peer sends. A peer that breaks a
+rule gets a close with the reason, and `is_over` is true.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ClientProtocol:
 
     @property
     def error(self) -> AmqpError | None:
-        """Why it is over: the peer's error, or ours."""
+        """The reason for the end: the peer's error, or ours."""
         return self.engine.error
 
     # -- ours to say ------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class ClientProtocol:
         self._end_links(None)
 
     def abort(self, error: AmqpError | None) -> None:
-        """End it without telling the peer."""
+        """Drop the connection without notifying the peer."""
         if not self.engine.is_over:
             self.engine.error = error
             self._end_links(error)
@@ -142,7 +142,7 @@ class ClientProtocol:
             elif isinstance(event, Attached):
                 link: ClientLink = event.link.context
                 remote = event.link.remote
-                # Of a refusal the far end is missing; the detach that follows says why.
+                # A refusal has no source or target. The detach that follows has the reason.
                 has_far_end = remote.has_target if event.link.is_sender else remote.has_source
                 link.attached = has_far_end
             elif isinstance(event, Detached):

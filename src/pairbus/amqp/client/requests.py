@@ -1,6 +1,7 @@
 """Requests and their responses over a pair of links, as `$cbs` and `$management` take them.
 
-A response is found by its correlation-id. One that comes after its request was given up is dropped.
+A response is found by its correlation-id. A response that comes after its request timed out is
+dropped.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ class RequestLinks:
     def ask_all(
         self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, until: float
     ) -> list[Response | None]:
-        """Properties and body each, in the time that one of them takes, without reply-to.
+        """Send several requests at once, each with properties and body, without reply-to.
 
-        None for one that was not answered; `ask` for it tells why.
+        Returns None for a request that was not answered; `ask` for it raises the reason.
         """
         connection, requests, answers = self._connection, self._requests, self._answers
         found: dict[UUID, Response] = {}
@@ -143,7 +144,7 @@ def _responses_to(messages: list[bytes], number: UUID) -> list[Response]:
                 if isinstance(section, Described) and isinstance(section.descriptor, int):
                     sections[int(section.descriptor)] = section.value
         except ValueError:
-            continue  # nobody can say whom it answers
+            continue  # it cannot be matched to a request
         fields = sections.get(PROPERTIES)
         if isinstance(fields, list) and len(fields) > CORRELATION_ID:
             if fields[CORRELATION_ID] != number:

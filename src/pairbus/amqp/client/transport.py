@@ -1,4 +1,4 @@
-"""The socket of a client, plain or TLS. No call waits for ever.
+"""The socket of a client, plain or TLS. No call waits forever.
 
 Writing and reading take turns, so that two peers that both send much do not block each other.
 """
@@ -60,7 +60,7 @@ class Transport:
         self._out = memoryview(data if not self._out else b"".join((self._out, data)))
 
     def exchange(self, seconds: float) -> bytes:
-        """Write what there is, then read. Waits up to `seconds`; b"" if nothing came."""
+        """Write all pending output, then read. Waits up to `seconds`; b"" if nothing came."""
         if self._out:
             self._flush()
         try:
@@ -93,9 +93,10 @@ class Transport:
                 self._out = self._out[self._sock.send(self._out[:_WRITE_SIZE]) :]
 
     def interrupt(self) -> None:
-        """From any thread: whoever waits in `exchange` finds the connection ended."""
+        """Make a call that waits in `exchange` end. Safe to call from any thread."""
         with contextlib.suppress(OSError):
-            # Of a TLS socket the plain one below it: its own would take TLS down first.
+            # For TLS, shut down the plain socket below: the TLS socket's own method would end TLS
+            # first.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -104,7 +105,7 @@ class Transport:
 
 
 def _connect(host: str, port: int, until: float) -> socket.socket:
-    """By the first of its addresses that answers; all of them share the time."""
+    """Connects to the first address that answers. All addresses share the time limit."""
     failure: OSError | None = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -28,7 +28,9 @@ _ENVELOPE = frozenset(
 
 
 def split_batch(data: bytes) -> list[bytes]:
-    """The messages of an envelope, in order. Its other sections are about no message: ignored."""
+    """The messages of an envelope, in order. Other sections do not belong to a message and are
+    ignored.
+    """
     messages: list[bytes] = []
     pos, end = 0, len(data)
     try:

@@ -1,8 +1,8 @@
 """The sections of an encoded message: found once, and read where a field is needed.
 
 `slice_message` takes any message that a sender may write: sections in any order (the Python SDK
-puts delivery annotations last), in any encoding. Everything behind the annotations stays byte for
-byte as it came. `scan` takes what brokers deliver, in the order of the standard, and returns where
+puts delivery annotations last), in any encoding. Everything after the annotations stays unchanged,
+byte for byte. `scan` takes what brokers deliver, in the order of the standard, and returns where
 each section is. Neither decodes a body. What `slice_message` accepts, `stamp` can change without
 failing; reading a field decodes it, and may still find text that is not UTF-8.
 """
@@ -73,7 +73,7 @@ PROPERTY_COUNT: Final = 13  # the Python SDK fails on a message that has more
 HEADER_TTL_MS_MAX: Final = 2**32 - 1
 """A longer time to live is the difference between expiry and creation time, as in the SDKs."""
 EXPIRY_TIME_MS_MAX: Final = 253_402_243_199_000
-"""As far into the year 9999 as the SDK goes."""
+"""The latest time in the year 9999 that the SDK uses."""
 
 Span = tuple[int, int]
 """Where a section begins and ends."""

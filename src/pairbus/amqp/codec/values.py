@@ -1,9 +1,9 @@
 """AMQP 1.0 values: decode, encode, or step over one encoded value (part 1 of the standard).
 
 Decoding keeps the type, so that a decoded value encodes to the same type again. Types that Python
-lacks have wrappers in `types`. The input comes from strangers: sizes and counts are claims, checked
-against the bytes that are there before anything is allocated, and skipping never recurses.
-Knows nothing of messages, sections or links.
+lacks have wrappers in `types`. The input is untrusted: sizes and counts are checked against the
+available bytes before anything is allocated, and skipping never recurses. Knows nothing of
+messages, sections or links.
 """
 
 import struct
@@ -33,7 +33,7 @@ from pairbus.amqp.codec.types import (
 
 
 class MalformedMessage(ValueError):
-    """The bytes break the rules of AMQP. The text gives the offset and the reason."""
+    """The bytes are not valid AMQP. The text has the offset and the reason."""
 
 
 VAR8, VAR32, DESCRIBED, UNKNOWN = 32, 33, 34, 35

@@ -1,8 +1,8 @@
 """One AMQP 1.0 connection, in either role: bytes in, events out, bytes out.
 
-Pure Python. Owns no socket, no thread and no clock: the caller moves the bytes and passes the time
-to `tick` (monotonic seconds). Knows AMQP, not Service Bus. Whatever the peer sends, nothing is
-raised: one that breaks a rule gets an AMQP error and a closed connection.
+Pure Python. It owns no socket, no thread and no clock: the caller moves the bytes and passes the
+time to `tick` (monotonic seconds). It knows AMQP, not Service Bus. It never raises on input: a peer
+that breaks a rule gets an AMQP error and a closed connection.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
 
 _EMPTY_DISPOSITIONS_MAX: Final = 10_000
 _FRAME_SIZE_MAX: Final = 1024 * 1024
-"""Of what we send, whatever the peer would take."""
+"""The maximum size of the frames that we send, even if the peer accepts larger ones."""
 _DEFAULT_LIMITS: Final = EngineLimits()
 _head = struct.Struct(">IHHHB").unpack_from
 _transfer = peer.transfer
@@ -59,7 +59,7 @@ _disposition = peer.disposition
 
 
 class Engine:
-    """See the module. For one thread at a time."""
+    """One AMQP connection; see the module. Use it in one thread at a time."""
 
     __slots__ = (
         "_by_channel",
@@ -97,18 +97,18 @@ class Engine:
             raise TypeError(f"{type(sasl).__name__} is not for the role server={server}")
         self._wire = Wire(limits, is_server=server)
         self.identity: Identity | None = None
-        """Who the peer said it was; None when SASL was skipped or is not over."""
+        """The identity that the peer claimed. None if SASL was skipped or has not ended."""
         self.error: AmqpError | None = None
-        """Why the connection ended, if it did so with an error of either side.
+        """The reason if the connection ended with an error of either side.
 
-        To a client, a server that breaks a rule is a broken connection: what the server was told
-        would read as if the client had done wrong.
+        For a client, a server that breaks a rule counts as a broken connection. The error that was
+        sent to the server would look like a mistake of the client.
         """
 
         self._container_id = container_id
         self._hostname = hostname
         self._properties = properties
-        self._held = bytearray()  # the beginning of a frame whose end has not come yet
+        self._held = bytearray()  # the start of an incomplete frame
         self._needed = 0
         self._sessions: dict[int, Session] = {}  # by our channel
         self._by_channel: dict[int, Session] = {}  # by the peer's
@@ -116,7 +116,7 @@ class Engine:
         self._locally_closed = False
         self._ended = False
         self._remote_channel_max = 65535
-        self._empty_dispositions = 0  # what dispositions named and said nothing new of
+        self._empty_dispositions = 0  # deliveries that dispositions repeated without news
         idle_ms = limits.idle_timeout_ms
         self._idle = IdleTimer(idle_ms / 1000 if idle_ms else None)
         handshake = Handshake(sasl)
@@ -129,7 +129,7 @@ class Engine:
     # -- bytes in -----------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take what the peer sent, return what it meant. Never raises on what a peer sends."""
+        """Read the peer's bytes and return the events. Never raises on input."""
         events: list[Event] = []
         if self._ended:
             return events
@@ -166,7 +166,7 @@ class Engine:
         return data
 
     def _frames(self, data: bytes, events: list[Event]) -> None:
-        """Read all whole frames. A loop as bare as it can be: every message passes here."""
+        """Read all complete frames. The loop is minimal, because every message passes here."""
         if self._held:
             self._held += data
             if len(self._held) < self._needed:
@@ -228,8 +228,9 @@ class Engine:
         return FrameError("amqp:connection:framing-error", said)
 
     def _disposed(self, in_vain: int) -> None:
-        """One disposition of 30 bytes can name all deliveries, again and again. An honest peer
-        repeats itself no more often than it says something new."""
+        """One disposition of 30 bytes can name all deliveries, again and again. A correct peer does
+        not repeat itself more often than it sends something new.
+        """
         if in_vain:
             self._empty_dispositions = max(0, self._empty_dispositions + in_vain)
             if self._empty_dispositions > _EMPTY_DISPOSITIONS_MAX:
@@ -370,7 +371,7 @@ class Engine:
     def pending(self) -> int:
         """Bytes that wait for `data_to_send`, or for the peer's session window or credit.
 
-        Nothing in here bounds it: stop sending while it is too much.
+        The engine does not limit it: stop sending while it is too large.
         """
         self._wire.end_run()
         waiting = sum(session.outgoing_bytes for session in self._sessions.values())
@@ -380,7 +381,7 @@ class Engine:
     def incoming_bytes(self) -> int:
         """Bytes of messages received and not yet settled by us, and of those still arriving.
 
-        Stop reading from the socket while it is too much.
+        Stop reading from the socket while it is too large.
         """
         return self._wire.held_bytes + self._wire.part_bytes
 
@@ -389,7 +390,7 @@ class Engine:
     def tick(self, *, now: float) -> float | None:
         """Let time pass (monotonic seconds): heartbeats, idle time-out. Returns when to come again.
 
-        May make output, may end the connection: then `closed`, and `error` says why.
+        It may make output or end the connection. Then `closed` is true, and `error` has the reason.
         """
         if self._ended or self._muted or self._locally_closed:
             return None
@@ -404,7 +405,7 @@ class Engine:
         return self._idle.next_tick(now)
 
     def resume_listening(self) -> None:
-        """For a caller that has not read for a while: the peer's silence counts from now on."""
+        """Restart the idle time-out, for a caller that has not read for a while."""
         self._idle.heard = True
 
     # -- endings ------------------------------------------------------------------------------
@@ -431,11 +432,11 @@ class Engine:
         has_spoken = self._opened[0] and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
-        self._ended = not has_spoken  # the peer has not met us: there is nothing to wait for
+        self._ended = not has_spoken  # the handshake has not ended, so there is nothing to wait for
         self._forget_all()
 
     def free(self) -> None:
-        """Forget everything, also what was to be sent. Every handle is dead afterwards."""
+        """Discard everything, including pending output. Every handle is dead afterwards."""
         self._ended = True
         self._forget_all()
         self._wire.out.clear()
@@ -443,7 +444,7 @@ class Engine:
         self._held.clear()
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
-        """The peer broke a rule: tell it, and never listen to it again."""
+        """The peer broke a rule: send it the error, and ignore all further input."""
         if not self._locally_closed:
             self._say_close(error)
         if not self._wire.is_server:

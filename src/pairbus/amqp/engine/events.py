@@ -1,4 +1,4 @@
-"""What an `Engine` reports: one small object per thing that the peer did.
+"""The events of an `Engine`: one small object for each action of the peer.
 
 The reader dispatches on `type(event)`. Events hold handles (`Link`, `Delivery`, `Session`), so an
 event may be read long after its link is gone.
@@ -46,7 +46,9 @@ class SessionBegun(_Event):
 
 
 class SessionEnded(_Event):
-    """Its links are gone with it; a `Detached` for each of them came before this."""
+    """The peer ended a session. Its links have ended with it; a `Detached` for each came before
+    this.
+    """
 
     __slots__ = ("error", "session")
 
@@ -69,7 +71,7 @@ class Attached(_Event):
 
 
 class Detached(_Event):
-    """The peer detached the link (of one that we closed first, nothing is reported).
+    """The peer detached the link. For a link that we closed first, there is no event.
 
     The answer is on its way; its deliveries can no longer be settled.
     """
@@ -107,10 +109,10 @@ class Transferred(_Event):
 
 
 class Disposed(_Event):
-    """The peer told the outcome of a delivery that we sent; at most once, then its settlement.
+    """The peer sent the outcome of a delivery that we sent; at most once, then its settlement.
 
-    If `settled`, the peer has forgotten it and so have we: the handle is dead already. Of a
-    delivery that we received, it comes as the answer to our `update`.
+    If `settled`, both sides have dropped the delivery, and the handle is dead. For a delivery that
+    we received, this is the answer to our `update`.
     """
 
     __slots__ = ("delivery", "outcome", "settled")

@@ -1,4 +1,4 @@
-"""The silence of either side: when the peer is given up, and when we must say something."""
+"""Idle time-outs: when to give up the peer, and when to send a heartbeat."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class IdleTimer:
             deadlines.append(self._heard_until)
         if self.peer_seconds:
             deadlines.append(self._speak_at)
-        # A peer may ask for a heartbeat every millisecond; it will not get that.
+        # A peer may ask for a heartbeat every millisecond. This sets a minimum interval.
         return max(min(deadlines), now + _TICK_SECONDS_MIN) if deadlines else None

@@ -1,6 +1,6 @@
 """A link and its deliveries, and what we do to them. What the peer does is in `peer`.
 
-Links and deliveries may be kept for ever. When a delivery is settled or a link is over, its methods
+Links and deliveries may be kept forever. When a delivery is settled or a link is over, its methods
 do nothing, its figures are 0, and `send` raises `LinkClosed`.
 """
 
@@ -38,15 +38,15 @@ from pairbus.amqp.performatives import (
 
 _TAG_SIZE_MAX: Final = 32
 _FRAMING_SIZE: Final = 65536
-"""What a batch may have on top of the messages in it."""
+"""The maximum overhead of a batch in addition to its messages."""
 
 
 class LinkClosed(Exception):
-    """Nothing can be sent here any more: the link, its session or its connection is over."""
+    """Nothing can be sent on this link: the link, its session or its connection has ended."""
 
 
 class Delivery:
-    """One message on its way: received by us, or sent by us and not yet settled."""
+    """One message in transit: received by us, or sent by us and not yet settled."""
 
     __slots__ = (
         "_is_updated",
@@ -68,14 +68,14 @@ class Delivery:
         self.settled = False
         """By either side, or by the end of its link."""
         self.outcome: Outcome | None = None
-        """Sent by us: what the peer said of it first."""
+        """Sent by us: the peer's first outcome."""
 
         self._number = number
         self._shared: SharedAnswer | None = None
-        self._is_updated = False  # received by us: we told an outcome and await the answer
+        self._is_updated = False  # received by us: we sent an outcome and wait for the answer
 
     def accept(self) -> None:
-        """Tell the peer that it is ours now, and forget the delivery."""
+        """Accept the delivery: send the outcome to the peer, and drop the delivery."""
         link = self.link
         if self._shared is not None or link.is_sender:
             self.settle(ACCEPTED)
@@ -92,7 +92,7 @@ class Delivery:
         self.settle(rejected(error))
 
     def settle(self, outcome: Outcome | None = None) -> None:
-        """Tell the peer this outcome, if there is one, and forget the delivery."""
+        """Send the peer this outcome, if there is one, and drop the delivery."""
         if self.settled:
             return
         link = self.link
@@ -117,7 +117,7 @@ class Delivery:
             link._wire.dispose(link.session.channel, said, self._number)
 
     def update(self, outcome: Outcome) -> None:
-        """Received by us: tell an outcome without settling. `Disposed` brings the peer's answer."""
+        """Received by us: send an outcome without settling. `Disposed` is the peer's answer."""
         if not self.settled and not self.link.is_sender:
             self._is_updated = True
             wire = self.link._wire
@@ -157,7 +157,7 @@ class SharedAnswer:
     or tasks share a connection.
 
     One answer counts for all of them. So nothing is sent until each of them is settled, and if one
-    was refused, the refusal is sent: in doubt a message is sent twice, and none is lost.
+    was refused, the refusal is sent: in doubt a message is sent twice, but none is lost.
     """
 
     __slots__ = ("_channel", "_number", "_outcome", "_received", "_wire", "waiting")
@@ -186,7 +186,7 @@ class SharedAnswer:
         self.left(delivery)
 
     def left(self, delivery: Delivery) -> None:
-        """This one needs no answer any more."""
+        """This delivery no longer needs an answer."""
         self.waiting.remove(delivery)
         if self.waiting:
             return
@@ -244,7 +244,7 @@ class Link:
         self._opened = False  # our attach was sent
         self._credit = 0
         self._delivery_count = 0
-        self._drain = False  # the receiver, they or we, wants the credit used up or given back
+        self._drain = False  # the receiver (either side) wants the credit used up or returned
         # Sender: messages without credit, and the constant parts of a transfer by the tag's size.
         self._waiting: deque[tuple[Delivery, bytes, int]] = deque()
         self._heads: dict[int, tuple[bytes, bytes]] = {}
@@ -266,7 +266,7 @@ class Link:
 
     @property
     def is_arriving(self) -> bool:
-        """Some of a message has come, and not its last frame."""
+        """Whether a message has arrived only in part."""
         return self._partial is not None
 
     @property
@@ -354,7 +354,7 @@ class Link:
         self.session._write(DETACH, [*fields, encode_error(error)] if error else fields)
 
     def _forget(self) -> None:
-        """Its deliveries are no more. The session knows the link until the peer has detached it."""
+        """Drops its deliveries. The session keeps the link until the peer has detached it."""
         self.alive = False
         self._drop_parts()
         session, wire = self.session, self._wire
@@ -391,8 +391,8 @@ class Link:
     def credit(self) -> int:
         """Sender: how many messages may be sent now. Receiver: how many the peer may send.
 
-        A sender's is also held to the connection's limit of unsettled deliveries. No event tells
-        when that has room again: look here after settling.
+        For a sender, the connection's limit of unsettled deliveries applies, too. There is no event
+        when it has room again: check this after settling.
         """
         if not self.alive:
             return 0
@@ -413,7 +413,7 @@ class Link:
 
     @property
     def drain(self) -> bool:
-        """Sender: the peer wants the credit used up or given back (`drained`)."""
+        """Sender: the peer wants the credit used up or returned (`drained`)."""
         return self._drain and self.alive and self.is_sender
 
     def _flow(self) -> None:
@@ -433,14 +433,14 @@ class Link:
                 self._flow()
 
     def set_credit(self, credit: int) -> None:
-        """Receiver: let the peer send that many, whatever it was granted before."""
+        """Receiver: let the peer send that many. This replaces the earlier credit."""
         if self.alive and not self.is_sender:
             self._credit = credit
             self._drain = False
             self._flow()
 
     def request_drain(self) -> None:
-        """Receiver: ask the peer to use up its credit or give it back; `Flowed` tells when."""
+        """Receiver: ask the peer to use up its credit or return it. `Flowed` reports the end."""
         if self.alive and not self.is_sender:
             self._drain = True
             self._flow()
@@ -464,7 +464,9 @@ class Link:
         message_format: int = 0,
         context: Any = None,
     ) -> Delivery:
-        """Send one encoded message. Ask `credit` first: without it, the message waits in memory."""
+        """Send one encoded message. Check `credit` first: without credit, the message waits in
+        memory.
+        """
         if not self.alive or not self.is_sender:
             raise LinkClosed(f"link {self.name!r} cannot send: it is closed, or receives")
         if not 0 < len(tag) <= _TAG_SIZE_MAX:
@@ -532,8 +534,8 @@ class Link:
         session._unblock()
 
     def receive_into(self, sink: MessageSink) -> None:
-        """Receiver: hand each message to `sink` in place of an event.
+        """Receiver: pass each message to `sink` instead of making an event.
 
-        It costs half as much: no `Delivery` is made, `Session.settle` names messages by their ids.
+        This costs half as much: no `Delivery` is made, and `Session.settle` takes delivery-ids.
         """
         self._sink = sink

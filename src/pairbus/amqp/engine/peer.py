@@ -1,8 +1,8 @@
 """What the peer does to sessions, links and deliveries: its frames change them and make events.
 
-One function for each performative that speaks of a session. What a peer gets wrong raises
-FrameError, which ends the connection. Delivery-ids are the exception: the official Python SDK
-repeats and skips them when threads or tasks share a connection. Azure accepts that, and so do we.
+There is one function for each performative of a session. A mistake of the peer raises FrameError,
+which ends the connection. Delivery-ids are the exception: the official Python SDK repeats and skips
+them when threads or tasks share a connection. Azure accepts that, and so do we.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
 def _share(session: Session, delivery: Delivery) -> None:
     """Another unsettled delivery has the same id."""
     known: Delivery | SharedAnswer | SettlementGroup = session._received[delivery._number]
-    if isinstance(known, SettlementGroup):  # a sink had that one, and awaits no more than an answer
+    if isinstance(known, SettlementGroup):  # a sink received that one, and waits only for an answer
         session._received[delivery._number] = delivery
     else:
         shared = SharedAnswer(session, known) if isinstance(known, Delivery) else known
@@ -153,7 +153,7 @@ def _part(
 
 
 def _begin(link: Link, number: int, tag: bytes) -> Delivery:
-    """It counts from its first frame on: an answer to its id would be an answer to it."""
+    """A delivery counts from its first frame on, because an answer to its id applies to it."""
     partial = Delivery(link, number, tag, 0)
     if link._sink is None:
         session, wire = link.session, link._wire
@@ -230,8 +230,9 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
 def _disposed(
     known: dict[int, Any], number: int, outcome: Outcome, settled: bool, events: list[Event]
 ) -> bool:
-    """The peer's word on a delivery: the first outcome counts, then the settlement. False if it
-    said nothing new."""
+    """Handles the peer's state of a delivery: the first outcome counts, then the settlement.
+    Returns False if there is nothing new.
+    """
     one: Delivery | SharedAnswer | SettlementGroup = known[number]
     if isinstance(one, Delivery):
         is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED

@@ -29,10 +29,10 @@ class SettlementGroup:
         """By delivery-id: those that the peer refused, and why."""
 
     def _drop(self) -> None:
-        """Its session is over: the answers will not come."""
+        """The session has ended: the answers will not come."""
 
     def answered(self, number: int, outcome: Outcome) -> None:
-        """The same outcome again, or why not."""
+        """Records the peer's answer: the same outcome, or the reason for another one."""
         self.left -= 1
         if outcome.kind is self.kind and outcome.error is None:
             return
@@ -131,7 +131,7 @@ class Session:
         )
 
     def _unblock(self) -> None:
-        """Let transfers go, as many as the peer's window has room for."""
+        """Send waiting transfers, as many as the peer's window allows."""
         blocked, out = self._blocked, self._wire.out
         while blocked and self._remote_window > 0:
             _, frame = blocked.popleft()
@@ -147,7 +147,7 @@ class Session:
             self._wire.link_count -= 1
 
     def _forget_all(self) -> None:
-        """Nothing more will happen here."""
+        """Ends the session: nothing more happens here."""
         self.alive = False
         for table in (self._sent, self._received):
             for known in table.values():

@@ -1,4 +1,4 @@
-"""What the handles of one connection share: its output, its limits, and how much is used."""
+"""The state that the handles of one connection share: output, limits and usage."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pairbus.amqp.performatives import Statement, disposition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """What one connection may cost. A peer that goes beyond loses it; only a message that is too
-    large is merely rejected (in the server role)."""
+    """The limits of one connection. A peer that exceeds them loses the connection. The exception is
+    a message that is too large: it is rejected (in the server role).
+    """
 
     frame_size_max: int = 65536
     channel_max: int = 255
@@ -23,7 +24,7 @@ class EngineLimits:
     """As encoded, with annotations and framing: hence a bit above the 1 MiB that is advertised."""
 
     idle_timeout_ms: int | None = 240_000
-    """After this much silence the peer is given up. It is told half of it."""
+    """After this much silence the connection is closed. The peer is sent half of this value."""
 
     incoming_window: int = 16 * 1024 * 1024
     """Bytes of messages whose last frame has not come, over all links."""
@@ -66,12 +67,12 @@ class Wire:
         self.part_bytes = 0
         """Of messages still arriving."""
         self.link_count = 0
-        # A run of deliveries of which the same is said: one disposition will do for all of them.
+        # A range of deliveries with the same state: one disposition covers all of them.
         self._said: Statement | None = None
         self._channel = self._first = self._last = 0
 
     def dispose(self, channel: int, said: Statement, number: int) -> None:
-        """Tell the peer the state of a delivery."""
+        """Send the peer the state of a delivery."""
         if said is self._said and number == self._last + 1 and channel == self._channel:
             self._last = number
             return
@@ -88,7 +89,7 @@ class Wire:
             self._said = None
 
     def forget(self) -> None:
-        """Nothing of what is held or counted exists any more. What is to be sent stays."""
+        """Clears all held and counted items. Pending output stays."""
         self.end_run()
         self.sent_count = self.received_count = self.held_bytes = 0
         self.part_bytes = self.link_count = 0
