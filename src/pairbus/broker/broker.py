@@ -106,7 +106,7 @@ class Broker:
             replace(options, port=running.endpoints[options.name].port)
             for options in self._namespaces
         )
-        # A program that forgets `stop` still exits, with its messages on the disk.
+        # A program that does not call `stop` still exits, with its messages on the disk.
         atexit.register(self._stop_at_exit)
         return self
 
@@ -118,8 +118,8 @@ class Broker:
             running.stop()
 
     def _stop_at_exit(self) -> None:
-        # An exiting interpreter starts no threads, which may interrupt the stop. Everything
-        # acknowledged is on the disk nevertheless.
+        # An exiting interpreter cannot start threads, so the stop may be interrupted. Everything
+        # acknowledged is on the disk anyway.
         with contextlib.suppress(RuntimeError):
             self.stop()
 
@@ -133,7 +133,9 @@ class Broker:
 
     @property
     def connection_string(self) -> str:
-        """Of the only namespace; with several, ask `broker[name].connection_string`."""
+        """The connection string of the only namespace. With several namespaces, use
+        `broker[name].connection_string`.
+        """
         return self._only().connection_string
 
     def connection_string_for(self, policy_name: str) -> str:
@@ -141,12 +143,12 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """Faults on demand in the only namespace; with several, ask `broker[name].faults`."""
+        """Faults on demand in the only namespace. With several, use `broker[name].faults`."""
         return self._only().faults
 
     @property
     def meter(self) -> Meter:
-        """Billable operations in the only namespace; with several, ask `broker[name].meter`."""
+        """Billed operations in the only namespace. With several, use `broker[name].meter`."""
         return self._only().meter
 
     @property
@@ -155,7 +157,7 @@ class Broker:
 
     @property
     def ca_file(self) -> Path:
-        """The authority to trust, `connection_verify=str(broker.ca_file)` in the SDK."""
+        """The authority to trust. In the SDK: `connection_verify=str(broker.ca_file)`."""
         return self._started().server.ca_file()
 
     @property
@@ -194,7 +196,7 @@ class _BrokerThread:
         self._done: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        # A daemon, because the interpreter waits for other threads before it runs atexit.
+        # A daemon thread, because the interpreter waits for other threads before it runs atexit.
         self._thread = threading.Thread(target=self._run, name="pairbus-broker", daemon=True)
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ from pairbus.errors import ConfigError
 
 
 class EntityExists(ConfigError):
-    """An entity of that name exists already."""
+    """An entity with that name already exists."""
 
 
 class Directory:
@@ -39,7 +39,7 @@ class Directory:
         self._by_mailbox: dict[int, tuple[Queue, Mailbox]] = {}
 
     def __iter__(self) -> Iterator[Queue]:
-        """Over a copy: entities may be removed meanwhile."""
+        """Iterates over a copy, because entities may be removed in the meantime."""
         return iter(list(self._entities.values()))
 
     def find(self, path: str) -> Queue | None:

@@ -1,7 +1,7 @@
 """What happens to entities as time passes: schedules, expiry, lock expiry, auto-delete on idle.
 
-`Namespace.tick` calls these functions. What cannot be done now, because a message is locked or
-being changed, is found again on the next tick. Times are epoch milliseconds.
+`Namespace.tick` calls these functions. A message that is locked or being changed is handled on a
+later tick. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
 
 
 def expire_locks(directory: Directory, *, now_ms: int) -> None:
-    """Take back what receivers did not settle in time, and end the waits for a session."""
+    """Release messages that receivers did not settle in time, and end the waits for a session."""
     for queue in directory:
         if queue.has_deadlines:
             try:
@@ -55,7 +55,7 @@ def expire_locks(directory: Directory, *, now_ms: int) -> None:
 
 
 def next_deadline_ms(store: Store, directory: Directory) -> int | None:
-    """When one of the above is to be done next."""
+    """The next time at which one of the functions above has work."""
     times = [store.next_due_ms(), store.next_expiry_ms()]
     for queue in directory:
         if queue.has_deadlines:
@@ -66,7 +66,7 @@ def next_deadline_ms(store: Store, directory: Directory) -> int | None:
 def delete_idle_entities(
     store: Store, directory: Directory, delete: Callable[[Queue], None], *, now_ms: int
 ) -> None:
-    """Auto-delete on idle; and write down when each of the other entities was last used."""
+    """Auto-delete idle entities, and store when each of the others was last used."""
     for entity in directory:
         if directory.find(entity.name) is not entity:
             continue  # it was deleted with its topic a moment ago

@@ -1,4 +1,4 @@
-"""One message as the broker holds it: its bytes in slices, and the facts that its handling needs.
+"""One message in the broker: its bytes in slices, and the fields that the broker needs.
 
 The body is never decoded. Times are UTC epoch milliseconds, as AMQP and the data file write them.
 `Message.row` and `from_row` convert between a message and its row in the data file; `stamped` makes
@@ -23,8 +23,9 @@ COLUMNS: Final = (
     "id", "state", "enqueued_ms", "expires_ms", "due_ms", "delivery_count", "session_id", "size",
     "extra", "bare",
 )  # fmt: skip
-"""Few columns, because each costs a third of a microsecond to write. What a plain message does not
-have is packed into `extra`, which is null for nearly all of them."""
+"""Few columns, because each costs a third of a microsecond to write. Rare fields are packed into
+`extra`, which is null for nearly all messages.
+"""
 
 # durable, priority, ttl, annotations (bytes, pairs), delivery annotations (bytes, pairs), original
 # sequence number, partition, bytes of the dead-letter source; -1 stands for none
@@ -74,7 +75,9 @@ class Message:
     lock: bytes | None = None
     """The token of its lock, while a receiver holds it; see `Mailbox.locks`."""
     busy: bool = False
-    """A change of it is being written to disk. Until that has ended, nothing else may touch it."""
+    """A change of the message is being written to disk. Until that has ended, nothing else may
+    change it.
+    """
 
     @property
     def wire_sequence(self) -> int:

@@ -44,7 +44,9 @@ from pairbus.errors import BrokerError, StartError
 logger = logging.getLogger(__name__)
 
 _TICK_GAP_MS: Final = 20
-"""The least time between two ticks: messages that are busy or locked must not spin the loop."""
+"""The minimum time between two ticks. Without it, busy or locked messages would keep the loop
+spinning.
+"""
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 
@@ -205,7 +207,7 @@ class Namespace:
         self.run()
 
     def _undo_if_refused(self, undo: Callable[[], None]) -> None:
-        """Undo in memory what the disk refuses to store."""
+        """Undo changes in memory that could not be stored."""
 
         def done(error: Exception | None) -> None:
             if error is not None:
@@ -273,7 +275,7 @@ class Namespace:
             self._timer = self.loop.call_later(delay, self.tick)
 
     def set_clock(self, clock: Callable[[], float]) -> None:
-        """A fault on demand moves the clock. The next turn of the loop catches up with it."""
+        """A fault on demand moves the clock. The next turn of the loop handles the new time."""
         self.clock, self._housekeeping_ms = clock, 0
         self.loop.call_soon(self.tick)
 
@@ -303,7 +305,7 @@ class Namespace:
         try:
             self.faults.update()
             self._pass_time(now_ms)
-        finally:  # whatever fails, the next tick must come
+        finally:  # the next tick must come, even after an error
             self.expect(self._next_deadline(now_ms))
 
     def _pass_time(self, now_ms: int) -> None:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 3.0
 _PACKAGES: Final = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
-"""Imported when a request first needs them, but missed at the start."""
+"""These are imported when a request first needs them, but checked at the start."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

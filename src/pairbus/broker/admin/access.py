@@ -1,7 +1,7 @@
-"""May this request be made? A token with the Manage claim, for the entity or for the namespace.
+"""Checks the token of a request: it needs the Manage claim for the entity or for the namespace.
 
 The token is in the Authorization header, as a shared access signature or as a Bearer that is one.
-Also here: `HttpRefused`, which all of the administration raises, and the reading of a body up to a
+This module also has `HttpRefused`, which the whole administration raises, and reads a body up to a
 limit. `pairbus.broker.port.http` decides how a refusal looks on the wire.
 """
 
@@ -24,12 +24,14 @@ _CLAIMS: Final = {
     "PUT": "Authorization failed for specified action: Manage,EntityWrite",
     "DELETE": "Authorization failed for specified action: Manage,EntityDelete",
 }
-"""The service's texts, which people search for."""
+"""The service's own texts, so that a search for them finds its documentation."""
 _EXPIRY: Final = re.compile(r"&se=([0-9]{1,12})(?:&|$)")
 
 
 class HttpRefused(BrokerError):
-    """The request cannot be done, or not by this client: a status, and a text for the client."""
+    """The request is not possible, or not allowed for this client. It has a status, and a text for
+    the client.
+    """
 
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -71,7 +73,9 @@ async def read_body(request: Request, *, bytes_max: int) -> bytes:
 
 
 def check_manage(request: Request, namespace: Namespace, path: str, *, audience: str) -> None:
-    """Raises HttpRefused. Call this first: strangers must not learn what exists."""
+    """Raises HttpRefused. Call this first: an unauthorized client must not learn which entities
+    exist.
+    """
     grant = _grant(_token(request), namespace, path, audience=audience)
     if not grant.allows(Right.MANAGE):
         claims = _CLAIMS.get(request.method, "Manage claim is required for this operation")
@@ -79,9 +83,9 @@ def check_manage(request: Request, namespace: Namespace, path: str, *, audience:
 
 
 def check_target(request: Request, namespace: Namespace, target: str, *, header: str) -> None:
-    """May this client have messages forwarded to the target?
+    """Checks whether this client may have messages forwarded to the target.
 
-    By the token of the request, or by another one in a header for this purpose.
+    It checks the token of the request, or another one in a header for this purpose.
     """
     refusal = "there is none"
     for token in (_token(request), request.headers.get(header)):
@@ -106,7 +110,9 @@ def _token(request: Request) -> str:
 
 
 def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tokens.Grant:
-    """By a key of the namespace, else by one of the entity at the path; for this audience only."""
+    """Checks with the keys of the namespace, then with those of the entity at the path, for this
+    audience only.
+    """
     try:
         return tokens.grant(
             token,

@@ -1,7 +1,8 @@
 """The administration API as an ASGI application: checks the request, answers with ATOM.
 
-Reads show the namespace as it is. `changes` makes changes, which are answered when they are
-durable. A request that cannot be done raises HttpRefused, which the hosting application answers.
+Reads show the current state. `changes` makes changes, and the answer is sent when they are durable.
+A request that is not possible raises HttpRefused, which the hosting application turns into an
+answer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _METHODS: Final = ("GET", "PUT", "DELETE")
 _CHANGEABLE: Final = (TargetKind.ENTITY, TargetKind.SUBSCRIPTION, TargetKind.RULE)
 _NAMESPACE: Final = "$namespace"
-"""What the meter calls the entity of an operation that has none, such as listing queues."""
+"""The entity name in the meter for an operation without an entity, such as listing queues."""
 
 T = TypeVar("T")
 

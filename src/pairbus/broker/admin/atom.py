@@ -48,7 +48,7 @@ def read_content(body: bytes) -> Element:
 
 
 def own_name(element: Element) -> str:
-    """The name without its namespace, which clients get right or leave out."""
+    """The name without its XML namespace, which some clients omit."""
     return element.tag.rpartition("}")[2]
 
 
@@ -143,7 +143,7 @@ def feed(
     author: str,
     now_ms: int,
 ) -> str:
-    """One page. With exactly two links, clients ask for the next page by the second."""
+    """One page. It has exactly two links, because clients use the second one for the next page."""
     url = escape(address.url(path, skip=page.skip, top=page.top))
     links = [f'<link rel="self" href="{url}"/>']
     if page.has_next:

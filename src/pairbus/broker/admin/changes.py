@@ -1,8 +1,8 @@
-"""What a request changes: entities and rules made, replaced and removed.
+"""Changes by requests: creates, replaces and removes entities and rules.
 
 A PUT is the whole description: a setting that it leaves out gets its default, except for settings
-that cannot be changed. A change happens in one turn of the loop, and is answered when it is on the
-disk. All functions raise HttpRefused.
+that cannot be changed. A change happens in one turn of the event loop, and the answer is sent when
+it is on the disk. All functions raise HttpRefused.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ def _settings(
 def _check_forwarding(
     request: AdminRequest, description: EntityDescription, old: EntityDescription | None
 ) -> None:
-    """The target must exist when it is named. If it is deleted later, dead letters show it."""
+    """The target must exist when it is set. If it is deleted later, messages go to the transfer
+    dead-letter queue.
+    """
     for name, header in _FORWARDS.items():
         path = getattr(description, name)
         if path is None or (old is not None and getattr(old, name) == path):
@@ -239,7 +241,7 @@ async def _durable(namespace: Namespace) -> None:
 
 @contextmanager
 def _config_errors() -> Iterator[None]:
-    """What a description or the namespace refuses is the client's mistake."""
+    """An error from a description or the namespace is the client's mistake."""
     try:
         yield
     except EntityExists as error:

@@ -1,8 +1,8 @@
 """Queues, topics and subscriptions as XML, both ways.
 
 The elements are in the order of the service, which some clients rely on. Each is a setting
-(`settings.py`), which a client may write, or something that is only shown: clients send back all
-that they were shown, so it is ignored. Unknown elements are refused, as they would have no effect.
+(`settings.py`), which a client may write, or a read-only value. Clients send back read-only values,
+so these are ignored. Unknown elements are refused, because they would have no effect.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _FORMS: Final[Mapping[ValueKind, Form]] = {
 def _counts(entity: Queue) -> dict[str, int]:
     counts = entity.message_counts
     return {
-        # To the service, a deferred message is an active one.
+        # The service counts a deferred message as active.
         "ActiveMessageCount": counts["active"] + counts["deferred"],
         "DeadLetterMessageCount": counts["dead_letter"],
         "ScheduledMessageCount": counts["scheduled"],
@@ -235,7 +235,7 @@ TABLES: Final[Mapping[type[EntityDescription], Sequence[Row]]] = {
     for kind, rows in _ORDER.items()
 }
 DEFAULT_RULE: Final = "DefaultRuleDescription"
-# The second is of later versions of the service. Clients send back what they were shown.
+# The second comes from later versions of the service. Clients send back all elements.
 _IGNORED: Final = frozenset({DEFAULT_RULE, "IsClientAffine"})
 _KINDS: Final = {kind.__name__: kind for kind in TABLES}
 
@@ -244,7 +244,7 @@ _KINDS: Final = {kind.__name__: kind for kind in TABLES}
 
 
 def kind_of(content: Element) -> type[EntityDescription]:
-    """Which description a request's body holds."""
+    """Returns the type of the description in the request's body."""
     kind = _KINDS.get(own_name(content))
     if kind is None:
         known = ", ".join(_KINDS)

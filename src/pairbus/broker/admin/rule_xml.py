@@ -209,7 +209,8 @@ def _write_values(name: str, values: Mapping[str, object]) -> str:
     pairs = []
     for key, value in values.items():
         kind, text = _write_value(value)
-        # Python's client wants a prefix in the type, and Node's client one of exactly four letters.
+        # The Python client needs a prefix in the type, and the Node client one of exactly four
+        # letters.
         pairs.append(
             f"<KeyValueOfstringanyType><Key>{escape(key)}</Key>"
             f'<Value i:type="d6p1:{kind}" xmlns:d6p1="{_SCHEMA}">{escape(text)}</Value>'
@@ -288,7 +289,7 @@ def _right(text: str, name: str) -> Right:
 
 
 def _key(element: Element, which: str, name: str) -> str:
-    """As given, or made now, as the service does."""
+    """Returns the given key, or makes a new one like the service."""
     key = child_text(element, which)
     if key is None:
         return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()

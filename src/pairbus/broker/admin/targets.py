@@ -1,7 +1,7 @@
-"""What a request points to: an entity, a list of entities, or the namespace itself.
+"""The target of a request: an entity, a list of entities, or the namespace itself.
 
 Most clients write a slash inside a name as `%2F`, but Node's writes it as it is. So the path is
-split before it is decoded, and read from its end. `AdminRequest` also finds what is there.
+split before it is decoded, and read from its end. `AdminRequest` also finds the entity.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ class AdminTarget:
 
     @property
     def path(self) -> str:
-        """The queue, topic or subscription that it belongs to, whose keys are valid for it."""
+        """The queue, topic or subscription that it belongs to. The keys of that entity are valid
+        for it.
+        """
         if self.subscription is None:
             return self.entity
         return subscription_path(self.entity, self.subscription)
 
     @property
     def address(self) -> str:
-        """Where it is, in one spelling."""
+        """Its normalized path."""
         match self.kind:
             case TargetKind.SUBSCRIPTIONS:
                 return f"{self.entity}/{SUBSCRIPTIONS}"
@@ -76,7 +78,7 @@ class AdminTarget:
 
 
 def parse(raw_path: bytes) -> AdminTarget:
-    """The path as it stands in the request line, without its query."""
+    """Reads the path from the request line, without its query."""
     if len(raw_path) > _LENGTH_MAX:
         raise bad_request(f"A path of {len(raw_path)} bytes is longer than any name can be")
     parts = [unquote(part) for part in raw_path.decode("latin-1").strip("/").split("/")]
@@ -108,7 +110,7 @@ def shown(text: str) -> str:
 
 
 class AdminRequest:
-    """One request: its target, and what the namespace has there. Raises HttpRefused."""
+    """One request: its target, and the entity there. Raises HttpRefused."""
 
     def __init__(self, namespace: Namespace, http: Request) -> None:
         self.namespace = namespace
@@ -123,7 +125,7 @@ class AdminRequest:
         return version is None or version >= _MESSAGE_SIZE_SINCE
 
     def entity(self) -> Queue:
-        """A queue or a topic. A subscription is not found by its path alone."""
+        """Returns a queue or a topic. A subscription is not found by its path alone."""
         found = self.namespace.find(self.target.entity)
         if found is None or isinstance(found, Subscription):
             raise not_found(f"queue or topic {shown(self.target.entity)!r}")

@@ -1,8 +1,8 @@
 """Reads the official emulator's Config.json into the options of namespaces.
 
 Its settings are those of `settings.py`, with the ranges of the service and not the emulator's
-narrower ones. Every error names the file, the line and what would be right; validation libraries
-know no lines. Ports, policies and data are not part of that format: the caller adds them.
+narrower ones. Every error names the file, the line and a correct form. Validation libraries do not
+report lines. Ports, policies and data are not part of that format: the caller adds them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ _FILTER_TYPES: Final = ("Correlation", "Sql")
 
 
 def read_rules(of: Members, subscription: str) -> tuple[RuleDescription, ...]:
-    """Without any, the default rule, which matches every message: tools write `[]` for it."""
+    """Without rules, returns the default rule, which matches every message: tools write `[]` for
+    it.
+    """
     seen: dict[str, int] = {}
     nodes = items(of, "Rules", f"Rules of subscription {subscription!r}")
     return tuple(_rule(node, subscription, seen) for node in nodes) or default_rules()

@@ -1,8 +1,8 @@
 """JSON whose values know their line, so that an error about one of them can name it.
 
 The standard decoder checks the syntax; what it accepts is then read again for the lines. No JSON
-library that we know keeps them. The readers below take a node and say what it should be, if it is
-something else.
+library that we know keeps them. The readers below take a node and raise an error with the expected
+form if it does not match.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
 
 class ConfigMistake(Exception):
-    """Something is wrong on this line. `load_config` adds the file's name."""
+    """An error on this line. `load_config` adds the file's name."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(line, reason)
@@ -206,7 +206,8 @@ def members(node: Node, what: str, known: Iterable[str] | None) -> Members:
 
 
 def hint_for(key: str, known: Iterable[str]) -> str:
-    # The likeliest mistake is a letter's case, which difflib treats like any other difference.
+    # The most likely mistake is upper or lower case, which difflib treats like any other
+    # difference.
     known = list(known)
     alike = [name for name in known if name.lower() == key.lower()]
     alike = alike or difflib.get_close_matches(key, known, n=1)

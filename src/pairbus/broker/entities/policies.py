@@ -25,7 +25,7 @@ class Policy:
     key: str
     rights: frozenset[Right]
     secondary_key: str | None = None
-    """Works as well, so that you can change one key after the other."""
+    """A second valid key, so that you can rotate the keys one after the other."""
 
     @property
     def keys(self) -> tuple[str, ...]:

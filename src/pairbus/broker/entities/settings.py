@@ -44,7 +44,7 @@ class Setting:
     """The service's range of a number or duration, or of the length of a text."""
 
     def problem_with(self, value: Any) -> str | None:
-        """What is wrong with the value, to be read after the setting's name."""
+        """Returns what is wrong with the value. The text follows the setting's name."""
         if self.kind is ValueKind.TEXT and value is not None and len(value) > self.most:
             return f"has {len(value)} characters, but at most {self.most} are possible"
         if self.kind is ValueKind.DURATION:

@@ -1,7 +1,7 @@
 """Descriptions as the data file keeps them: JSON with ISO 8601 durations, only what is not default.
 
 A later version may add settings: a setting that an old file lacks has its default, and an unknown
-one is an error, because a broker that ignores a setting does not do what its user asked for.
+one is an error, because a broker that ignores a setting would not do what its user expects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Faults on demand: what goes wrong in a datacenter, when a test asks for it.
+"""Faults on demand: failures of a datacenter, for tests.
 
 `kinds` describes faults, `schedule` says when they are active, `active_faults` decides what they
 hit; these are pure. `controller` applies them to a namespace, `faulty_transport` to a connection.
-`handle` is `broker.faults`.
+`handle` has the class of `broker.faults`.
 """
 
 from pairbus.broker.faults.handle import Faults, FaultScript

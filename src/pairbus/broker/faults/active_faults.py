@@ -1,7 +1,7 @@
-"""What the active faults do to a client. Asked for every request while there are any.
+"""What the active faults do to a client. Called for every request while a fault is active.
 
-Pure decisions from the list of active faults, what the client asks for, and the dice of each fault.
-Nothing happens here: connections, links, the disk and the port act on the answers.
+Pure decisions from the list of active faults, what the client asks for, and the random numbers of
+each fault. This module only decides: connections, links, the disk and the port act on the answers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class ActiveFaults:
     # requests
 
     def refusal(self, entity: str, *operations: Operation) -> AmqpError | None:
-        """The error of one request, which may count as several operations. Throws the dice."""
+        """Returns the error of one request, which may count as several operations. Uses the fault's
+        random numbers.
+        """
         for running in self._faults:
             fault = running.fault
             if isinstance(fault, Throttle):
@@ -83,7 +85,7 @@ class ActiveFaults:
         return None
 
     def refusal_of_link(self, entity: str, *, receives: bool) -> AmqpError | None:
-        """The error that closes, or refuses, every link to the entity."""
+        """Returns the error that closes, or refuses, every link to the entity."""
         for running in self._faults:
             fault = running.fault
             if isinstance(fault, CannotReceive):
@@ -213,5 +215,5 @@ def _meets(some: Sequence[Operation], others: Sequence[Operation]) -> bool:
 
 
 def _by(running: RunningFault) -> str:
-    """Part of every error made up here: a log must show that the fault was asked for."""
+    """Part of every simulated error: a log must show that the fault was intended."""
     return f"fault {running.id} on demand: {running.fault.kind}"

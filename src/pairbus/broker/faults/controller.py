@@ -1,7 +1,7 @@
 """The faults of one namespace, put into effect on its loop, by its clock.
 
 Keeps the schedule. At each change it gives the namespace a new `active_faults`, which connections
-and links ask, and does what nobody asks for: the port, the disk, the clock, links to be closed.
+and links ask, and acts itself on the port, the disk, the clock and open links.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FaultController:
         self.port: Port | None = None
         self._namespace = namespace
         self._clock = namespace.clock
-        """The broker's: a jump of the namespace's clock ends no fault."""
+        """The broker's clock: a jump of the namespace's clock does not end a fault."""
         self._schedule = FaultSchedule(
             Random(), when_spent=self._update_soon, clear=self.clear_from_any_thread
         )
@@ -84,7 +84,7 @@ class FaultController:
         self._changed = asyncio.Event()
 
     def now(self) -> float:
-        """By the broker's clock, whatever the namespace's clock says."""
+        """The time of the broker's clock, independent of the namespace's clock."""
         return self._clock()
 
     # on the loop
@@ -178,7 +178,7 @@ class FaultController:
                 outcome.set_exception(error)
                 return
             if self._has_moved_clock:
-                # Return only when what follows from the new time is on the disk.
+                # Return only when the effects of the new time are on the disk.
                 self._has_moved_clock = False
                 self._namespace.committer.when_durable(lambda _: outcome.set_result(result))
             else:

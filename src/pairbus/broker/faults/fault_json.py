@@ -1,7 +1,7 @@
 """Faults as JSON, both ways: what `/$faults` accepts and what it lists.
 
 Pure. A fault is an object with its `kind` and its settings. A listed one also has its number, its
-state and its times. Errors say what would be right.
+state and its times. Errors show the correct form.
 """
 
 from __future__ import annotations

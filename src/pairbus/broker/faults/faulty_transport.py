@@ -74,12 +74,12 @@ class FaultyTransport:
         """By entity."""
         self._output: DelayLine[bytes] = DelayLine()
         self._is_lossy = False
-        """Bytes were dropped, so the rest of the stream makes no sense."""
+        """Bytes were dropped, so the rest of the stream cannot be read."""
         self._lossy_links: set[Link] = set()
         self._already_drawn: set[Link] = set()
-        """The dice have spared the message that arrives there in several frames."""
+        """The message that arrives there in several frames was not chosen for a fault."""
         self._busy_until: dict[str, float] = {}
-        """By entity: its bandwidth is used up until then."""
+        """By entity: the time until which its bandwidth is used up."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -135,7 +135,7 @@ class FaultyTransport:
             self._lossy_links.add(link)
 
     def _cuts(self, link: Link, entity: str, *, is_whole: bool) -> bool:
-        """Throws the dice once per message, however many frames it has."""
+        """Decides once per message, independent of its number of frames."""
         if self._faults is None or _right_of(link) is not Right.SEND:
             return False
         if link in self._already_drawn:
@@ -149,7 +149,7 @@ class FaultyTransport:
         return False
 
     def _pass_on(self, event: Event, entity: str) -> None:
-        """Without a delay where no fault applies, so that other links do not notice."""
+        """No delay where no fault applies, so that other links are not affected."""
         line = self._events.get(entity)
         size = len(event.data) if isinstance(event, Transferred) else _EVENT_BYTES
         if line is None:
@@ -206,7 +206,7 @@ class FaultyTransport:
         )
 
     def count_output(self, entity: str, size: int) -> None:
-        """A message of the entity goes out."""
+        """A message of the entity is sent."""
         faults, entity = self._faults, entity.lower()
         seconds = 0.0 if faults is None else faults.transmission_seconds(entity, size)
         if seconds:
@@ -258,7 +258,7 @@ class FaultyTransport:
     # time
 
     def _run(self) -> None:
-        """Let through what has arrived."""
+        """Pass on the items that have arrived."""
         connection, now = self._connection, self._loop.time() + _NOW_SECONDS
         if self._silence(None) is None:
             while (data := self._bytes.take(now=now)) is not None and not connection.is_closing:
@@ -332,8 +332,8 @@ def _right_of(link: Link) -> Right | None:
 class DelayLine(Generic[T]):
     """Items come out later than they went in, in the same order.
 
-    Pure: `now` is in seconds of any clock that never goes back. Each item has a latency, and takes
-    the line's time for its transmission.
+    Pure: `now` is in seconds of any clock that never goes back. Each item has a latency, and
+    occupies the line for its transmission time.
     """
 
     def __init__(self) -> None:

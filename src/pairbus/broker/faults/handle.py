@@ -1,7 +1,7 @@
 """`broker.faults`: starts, lists and clears the faults of a namespace, from any thread.
 
 Every call runs on the namespace's loop and returns when it is in effect. It does not go through the
-port, so that you can clear a fault that nobody can reach over the network.
+port, so that you can clear a fault that makes the namespace unreachable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class FaultScript:
-    """Faults that start at their times. As a context manager, all of them end with it."""
+    """Faults that start at their times. As a context manager, all of them end with the block."""
 
     def __init__(self, controller: FaultController, faults: Sequence[RunningFault]) -> None:
         self._controller = controller
@@ -79,7 +79,7 @@ class Faults:
     ) -> FaultScript:
         """Each fault with the seconds from now at which it starts.
 
-        With a seed, the faults without a seed of their own decide the same in each run.
+        With a seed, faults without their own seed make the same choices in each run.
         """
         controller = self._controller
         return FaultScript(

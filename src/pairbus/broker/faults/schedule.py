@@ -1,7 +1,7 @@
-"""Which faults are planned, active and over, by the broker's clock; and their dice.
+"""Which faults are planned, active and over, by the broker's clock, and their random numbers.
 
 Pure: `now` (epoch seconds) is an argument, and the faults that start or end at it are the result.
-Every fault has dice of its own, so that its decisions do not depend on what the others hit.
+Every fault has its own random numbers, so that its decisions do not depend on other faults.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _EXPONENTIAL_MAX: Final = 20
 
 
 class RunningFault:
-    """A fault that was asked for: planned, active or over. As a context manager, it ends with it.
+    """A requested fault: planned, active or over. As a context manager, the fault ends with the
+    block.
 
     Mutable: it counts its hits. Safe to read, and to clear, from any thread.
     """
@@ -75,7 +76,7 @@ class RunningFault:
     # decisions
 
     def is_spent(self) -> bool:
-        """It has hit as often as it may."""
+        """Whether it has reached its maximum number of hits."""
         times: int | None = getattr(self.fault, "times", None)
         return times is not None and self.hits >= times
 
@@ -87,7 +88,7 @@ class RunningFault:
         return path == self.scope or path.startswith(self._subscriptions)
 
     def strikes(self, probability: float) -> bool:
-        """Throw the dice, and count a hit."""
+        """Decide by a random number, and count a hit."""
         if self.is_spent() or self._dice.random() >= probability:
             return False
         self.hits += 1
@@ -116,7 +117,7 @@ class FaultSchedule:
         when_spent: Callable[[], object] = _ignore,
         clear: Callable[[RunningFault], object] = _ignore,
     ) -> None:
-        """`dice` makes the seeds of faults that have none."""
+        """`dice` makes the seeds of faults without one."""
         self._dice = dice
         self._when_spent = when_spent
         self._clear = clear
@@ -150,7 +151,8 @@ class FaultSchedule:
                     f"{fault.kind} starts at {at!r} s of the script, which must be a number "
                     f"from 0 to {_START_SECONDS_MAX}"
                 )
-        # Not one seed for all: two equal faults would hit the same messages.
+        # Each fault gets its own seed: with a shared one, two equal faults would hit the same
+        # messages.
         dice = self._dice if seed is None else Random(seed)
         planned = []
         for at, fault in faults:
@@ -169,7 +171,7 @@ class FaultSchedule:
         return planned
 
     def pass_time(self, *, now: float) -> tuple[list[RunningFault], list[RunningFault]]:
-        """What has started and what has ended since the last call."""
+        """Returns the faults that have started and those that have ended since the last call."""
         started, ended = [], []
         for fault in self.faults:
             if fault.state == "planned" and fault.starts_at <= now:

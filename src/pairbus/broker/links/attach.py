@@ -1,4 +1,4 @@
-"""What a link becomes when a client attaches it: a sender, a receiver, or a link for requests.
+"""Handles a client's attach: the link becomes a sender, a receiver, or a link for requests.
 
 Each function makes the link's owner and returns None, or changes nothing and returns the error for
 the client.

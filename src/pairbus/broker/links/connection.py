@@ -1,8 +1,8 @@
 """One AMQP connection of a client, from its first byte to its last.
 
 The shell around an `Engine`: reads from a transport, hands each event to the link it belongs to,
-and writes what the engine has to send. Knows who the client is and what its tokens allow. Knows no
-sockets: the transport may be TCP, TLS or a WebSocket.
+and writes what the engine has to send. It knows the client's identity and what its tokens allow. It
+does not know sockets: the transport may be TCP, TLS or a WebSocket.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from pairbus.broker.namespace import Namespace
 logger = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Received and not on the disk yet. Above this, reading pauses."""
+"""Bytes received but not on the disk yet. Above this, reading pauses."""
 _REQUESTS_MAX: Final = 100
 
 
@@ -76,7 +76,7 @@ class AmqpConnection(asyncio.Protocol):
         self._limits = limits
         self._transport: Any = None
         self._links: set[Link] = set()
-        """Accepted, or still to be answered because they wait for a session."""
+        """Links that are accepted, or that wait for a session and are not answered yet."""
         self._reply_links: list[ReplyLink] = []
         self.credentials = Credentials()
         self._held_bytes = 0
@@ -142,7 +142,7 @@ class AmqpConnection(asyncio.Protocol):
         self.namespace.run()
 
     def _failed(self) -> None:
-        """A bug of ours: close this connection with an error; the others do not notice."""
+        """A bug in the broker: close this connection with an error. The others are not affected."""
         logger.exception("%s", self._peer)
         self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
 
@@ -253,7 +253,7 @@ class AmqpConnection(asyncio.Protocol):
                 link.context.mailbox.has_credit(link.context)
                 self.namespace.wake(link.context.queue, link.context.mailbox)
 
-    # requests, one per turn: a client with many of them must not keep the others waiting
+    # requests, one per turn: a client with many requests must not delay the others
 
     def queue_request(self, handle: Callable[[int], None]) -> None:
         self._requests.append(handle)
@@ -456,7 +456,7 @@ class AmqpConnection(asyncio.Protocol):
             link.send(data)
 
     def _reply_link(self, path: Path, reply_to: str | None, session: Session) -> ReplyLink | None:
-        """By the address that the request names, else of the same session, else the newest."""
+        """Finds the link by the request's address, else by the same session, else the newest."""
         name = str(path).lower()
         candidates = [link for link in self._reply_links if str(link.path).lower() == name]
         for link in candidates:

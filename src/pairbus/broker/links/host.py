@@ -1,7 +1,7 @@
 """The two interfaces of a connection: what it needs of the port, and what its links need of it.
 
 A link asks its connection through `LinkHost` and never imports it, so that links and connection can
-be read, and changed, one without the other.
+be read and changed independently.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LinkHost(Protocol):
         """False while a fault on demand keeps the entity's messages back."""
 
     def queue_request(self, handle: Callable[[int], None]) -> None:
-        """Call `handle(now_ms)` in a turn of its own."""
+        """Call `handle(now_ms)` in a separate turn of the event loop."""
 
     def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:
         """On the link that the client attached for replies; without one, the reply is lost."""

@@ -48,7 +48,7 @@ _SETTLEMENTS: Final = {
     OutcomeKind.ACCEPTED: Settlement.COMPLETE,
     OutcomeKind.RELEASED: Settlement.RELEASE,
     OutcomeKind.REJECTED: Settlement.DEAD_LETTER,
-    # Settled without an outcome: the receiver let go of it and did not say that it used it.
+    # Settled without an outcome: the receiver released it and did not say that it processed it.
     OutcomeKind.NONE: Settlement.RELEASE,
 }
 
@@ -98,7 +98,8 @@ class SenderLink:
     def _enqueued(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
         """The batch is durable, or the disk refused it.
 
-        Accepted only now: if the process dies before, the sender has no answer and sends again.
+        The sender gets "accepted" only now. If the process dies before, the sender has no answer
+        and sends again.
         """
         faults = self.connection.namespace.active_faults
         if faults is not None and error is None and faults.cuts_after_accept(self.path.entity):
@@ -110,7 +111,7 @@ class SenderLink:
         self.connection.release(size)
 
     def closed(self) -> None:
-        """Nothing to give back: what was sent is stored, or was never acknowledged."""
+        """Nothing to release: each message is stored, or was never acknowledged."""
 
 
 class ReceiverLink:
@@ -132,10 +133,10 @@ class ReceiverLink:
         self.mailbox = mailbox
         self.path = path
         self.session: MessageSession | None = None
-        # Receive-and-delete: the delivery is settled when it leaves.
+        # Receive-and-delete: the delivery is settled when it is sent.
         self._deletes = link.remote.snd_settle_mode == 1
         self._deleting = 0
-        """Messages whose deletion is not durable yet; they leave when it is."""
+        """Messages whose deletion is not durable yet. They are sent when it is."""
         self._tally = queue.tally
         self._poll = Poll(queue.tally)
         self._has_delivered = False
@@ -204,7 +205,7 @@ class ReceiverLink:
         self.connection.has_output()
 
     def closed(self) -> None:
-        """The link is gone. A session is free at once; locks of single messages run on."""
+        """The link is gone. A session is free at once; locks of single messages keep running."""
         self.queue.waiting.pop(self, None)
         self._poll.end(delivered=self._has_delivered)
         if self.session is not None:
@@ -341,7 +342,8 @@ class ReceiverLink:
         )
 
     def _settled(self, error: AmqpError | None, delivery: Delivery, by_peer: bool) -> None:
-        # Answered only when durable: if the process dies before, the message comes again.
+        # Answer only when it is durable: if the process dies before, the message is delivered
+        # again.
         if not by_peer:
             if error is None:
                 delivery.echo()
@@ -349,7 +351,7 @@ class ReceiverLink:
                 delivery.settle(rejected(error))
             self.connection.has_output()
         if self.link.credit > 0:
-            # The limit of unsettled deliveries may have been what kept the next message back.
+            # The limit of unsettled deliveries may have held back the next message.
             self.mailbox.has_credit(self)
             self.queue.runtime.wake(self.queue, self.mailbox)
 

@@ -80,9 +80,9 @@ class ManagementOperation:
     billed_as: str | None = None
     """The kind of operation that a request counts as; None: the function counts its messages."""
     receives: bool = False
-    """It is receiving under another name, and refused where receiving is."""
+    """It is a form of receiving, and refused where receiving is."""
     main_only: bool = False
-    """It sends, and so is refused for dead-letter queues."""
+    """It is a form of sending, so it is refused for dead-letter queues."""
 
 
 def handle(
@@ -164,7 +164,7 @@ def list_of(body: dict[str, Any], name: str, kind: type) -> list[Any]:
 
 
 def sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
-    """Without the partition's bits. A number that no message can have would name another row."""
+    """Without the partition's bits. A number outside the valid range would select another row."""
     numbers = []
     for given in dict.fromkeys(list_of(body, "sequence-numbers", int)):
         number = int(given) & SEQUENCE_MASK
@@ -373,7 +373,7 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendRep
 def _remove(
     context: Context, messages: Sequence[Message], reply: SendReply, on_success: Reply
 ) -> None:
-    """Delete the messages; reply when all of it is durable."""
+    """Delete the messages. Reply when all deletions are durable."""
     done = ReplyWhenAllDurable(len(messages), reply, on_success)
     for message in messages:
         context.mailbox.held[message.sequence] = message

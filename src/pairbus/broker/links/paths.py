@@ -1,4 +1,4 @@
-"""What an address names: `amqps://host/Orders/$DeadLetterQueue` and all its spellings.
+"""Parses an address such as `amqps://host/Orders/$DeadLetterQueue`, in all its spellings.
 
 SDKs write full URIs, absolute paths or bare names, in upper or lower case. Pure text: the namespace
 knows whether the entity exists.
@@ -39,7 +39,7 @@ class Path:
 
 
 def parse(address: str) -> Path:
-    """An address that is longer than any name is cut. It names nothing, and costs no more."""
+    """An address that is longer than any valid name is cut. It matches no entity."""
     address = address[:LENGTH_MAX]
     scheme = _SCHEME.match(address)
     rest = (address[scheme.end() :] if scheme else address).strip("/")

@@ -52,7 +52,7 @@ class Reply:
     error: AmqpError | None = None
 
 
-# The service's own numbers. Clients go by the condition, people by the number.
+# The service's own numbers. Clients use the condition, people the number.
 _STATUS: Final = {
     "amqp:not-found": 404,
     "com.microsoft:message-not-found": 404,

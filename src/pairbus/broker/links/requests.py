@@ -41,7 +41,7 @@ _WAITING_MAX: Final = 1000
 
 
 class ReplyLink:
-    """The link that replies leave on. They wait here for credit, up to a limit."""
+    """The link that sends replies. They wait here for credit, up to a limit."""
 
     right: Right | None = None
 
@@ -108,7 +108,7 @@ class RequestLink:
         raise NotImplementedError
 
     def closed(self) -> None:
-        """Replies that are still due find their link, or are dropped."""
+        """Pending replies find another link, or are dropped."""
 
     def send_reply(self, request: Request, data: bytes) -> None:
         self.connection.send_reply(data, self.path, request.reply_to, self.link.session)

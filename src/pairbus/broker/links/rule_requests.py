@@ -1,6 +1,6 @@
 """Rules over AMQP: the operations of a subscription's `$management` that list and change its rules.
 
-The Python SDK does this over HTTP; the rule managers of .NET, Java, Go and Node come here. Filters
+The Python SDK does this over HTTP. The rule managers of .NET, Java, Go and Node use this. Filters
 and actions are read from maps and written as described lists, each kind with a code.
 """
 

@@ -1,7 +1,7 @@
-"""Who may do what: shared access signatures, PLAIN passwords and bearer tokens, made into grants.
+"""Authorization: turns shared access signatures, PLAIN passwords and bearer tokens into grants.
 
 Pure: the caller passes policies, audience and `now` (UTC epoch seconds), and gets a Grant or a
-TokenRefused with a reason that may be shown to the client. The reason never holds a key or a
+TokenRefused with a reason that may be shown to the client. The reason never contains a key or a
 signature. The caller decides which link or request needs which right. `Credentials` holds the
 grants of one connection.
 """
@@ -31,7 +31,7 @@ _FIELDS: Final = ("sr", "sig", "se", "skn")
 _TOKEN_LENGTH_MAX: Final = 16_384
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SECONDS: Final = re.compile(r"[0-9]{1,12}")
-# Clients encode the policy name once or twice; a bound keeps a hostile name from costing more.
+# Clients encode the policy name once or twice; the bound limits the cost of a hostile name.
 _DECODINGS_MAX: Final = 4
 _BEARER_SECONDS: Final = 3600.0
 NEVER: Final = float("inf")
@@ -103,7 +103,7 @@ def verify(
     now: float,
     accepts_bearer: bool = False,
 ) -> Grant:
-    """Check a token that came by `$cbs` or in an Authorization header, whatever its label says.
+    """Check a token from `$cbs` or from an Authorization header. Its label does not matter.
 
     The SDKs label SAS tokens "jwt" and send them as "Bearer", so the content decides. `audience`
     is what the token is presented for; the token must cover it. With `accepts_bearer`, any other
@@ -135,9 +135,9 @@ def grant(
     now: float,
     accepts_bearer: bool,
 ) -> Grant:
-    """By a key of the namespace (`shared`), else by one of the entity (`own`).
+    """Check with a key of the namespace (`shared`), else with one of the entity (`own`).
 
-    A key of the entity opens that entity and nothing else, whatever scope its token claims.
+    A key of the entity is valid only for that entity, even if its token claims a wider scope.
     """
     try:
         return verify(token, shared, audience=audience, now=now, accepts_bearer=accepts_bearer)
@@ -199,7 +199,9 @@ def _verify_signature(
 
 
 def _is_one_of(given: str, right: Iterable[str]) -> bool:
-    """Compares all of them, so that the time does not tell which one differs, or where."""
+    """Compares all of them in constant time, so that the duration does not show which one differs,
+    or where.
+    """
     return any([hmac.compare_digest(given.encode(), one.encode()) for one in right])
 
 
@@ -248,8 +250,8 @@ def _covered_scope(resource: str, audience: str) -> str:
     """The path that the token is valid for, after checking that the audience lies in it.
 
     The scope comes from the signed resource alone, because the client chooses the audience. A
-    resource without a scheme is refused: whether `a.b/c` starts with a host or with an entity
-    would be a guess, and a wrong guess widens the token. An audience may be a bare path.
+    resource without a scheme is refused: it is unclear whether `a.b/c` starts with a host or with
+    an entity, and a wrong guess would widen the token. An audience may be a bare path.
     """
     host, scope = _host_and_path(resource)
     if not host:
@@ -296,7 +298,7 @@ def _unchecked_bearer(token: str, *, now: float) -> Grant:
         expires_at = float(claims["exp"])
     except (IndexError, KeyError, TypeError, ValueError, binascii.Error, RecursionError):
         pass
-    # Written so that an expiry of NaN, which JSON can carry, is refused.
+    # Written as a negation, so that an expiry of NaN, which JSON allows, is refused.
     if not now < expires_at:
         raise TokenRefused(f"the bearer token expired; it is now {_utc(now)}")
     return Grant(policy_name="bearer", rights=frozenset(Right), scope="", expires_at=expires_at)

@@ -1,7 +1,8 @@
 """Duplicate detection: an entity drops a message whose id it has seen within its time window.
 
-The store remembers ids that are durable. Ids that are still being written are here: a duplicate
-that arrives meanwhile relies on the first message being stored, so it succeeds or fails with it.
+The store remembers ids that are durable. This module has the ids that are still being written. A
+duplicate that arrives during the write depends on the first message, so it succeeds or fails with
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class DuplicateDetection:
     def is_duplicate(
         self, message_id: str | None, relies_on: list[FirstSend], *, now_ms: int
     ) -> bool:
-        """Remember a new id. `relies_on` gets the pending ids that the message's success needs."""
+        """Remember a new id. `relies_on` gets the pending ids that the message depends on."""
         description = self._entity.description
         if not description.requires_duplicate_detection or message_id is None:
             return False
@@ -47,7 +48,7 @@ class DuplicateDetection:
         return False
 
     def written(self, error: Exception | None, relies_on: list[FirstSend]) -> Exception | None:
-        """The commit has ended. Returns its error, or that of a message that was relied on."""
+        """The commit has ended. Returns its error, or that of a message that it depends on."""
         for first in relies_on:
             if first.is_pending:
                 del self._pending[first.message_id]

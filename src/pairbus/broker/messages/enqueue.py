@@ -39,7 +39,7 @@ class Enqueuer:
         *,
         now_ms: int,
     ) -> AmqpError | list[int]:
-        """All of the batch or nothing; see `Queue.enqueue`."""
+        """Enqueue all of the batch or nothing; see `Queue.enqueue`."""
         entity = self._entity
         added = 0
         for one in batch:
@@ -86,7 +86,7 @@ class Enqueuer:
         done(placements.finish(error), *arguments)
 
     def plain_times(self, now_ms: int) -> lifecycle.Times:
-        """For messages without a time of their own: the same for all that come at one moment."""
+        """The times for messages without their own, the same for all messages of one moment."""
         description = self._entity.description
         if self._last_times[0] != now_ms or self._last_times[1] is not description:
             times = lifecycle.times_at_enqueue(description, ttl_ms=None, due_ms=None, now_ms=now_ms)
@@ -145,7 +145,7 @@ class Enqueuer:
         return message.wire_sequence, Placements([(entity, entity.main, message)])
 
     def is_new(self, one: IncomingMessage, *, now_ms: int) -> bool:
-        """Asked for a message that another entity forwards to this one."""
+        """Called for a message that another entity forwards to this one."""
         relies_on: list[FirstSend] = []
         is_duplicate = self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms)
         if relies_on:

@@ -3,7 +3,7 @@
 A message is placed (written to the store), and shown to receivers when it is durable. If the disk
 refuses it, it is taken back. Times are epoch milliseconds.
 
-`Runtime` is what an entity needs of its namespace. It stands here because the two know each other:
+`Runtime` is what an entity needs of its namespace. It is here because the two depend on each other:
 a namespace finds entities, and an entity asks its namespace for the target of a forward.
 """
 
@@ -29,7 +29,7 @@ Done = Callable[..., None]
 
 
 class DelaysVisibility(Protocol):
-    """The one fault on demand that entities look at themselves."""
+    """The only fault on demand that entities check themselves."""
 
     def visible_at_ms(self, name: str, *, now_ms: int) -> int | None: ...
 
@@ -58,7 +58,7 @@ class Runtime(Protocol):
         """Serve the mailbox at the end of this turn of the loop."""
 
     def expect(self, at_ms: int) -> None:
-        """Look at the clock at that time at the latest."""
+        """Call `tick` at that time at the latest."""
 
 
 class StoresMessages(Protocol):
@@ -179,8 +179,8 @@ class Entity(ABC):
         if message.sequence > counters.last_sequence:  # dead letters keep their number
             counters.last_sequence = message.sequence
         self.runtime.store.insert(counters, message)
-        # The disk has it before the loop hears of that. While it is held and busy, it cannot be
-        # read from the disk as well, and so be delivered twice.
+        # The disk has the message before the loop is notified. While it is held and busy, it cannot
+        # be read from the disk as well, so it is not delivered twice.
         message.busy = True
         mailbox.held[message.sequence] = message
 

@@ -1,4 +1,4 @@
-"""Messages that move on: forwarded, dead-lettered, or activated when their schedule is due.
+"""Moves messages: forwards and dead-letters them, or activates them when their schedule is due.
 
 Where an entity forwards, a message is stored at its destination at once; the entities on the way
 only number it. Every function stores through the entities that it is given and returns the
@@ -57,7 +57,7 @@ def forward(
                 one, number, times, enqueued_sequence=number, dead_letter_source=source
             )
             return dead_letter_in(start, MailboxKind.TRANSFER_DEAD_LETTER, lost, *refusal)
-        assert target is not None  # one that does not exist is refused above
+        assert target is not None  # a missing entity is refused above
         target.tally.forward += units_of(one.size)
         target_name = target.description.forward_to
     assert target is not None
@@ -93,7 +93,7 @@ def _arrive(
 def _refusal_of_hop(
     name: str, target: Entity | None, one: IncomingMessage
 ) -> tuple[str, str] | None:
-    """Why the message cannot go there: the service's word for the reason, and a sentence."""
+    """Why the message cannot go there: the service's name for the reason, and a sentence."""
     if target is None:
         return _FAILED, f"the forwarding target {name!r} does not exist"
     if target.description.noun == "subscription":
@@ -117,7 +117,7 @@ def _refusal_of_hop(
 def dead_letter(
     entity: Entity, message: Message, reason: str | None, description: str | None, *, now_ms: int
 ) -> Placements:
-    """To the dead-letter queue, or to where dead letters are forwarded."""
+    """Moves a message to the dead-letter queue, or to the target for dead letters."""
     target = entity.description.forward_dead_lettered_messages_to
     if target is None:
         copy = replace(message, lock=None, busy=False, body_id=None)
@@ -149,7 +149,7 @@ def dead_letter_in(
 def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
     """Enqueue a scheduled message as if it were sent now.
 
-    The old row goes and the new one comes in one transaction: there are never both or none.
+    One transaction deletes the old row and inserts the new one, so there is always exactly one.
     """
     one = IncomingMessage(
         parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id

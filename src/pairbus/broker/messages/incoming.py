@@ -1,4 +1,4 @@
-"""A message on its way in: what is read of it, and why it may be refused.
+"""An incoming message: the fields that are read, and the reasons to refuse it.
 
 Pure: callers pass the entity's description. The body is never read; identifiers and annotations are
 decoded only where the entity's settings need them.
@@ -58,7 +58,7 @@ class IncomingMessage:
 def check(
     one: IncomingMessage, description: EntityDescription, tokens: LockTokens
 ) -> AmqpError | None:
-    """Fill in what had to be read; return why the entity refuses the message, or None."""
+    """Read the fields that the entity needs. Returns why it refuses the message, or None."""
     try:
         _give_id(one.parts, tokens)
         if description.reads_identifiers:

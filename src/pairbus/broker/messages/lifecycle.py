@@ -47,7 +47,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class MakeAvailable:
-    """It is available again, in its old place in the order."""
+    """The message is available again, in its old place in the order."""
 
     delivery_count: int
 
@@ -61,7 +61,7 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """It goes to the dead-letter queue, or to where dead letters are forwarded."""
+    """The message goes to the dead-letter queue, or to the target for dead letters."""
 
     reason: str | None
     description: str | None
@@ -69,7 +69,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The request is refused, and changes nothing."""
+    """The request is refused and has no effect."""
 
     error: AmqpError
 
@@ -134,7 +134,7 @@ def refusal_to_receive(queue: EntityDescription, kind: MailboxKind) -> AmqpError
 def refusal_of_message(
     queue: EntityDescription, *, size: int, session_id: str | None
 ) -> AmqpError | None:
-    """For reasons of the message itself. Whether the entity is full is up to `refusal_of_size`."""
+    """Checks the message itself. `refusal_of_size` checks whether the entity is full."""
     limit = queue.max_message_size_in_kilobytes * 1024
     if size > limit:
         return AmqpError(

@@ -21,7 +21,7 @@ _TOKENS_AT_ONCE: Final = 256
 
 
 class Lock:
-    """A receiver's hold on a message. The token is the delivery tag: a GUID in .NET's order."""
+    """A receiver's lock on a message. The token is the delivery tag: a GUID in .NET's order."""
 
     __slots__ = ("message", "session", "token", "until_ms")
 
@@ -173,7 +173,7 @@ class Mailbox:
         return found
 
     def expect_unordered_locks(self) -> None:
-        """Locks are shorter from now on, so the existing ones may outlast later ones."""
+        """Locks are shorter from now on, so existing ones may expire after later ones."""
         self._unordered_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
 
     @property
@@ -212,7 +212,7 @@ class Mailbox:
                     waiting.move_to_end(consumer)
                 return consumer, message
             if consumer.session is None:
-                return None  # they all receive from the same window
+                return None  # all consumers receive from the same window
             del waiting[consumer]  # its session has no more messages; `arrive` brings it back
         return None
 

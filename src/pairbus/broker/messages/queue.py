@@ -1,8 +1,8 @@
-"""A queue: accepts messages, gives them out, and acts on the decisions of `lifecycle.py`.
+"""A queue: accepts and delivers messages, and acts on the decisions of `lifecycle.py`.
 
 Each change goes to the store first and takes effect when it is durable. Until then the message is
-`busy`: nothing else touches it, and if the disk refuses, everything is put back as it was. Callers
-pass `now_ms` (epoch milliseconds) and a callback that gets the error, or None.
+`busy`: nothing else changes it, and if the write fails, everything is restored. Callers pass
+`now_ms` (epoch milliseconds) and a callback that gets the error, or None.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Queue(Entity):
         self.accessed_ms = now_ms
         if self.description.enable_batched_operations:
             return self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
-        # Each operation by itself: it shares its transaction with nothing else.
+        # Commit each operation by itself, in its own transaction.
         self.runtime.committer.separate()
         result = self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
         self.runtime.committer.separate()
@@ -113,11 +113,13 @@ class Queue(Entity):
         return lock
 
     def remove(self, mailbox: Mailbox, message: Message, done: Done, *arguments: Any) -> None:
-        """Receive-and-delete: it is gone from the disk before it is given out."""
+        """Receive-and-delete: the message is deleted from the disk before it is delivered."""
         self._apply(mailbox, message, Remove(), done, arguments, now_ms=0)
 
     def put_back(self, mailbox: Mailbox, message: Message) -> None:
-        """It was deleted to be given out, and could not be. It comes back with its old number."""
+        """The message was deleted for delivery but could not be delivered. It is restored with its
+        old number.
+        """
         message.body_id = None  # the shared body may be gone by now
         self.place(mailbox, message)
         self.runtime.committer.when_durable(Placements([(self, mailbox, message)]).finish)
@@ -167,7 +169,7 @@ class Queue(Entity):
     def _refusal_of_properties(
         self, message: Message, properties: Mapping[str, Any]
     ) -> Refuse | None:
-        """A receiver may not make a message larger than a sender could have."""
+        """A receiver must not make a message larger than a sender could."""
         grown = replace(message, lock=None)
         try:
             forwarding.add_properties(grown, properties)
@@ -289,7 +291,7 @@ class Queue(Entity):
 
     @property
     def has_deadlines(self) -> bool:
-        """Has it locks or waiting links? Asked of every entity on every tick."""
+        """Whether it has locks or waiting links. Called for every entity on every tick."""
         sessions = self.main.sessions
         return bool(
             self.main.locks
@@ -363,7 +365,9 @@ class Queue(Entity):
             self.runtime.wake(self, self.main)
 
     def expire(self, mailbox: Mailbox, sequence: int, *, now_ms: int) -> bool:
-        """The sweep found an expired message. False if it is locked or being changed."""
+        """Handles an expired message that the sweep found. Returns False if it is locked or being
+        changed.
+        """
         message = mailbox.find(sequence)
         if message is None or message.busy or message.lock is not None:
             return False
@@ -379,4 +383,4 @@ class Queue(Entity):
 
 
 def _nobody_waits(error: AmqpError | None) -> None:
-    """The committer has logged a failure; the message is where it was."""
+    """The committer has logged a failure. The message is unchanged."""

@@ -1,8 +1,8 @@
-"""Who holds which session of a mailbox, and which session is next.
+"""Tracks which receiver holds which session of a mailbox, and which session is next.
 
 A session is available while it has active messages and no receiver holds it. Receivers that ask for
-the next session get them in the order in which they became available. A session that nobody holds
-costs one small object; its messages stay on the disk.
+the next session get them in the order in which they became available. A free session costs one
+small object; its messages stay on the disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Topics and subscriptions: one message in, a copy for each subscription whose rules match.
 
-A topic accepts messages like a queue and keeps only scheduled ones. A subscription gives them out
-like a queue and accepts none from senders. All copies of a message, and of a batch, are stored in
-one transaction. Copies with the same bytes share one body on the disk.
+A topic accepts messages like a queue and keeps only scheduled ones. A subscription delivers
+messages like a queue and accepts none from senders. All copies of a message, and of a batch, are
+stored in one transaction. Copies with the same bytes share one body on the disk.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> Inc
     changes.user_set.setdefault(_RULE_NAME, rule.description.name)
     try:
         parts = apply_changes(one.parts, changes)
-    except ValueError as error:  # a result that has no place in a message
+    except ValueError as error:  # a result that cannot be stored in a message
         raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
     due_ms = None
     if _SCHEDULE in changes.system:
@@ -135,7 +135,7 @@ class Topic(Queue):
 
     @property
     def idle_since_ms(self) -> int:
-        """Using one of its subscriptions is using the topic."""
+        """The use of a subscription counts as use of the topic."""
         own = super().idle_since_ms
         return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
 

@@ -56,7 +56,7 @@ class Window:
         """The message is available again. False if it is beyond `loaded_upto`: the disk has it."""
         number = message.sequence
         if number > self.loaded_upto:
-            # In memory it would overtake the messages before it, which are only on the disk.
+            # In memory, it would overtake earlier messages that are only on the disk.
             self._held.pop(number, None)
             return False
         self._held[number] = message
@@ -68,7 +68,8 @@ class Window:
         """The first available message, out of the heap but still held in memory."""
         while self._ready or self._refill():
             message = self._held.get(heappop(self._ready))
-            # Meanwhile it may have expired, been cancelled or deleted, or been locked by number.
+            # In the meantime it may have expired, been cancelled or deleted, or been locked by
+            # number.
             if message is not None:
                 self._bytes -= message.size
                 if message.lock is None and not message.busy:

@@ -102,7 +102,7 @@ class Certificates:
             if _is_pair(ca_file, key_file) and _expiry(ca_file) > now + _RENEW_BEFORE:
                 ca = trustme.CA.from_pem(ca_file.read_bytes(), key_file.read_bytes())
             else:
-                # Where names are shown, the number tells the CAs of several folders apart.
+                # The number distinguishes the CAs of several folders where only names are shown.
                 ca = trustme.CA(
                     path_length=0,
                     organization_name="pairbus",
@@ -143,7 +143,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """All or nothing, and at no moment readable by others."""
+    """Writes the file atomically. Other users can never read it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -152,7 +152,7 @@ def _write(path: Path, data: bytes, *, mode: int) -> None:
 
 
 def _canonical(name: str) -> str | None:
-    """An IP address, or a host name as it stands in a certificate; None if it cannot."""
+    """Returns an IP address, or a host name as in a certificate. None if it is not valid."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

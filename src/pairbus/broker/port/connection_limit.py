@@ -1,8 +1,8 @@
 """The limit on a namespace's connections: every accepted socket occupies a slot until it is closed.
 
-A slot counts against the limit whatever its socket speaks: TLS, HTTP, WebSocket or AMQP. It knows
-which protocol object owns the socket at the moment, so that a stopping broker can ask each one for
-a clean end.
+A slot counts against the limit for every protocol: TLS, HTTP, WebSocket or AMQP. It knows which
+protocol object owns the socket at the moment, so that a stopping broker can ask each one for a
+clean end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Closable(Protocol):
     """The protocol object that reads and writes a socket at the moment."""
 
     def shutdown(self) -> None:
-        """End the conversation as the protocol asks, then close the transport. Must not wait."""
+        """End the connection by the protocol, then close the transport. This must not wait."""
 
 
 class Slot:
@@ -58,7 +58,7 @@ class Slot:
             self._owner.shutdown()
 
     def reset(self) -> None:
-        """End it as if the machine had gone: the peer sees a reset, and nothing more is sent."""
+        """Abort the connection: the peer sees a reset, and nothing more is sent."""
         if self._transport is None:
             return
         underlying = self._transport.get_extra_info("socket")

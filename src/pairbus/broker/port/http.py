@@ -1,4 +1,4 @@
-"""What a namespace answers over HTTP: health, faults, meter, metrics, else its administration.
+"""The HTTP endpoints of a namespace: health, faults, meter, metrics, and the administration.
 
 A plain ASGI application that does not know its port, or that AMQP shares it. Errors of the
 administration have the form of the service, so that the official clients can read them; `/$faults`
@@ -106,7 +106,7 @@ class AdministrationGate:
         await self._app(scope, receive, send)
 
     async def _apply_faults(self, entity: str) -> None:
-        """Raises HttpRefused, or returns when the request may go on."""
+        """Raises HttpRefused, or returns when the request may continue."""
         was_dropped = False
         while (faults := self._namespace.active_faults) is not None:
             silences = (faults.silence(None), faults.silence(entity))
@@ -217,7 +217,9 @@ def _seed(body: dict[str, Any]) -> int | None:
 
 
 async def _metrics(request: Request, namespace: Namespace) -> Response:
-    """From this machine without a token, because a scraper has no key; else with Manage."""
+    """Allows requests from this machine without a token, because a scraper has no key. Others need
+    Manage.
+    """
     try:
         if not _is_from_loopback(request):
             check_manage(request, namespace)

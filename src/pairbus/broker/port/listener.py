@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _TLS_HANDSHAKE: Final = 0x16
 _AMQP: Final = b"AMQP"
-# What a server says that wants TLS (AMQP 1.0, 5.2.1).
+# The answer of a server that requires TLS (AMQP 1.0, 5.2.1).
 _AMQP_TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
 _HTTP_NEEDS_TLS: Final = (
     b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 36\r\n"
@@ -241,7 +241,7 @@ class UnknownProtocol(asyncio.Protocol):
         return self._socket.recv(1, socket.MSG_PEEK)
 
     def shutdown(self) -> None:
-        """The peer is too slow, or the broker stops. No protocol is known to end cleanly."""
+        """The peer is too slow, or the broker stops. Just close: the protocol is not known yet."""
         if self._transport is not None:
             self._transport.abort()
         elif self._arrival is not None:
@@ -278,7 +278,7 @@ class UnknownProtocol(asyncio.Protocol):
         except Exception:
             logger.exception("cannot serve HTTP")
             if self._transport is not None:
-                self._transport.abort()  # rather than leave the client waiting
+                self._transport.abort()  # close, so that the client does not wait
             return
         if self._transport is not None and not self._transport.is_closing():
             self._give_to(web.connect(self._slot))

@@ -1,6 +1,6 @@
 """Where a broker listens: a host's addresses, and sockets bound to all of them on one port.
 
-Knows nothing of the protocols on the sockets. Errors name the address, the port and the remedy.
+It does not know the protocols on the sockets. Errors name the address, the port and the remedy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Host:
 
 
 def look_up(name: str) -> Host:
-    if name == "localhost":  # both addresses, whatever the hosts file says
+    if name == "localhost":  # both addresses, independent of the hosts file
         return Host(name=name, addresses=("127.0.0.1", "::1"), is_loopback=True)
     try:
         found = socket.getaddrinfo(name or None, None, type=socket.SOCK_STREAM)

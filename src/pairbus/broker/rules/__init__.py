@@ -1,8 +1,8 @@
 """The rules of subscriptions: which messages they match, and what they change in them.
 
-Filters and actions in the language that Service Bus documents. A rule is checked and compiled when
-it is created, and then called once per message. What happens to a message that matches, or that a
-filter fails on, is decided elsewhere.
+It implements filters and actions in the documented language of Service Bus. A rule is checked and
+compiled when it is created, and then called once per message. What happens to a message that
+matches, or that a filter fails on, is decided elsewhere.
 """
 
 from pairbus.broker.rules.actions import PropertyChanges, apply_changes, compile_action

@@ -1,8 +1,8 @@
-"""SQL actions: what SET and REMOVE make of a message, and how its bytes change.
+"""SQL actions: the effect of SET and REMOVE on a message and its bytes.
 
 Statements run in order, each on the result of the ones before. An action works on a draft, because
 several rules may read the same Facts. When its changes are written, only the properties and the
-application properties are taken apart, never the body; all other bytes stay as they came.
+application properties are taken apart, never the body; all other bytes stay unchanged.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ Step = Callable[[Facts, PropertyChanges], None]
 def compile_action(action: SqlAction) -> Callable[[Facts], PropertyChanges]:
     """Raises RuleError. The function it returns raises EvaluationError and changes no facts."""
     compiler = Compiler(action.expression, action.parameters)
-    from pairbus.broker.rules.parse import parse_action  # as late as in compile.py
+    from pairbus.broker.rules.parse import parse_action  # imported late, as in compile.py
 
     steps = [_step(compiler, statement) for statement in parse_action(action.expression)]
 

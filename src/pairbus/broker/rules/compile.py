@@ -2,7 +2,7 @@
 
 A predicate returns True, False or None for UNKNOWN; an expression returns a Python value, or None.
 The usual case, a property compared with a literal, gets a closure of its own without inner calls.
-Nothing of a rule's text is ever run as code.
+The text of a rule is never run as code.
 """
 
 from collections.abc import Callable, Mapping

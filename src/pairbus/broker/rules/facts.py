@@ -1,4 +1,4 @@
-"""What rules can see of one message, read from its bytes on first use.
+"""The properties of a message that rules can use, read from its bytes on first use.
 
 One Facts serves all rules of all subscriptions of a topic. Names are compared without case, as
 Service Bus does; of two application properties that differ by case alone, the first counts. Knows
@@ -180,7 +180,7 @@ class UserValues(dict[str, object]):
         return self.get(name)
 
     def read(self) -> Self:
-        """Decode them all, once. To be called before any access other than by []."""
+        """Decode them all, once. Call this before any access other than by []."""
         parts = self._unread
         if parts is not None:
             try:

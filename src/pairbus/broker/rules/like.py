@@ -1,6 +1,6 @@
 """LIKE: `%` for any characters, `_` for one. Upper and lower case differ.
 
-Patterns and texts come from strangers, so nothing here may take long: no regular expression, no
+Patterns and texts are untrusted, so the run time must be bounded: no regular expressions, no
 backtracking. Pieces between two `%` are searched from left to right, and the time of each search
 grows with the text, not with text times pattern.
 """
@@ -43,7 +43,7 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
 def _spread(first: Piece, finders: list[Callable[[str, int], int]], last: Piece) -> Matches:
     """Texts that begin with `first`, end with `last`, and have the others between, in order.
 
-    The earliest place for each is the best: it leaves the most room for what follows.
+    The earliest place for each is the best, because it leaves the most room for the rest.
     """
     begins, ends = _fits(first), _fits(last)
     first_size, last_size = len(first), len(last)

@@ -1,8 +1,8 @@
 """From the text of a rule to its syntax, or to a RuleError with line, column and reason.
 
 The grammar is in `grammar.lark`. Here are the reserved words, the meaning of literals, and the
-error texts. The text comes from a stranger: its length is limited before it is read, and the parser
-keeps its own stack, so that no nesting can exhaust Python's.
+error texts. The text is untrusted: its length is limited before it is read, and the parser keeps
+its own stack, so that deep nesting cannot exhaust Python's.
 """
 
 from collections.abc import Callable

@@ -257,7 +257,7 @@ def double(value: object) -> float | None:
 def as_type_of(existing: Any, value: Any) -> Any:
     """`value` in the type that a property has already, if no information is lost.
 
-    A receiver that reads `quantity` as an int32 goes on doing so after SET quantity = quantity / 2.
+    A receiver that reads `quantity` as an int32 can still do so after SET quantity = quantity / 2.
     """
     kind, new = existing.__class__, to_python(value)
     if value.__class__ is kind or new is None:

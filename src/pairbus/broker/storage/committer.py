@@ -1,8 +1,8 @@
-"""Group commit: what gathers while the disk is busy becomes the next transaction.
+"""Group commit: changes that arrive while the disk is busy become the next transaction.
 
 One transaction is in progress at a time. Its statements run on the loop's thread and its COMMIT on
-another thread; only then are the callbacks called that wait for it. If a commit fails, all of them
-get the error, and so do those that came later. Each undoes what it has changed in memory.
+another thread; after that it calls the waiting callbacks. If a commit fails, all of them get the
+error, and so do later ones. Each undoes what it has changed in memory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Committer:
         if not self._scheduled and self._in_flight is None:
             self._scheduled = True
             self._idle.clear()
-            # Not at once: what else is changed in this turn of the loop shares the commit.
+            # Not at once: other changes in this turn of the loop share the commit.
             self._loop.call_soon(self._begin)
 
     async def flushed(self) -> None:
@@ -80,7 +80,7 @@ class Committer:
         self.abort()
 
     def abort(self) -> None:
-        """End the thread. What is still pending is never committed, and nobody is called back."""
+        """End the thread. Pending changes are not committed, and their callbacks are not called."""
         self._commit_requests.put(False)
         self._thread.join()
 
@@ -98,7 +98,7 @@ class Committer:
         try:
             self._store.apply(group)
         except Exception as error:
-            # Whatever it is: the callbacks must run, and the next commit must start.
+            # Catch everything: the callbacks must run, and the next commit must start.
             logger.error("the data file %s cannot be written: %r", self._store.path, error)
             self._finish(error)
         else:

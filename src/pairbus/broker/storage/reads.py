@@ -1,7 +1,7 @@
-"""Reads of the data file. They see what is committed, and nothing else.
+"""Reads of the data file. They see only committed data.
 
-They have a connection of their own, and each method is one statement: so every answer is
-consistent, whatever the committing thread does meanwhile.
+They use their own connection, and each method is one statement. So every answer is consistent, even
+while the committing thread writes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ class Reads:
         return row is not None
 
     def session_counts(self, mailbox_id: int) -> Iterable[tuple[str, int]]:
-        """The number of active messages of each session; sessions in the order of their oldest."""
+        """The number of active messages of each session. Sessions are ordered by their oldest
+        message.
+        """
         low, high = mailbox_id << MAILBOX_SHIFT, (mailbox_id + 1) << MAILBOX_SHIFT
         return self._reader.execute(
             "SELECT session_id, count(*) FROM message WHERE session_id IS NOT NULL AND state = 0 "

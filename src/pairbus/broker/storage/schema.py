@@ -81,7 +81,7 @@ CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- deleted; its rows go in 
 
 
 def lock_file(path: Path) -> IO[str]:
-    """Keep other brokers away from the data file for as long as the result stays open."""
+    """Lock the data file against other brokers while the returned file is open."""
     try:
         handle = open(path.with_suffix(".lock"), "a+", encoding="ascii")  # noqa: SIM115
     except OSError as error:

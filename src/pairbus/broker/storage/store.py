@@ -1,10 +1,10 @@
 """The data file of a namespace: SQLite, written in groups of changes.
 
-Changes gather; `apply` puts a group into a transaction, `commit` makes it durable. Nothing may be
-acknowledged before its commit has returned. The two steps are separate because of Python's global
-lock: the statements run on the event loop's thread, where they cost a few microseconds each, and
-only the commit, which waits for the disk, runs on another (`committer.py`). Statements on a second
-thread would wait up to the interpreter's switch interval for each row.
+Changes are collected; `apply` puts a group into a transaction, `commit` makes it durable. Nothing
+may be acknowledged before its commit has returned. The two steps are separate because of Python's
+global lock: the statements run on the event loop's thread, where they cost a few microseconds each,
+and only the commit, which waits for the disk, runs on another (`committer.py`). Statements on a
+second thread would wait up to the interpreter's switch interval for each row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Store(Writes, Reads):
             raise
 
     def clean(self, *, now_ms: int) -> None:
-        """Forget message ids past their window, and some of the rows that deleted entities left.
+        """Delete message ids past their window, and some of the rows of deleted entities.
 
         Do not call it again before that is committed: it would read, and release, the same rows.
         """
@@ -100,7 +100,7 @@ class Store(Writes, Reads):
 
 
 def _last_id(db: sqlite3.Connection, table: str) -> int:
-    """The highest id ever given, also to rows that are gone."""
+    """The highest id ever used, including deleted rows."""
     row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
     return 0 if row is None else int(row[0])
 

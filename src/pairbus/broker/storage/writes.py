@@ -1,4 +1,4 @@
-"""Changes to the data file, gathered into groups that become one transaction each.
+"""Changes to the data file, collected in groups. Each group becomes one transaction.
 
 A group keeps its statements by kind, because many statements of one kind are much cheaper than a
 mix. They run in an order in which a row's insert comes before its update, and its update before its
@@ -49,7 +49,7 @@ class StoredEntity:
 
 @dataclass(slots=True)
 class Counters:
-    """What a mailbox holds. Kept in memory, and written with the changes that it counts."""
+    """The counts of a mailbox. They are kept in memory and written together with the changes."""
 
     mailbox_id: int
     last_sequence: int = 0
@@ -82,7 +82,7 @@ class Group:
     others: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     counters: dict[int, Counters] = field(default_factory=dict)
     released: list[tuple[int]] = field(default_factory=list)
-    """Shared bodies that one message less refers to."""
+    """Shared bodies that lose one reference each."""
     totals: list[Row] = field(default_factory=list)
     """The counters as they were when the group was closed."""
 
@@ -115,7 +115,7 @@ class Group:
 
 
 class Writes:
-    """Gathers changes. It gives new rows their ids, so that a group may refer to its own rows."""
+    """Collects changes. It assigns the ids of new rows, so that a group can refer to them."""
 
     def __init__(self, *, last_entity_id: int, last_mailbox_id: int, last_body_id: int) -> None:
         self._group = Group()
@@ -128,13 +128,13 @@ class Writes:
         return bool(self._group)
 
     def take(self) -> Group:
-        """The changes gathered so far. Later ones go into a new group."""
+        """Returns the changes collected so far. Later ones go into a new group."""
         group, self._group = self._group, Group()
         group.close()
         return group
 
     def discard(self) -> None:
-        """Forget the changes gathered so far."""
+        """Discard the changes collected so far."""
         self._group = Group()
 
     def insert(self, counters: Counters, message: Message) -> None:
@@ -229,7 +229,7 @@ class Writes:
         )
 
     def drop_entity(self, entity_id: int) -> None:
-        """The entity is gone at once. `Store.clean` deletes its messages in small portions."""
+        """Removes the entity at once. `Store.clean` deletes its messages in small portions."""
         self._group.others += [
             ("INSERT INTO garbage SELECT id FROM mailbox WHERE entity = ?", (entity_id,)),
             (
@@ -248,7 +248,7 @@ class Writes:
     def create_entity(
         self, name: str, kind: str, description: dict[str, Any], mailboxes: int, *, now_ms: int
     ) -> tuple[StoredEntity, list[Counters]]:
-        """Its ids are given now, so that messages for it can be in the same transaction."""
+        """It assigns the ids now, so that the entity's messages can be in the same transaction."""
         entity_id = self._next_entity_id
         self._next_entity_id += 1
         self._group.others.append(
