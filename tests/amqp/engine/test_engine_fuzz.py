@@ -468,6 +468,64 @@ def test_a_message_of_tiny_frames_costs_no_more_than_its_bytes():
         assert held < 1_000_000
 
 
+def attach_frame(handle, *, filter=None, properties=None):
+    source = Described(ULong(0x28), ["q", *[None] * 6, filter])
+    fields = [f"l{handle}", UInt(handle), True, None, None, source, Described(ULong(0x29), ["t"])]
+    return encode_frame(0x12, [*fields, *[None] * 6, properties])
+
+
+def attached_server():
+    engine = Engine(server=True, container_id="s", sasl=SaslServer())
+    engine.receive(HANDSHAKE + OPEN + encode_frame(0x11, [None, UInt(0), UInt(9), UInt(9)]))
+    return engine
+
+
+@pytest.mark.parametrize("place", ["filter", "properties"])
+def test_little_is_kept_of_an_attach(place):
+    engine = attached_server()
+    large = {Symbol("k"): [UInt(0)] * 15_000}
+    tracemalloc.start()
+    for handle in range(100):
+        (event,) = engine.receive(attach_frame(handle, **{place: large}))
+        event.link.accept()
+        engine.data_to_send()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 1_000_000
+    assert (event.link.remote.source_filter or event.link.remote.properties) == {"k": ()}
+
+
+@pytest.mark.parametrize("place", ["filter", "properties"])
+@pytest.mark.parametrize(
+    "large",
+    [
+        {Symbol("k"): [UInt(0)] * 17_000},
+        {Symbol("k"): "x" * 17_000},
+        {Symbol(f"k{number}"): UInt(0) for number in range(33)},
+    ],
+)
+def test_an_attach_that_is_too_large_ends_the_connection(place, large):
+    engine = attached_server()
+    (event,) = engine.receive(attach_frame(0, **{place: large}))
+
+    assert type(event) is ConnectionClosed
+    assert event.error.condition == "amqp:resource-limit-exceeded"
+
+
+def test_what_an_attach_said_is_dropped_when_its_link_is_over():
+    engine = attached_server()
+    (event,) = engine.receive(attach_frame(0, filter={"f": "x"}, properties={"p": UInt(1)}))
+    remote = event.link.remote
+    assert (remote.source_filter, remote.properties) == ({"f": "x"}, {"p": 1})
+    event.link.accept()
+    event.link.close()
+
+    remote = event.link.remote
+    assert (remote.source_filter, remote.properties) == ({}, {})
+    assert remote.source_address == "q"
+
+
 def test_a_frame_that_comes_byte_by_byte_costs_no_more_than_its_bytes():
     engine = Engine(server=True, container_id="s", sasl=SaslServer())
     engine.receive(HANDSHAKE + OPEN)

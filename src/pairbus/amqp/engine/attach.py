@@ -12,6 +12,7 @@ from pairbus.amqp.frames import FrameError, string_map, symbol_map
 
 SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
 _FILTER: Final = 7
+_ENTRIES_MAX: Final = 32
 _DEFAULTS: Final = (None, UInt(0), None, UInt(0), False)
 """Spelled out: the Python SDK takes an empty source or target for none at all."""
 
@@ -26,9 +27,11 @@ class RemoteAttach:
     has_target: bool = False
     target_is_coordinator: bool = False
     source_filter: Mapping[str, object] = with_default(default_factory=dict)
-    """Without the descriptors of its values."""
+    """Without the descriptors of its values. A list, map or array is not kept: it reads as ()."""
 
     properties: Mapping[str, object] = with_default(default_factory=dict)
+    """Like `source_filter`. Both are empty when the link is over."""
+
     snd_settle_mode: int = 2
     """0 unsettled, 1 settled, 2 mixed."""
 
@@ -75,23 +78,35 @@ def read_attach(fields: list[Any]) -> tuple[RemoteAttach, Described | None, Desc
     source_fields: list[Any] = source.value if source else []
     target_fields: list[Any] = target.value if target else []
     is_coordinator = target is not None and target.descriptor == COORDINATOR
-    filters = string_map(source_fields[7] if len(source_fields) > 7 else None)
     remote = RemoteAttach(
         has_source=source is not None,
         has_target=target is not None,
         source_address=_address(source_fields),
         target_address=None if is_coordinator else _address(target_fields),
         target_is_coordinator=is_coordinator,
-        source_filter={
-            key: item.value if isinstance(item, Described) else item
-            for key, item in filters.items()
-        },
-        properties=string_map(fields[13]),
+        source_filter=_scalars(source_fields[7] if len(source_fields) > 7 else None),
+        properties=_scalars(fields[13]),
         snd_settle_mode=_settle_mode(fields[3], default=2, most=2),
         rcv_settle_mode=_settle_mode(fields[4], default=0, most=1),
         max_message_size=int(fields[10]) if isinstance(fields[10], ULong) else 0,
     )
     return remote, source, target
+
+
+def _scalars(value: object) -> dict[str, object]:
+    """What is kept of a map for as long as the link lives: an attach needs no token, so not much.
+
+    A list of one-byte values takes 60 times its size in memory.
+    """
+    entries = string_map(value)
+    if len(entries) > _ENTRIES_MAX:
+        said = f"an attach with a map of {len(entries)} entries; {_ENTRIES_MAX} are allowed"
+        raise FrameError("amqp:resource-limit-exceeded", said)
+    scalars: dict[str, object] = {}
+    for key, item in entries.items():
+        plain = item.value if isinstance(item, Described) else item
+        scalars[key] = () if isinstance(plain, list | dict | Described) else plain
+    return scalars
 
 
 def _read_terminus(value: object) -> Described | None:

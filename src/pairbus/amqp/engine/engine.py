@@ -50,6 +50,8 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
 
 _EMPTY_DISPOSITIONS_MAX: Final = 10_000
+_ATTACH_SIZE_MAX: Final = 16 * 1024
+"""Those of the official SDKs have a few hundred bytes."""
 _FRAME_SIZE_MAX: Final = 1024 * 1024
 """The maximum size of the frames that we send, even if the peer accepts larger ones."""
 _DEFAULT_LIMITS: Final = EngineLimits()
@@ -254,6 +256,9 @@ class Engine:
             self._ended = data[start : start + 3] == b"\x00\x53\x18"
             return
         code, fields = decode_performative(data[start:end])
+        if code == ATTACH and size > _ATTACH_SIZE_MAX:
+            said = f"an attach of {size} bytes; {_ATTACH_SIZE_MAX} are allowed"
+            raise FrameError("amqp:resource-limit-exceeded", said)
         if self._opened[1] == (code == OPEN):
             said = "a second open" if code == OPEN else f"performative 0x{code:x} before open"
             raise FrameError("amqp:illegal-state", said)

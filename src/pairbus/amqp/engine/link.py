@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, UByte, UInt, ULong
@@ -357,6 +358,8 @@ class Link:
         """Drops its deliveries. The session keeps the link until the peer has detached it."""
         self.alive = False
         self._drop_parts()
+        self._termini = (None, None)
+        self.remote = replace(self.remote, source_filter={}, properties={})
         session, wire = self.session, self._wire
         for delivery, _, _ in self._waiting:
             delivery.settled = True
