@@ -38,6 +38,7 @@ from pairbus.broker.messages.sessions import MessageSession
 OPERATIONS: Final = {**management.OPERATIONS, **rule_requests.OPERATIONS}
 _CREDIT: Final = 100
 _WAITING_MAX: Final = 1000
+_TOKEN_SIZE_MAX: Final = 64 * 1024
 
 
 class ReplyLink:
@@ -82,6 +83,7 @@ class RequestLink:
     """What `$cbs` and `$management` have in common."""
 
     right: Right | None = None
+    size_max: int | None = None
 
     def __init__(self, connection: LinkHost, link: Link, path: Path) -> None:
         self.connection = connection
@@ -89,13 +91,17 @@ class RequestLink:
         self.path = path
         self._used_credit = 0
         link.context = self
-        link.accept(credit=_CREDIT)
+        link.accept(credit=_CREDIT, max_message_size=self.size_max)
 
     def transferred(self, event: Transferred, *, now_ms: int) -> None:
         self._used_credit += 1
         if self._used_credit >= _CREDIT // 2:
             self.link.grant(self._used_credit)
             self._used_credit = 0
+        if self.size_max is not None and len(event.data) > self.size_max:
+            said = f"a request to {self.path} may have {self.size_max} bytes"
+            event.delivery.reject(AmqpError("amqp:link:message-size-exceeded", said))
+            return
         try:
             request = read_request(event.data)
         except MalformedMessage as error:
@@ -115,6 +121,8 @@ class RequestLink:
 
 
 class CbsLink(RequestLink):
+    size_max = _TOKEN_SIZE_MAX  # whoever can connect can make us decode this much
+
     def handle(self, request: Request, now_ms: int) -> None:
         self.send_reply(request, cbs_reply(request, self._put_token(request, now_ms)))
 
