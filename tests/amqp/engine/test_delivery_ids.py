@@ -240,6 +240,24 @@ def test_a_peer_that_settles_an_id_settles_all_its_deliveries(peer):
     assert peer.said() == [(5, ACCEPTED)]
 
 
+@pytest.mark.parametrize("repeats", [0, 1])
+@pytest.mark.parametrize("size", [1, 200])
+def test_a_message_that_is_settled_before_its_last_frame_is_not_held(repeats, size):
+    peer = Peer(limits=EngineLimits(message_size_max=100))
+    peer.send(5, b"a", more=True)
+    for _ in range(repeats):
+        peer.send(5, b"b", handle=1)
+    peer.feed(encode_frame(0x15, [False, UInt(5), None, True], channel=3))
+    event = peer.send(5, b"c" * size)
+    assert (event is None) == (size > 100)
+    if event is not None:
+        assert event.settled
+        event.delivery.accept()
+    assert peer.said() == []
+    assert peer.engine.incoming_bytes == 0
+    assert not peer.closed
+
+
 def test_repeats_count_as_unsettled_deliveries():
     peer = Peer(limits=EngineLimits(unsettled_max=3))
     for _ in range(4):

@@ -134,7 +134,9 @@ def _part(
     _append(link, body)
     if more:
         return
-    data, oversize, settled = bytes(link._parts), link._is_oversize, link._is_settled
+    data, oversize = bytes(link._parts), link._is_oversize
+    # The peer may have settled it by a disposition between two frames.
+    settled = link._is_settled or partial.settled
     link._drop_parts()
     partial.size = len(data)
     if link._sink is not None:
