@@ -114,3 +114,15 @@ def test_a_client_whose_time_is_up_waits_for_nothing(client, seconds):
     client.close()
     assert time.monotonic() - began < 1
     assert send.failure() is not None
+
+
+def test_a_send_that_has_not_ended_is_never_taken_for_a_success(client, broker):
+    sender = client.sender("q")
+    sender.send(messages(1))
+    with broker.faults.hang(entity="q"):
+        unanswered = sender.start(messages(3))
+        with pytest.raises(RuntimeError, match="3 messages have no answer and 0 were not sent"):
+            unanswered.failure()
+        partly_sent = sender.start(messages(6, body=LARGE))
+        with pytest.raises(RuntimeError, match=r"have no answer and [1-5] were not sent"):
+            partly_sent.failure()

@@ -226,9 +226,15 @@ class PendingSend:
                 doubtful.append(indexes)
             else:
                 self._answered(indexes, delivery)
-        if self._error is None:
-            return None
         never_sent = range(self._sent, len(self._messages))
+        if self._error is None:
+            if doubtful or never_sent:
+                # The syphon settles the originals on this answer: never say more than is known.
+                raise RuntimeError(
+                    f"{self.what} has not ended: {sum(map(len, doubtful))} messages have no answer "
+                    f"and {len(never_sent)} were not sent"
+                )
+            return None
         return SendIncomplete(
             self.path,
             error=self._error,
