@@ -89,6 +89,7 @@ class AmqpConnection(asyncio.Protocol):
         """Only while faults on demand are active."""
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
+        self._farewell: asyncio.TimerHandle | None = None
         self._engine = Engine(
             server=True,
             container_id=f"{namespace.name}-{uuid4().hex[:12]}",
@@ -145,6 +146,12 @@ class AmqpConnection(asyncio.Protocol):
         """A bug in the broker: close this connection with an error. The others are not affected."""
         logger.exception("%s", self._peer)
         self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
+        if self._farewell is None and self._transport is not None:
+            # A closed engine has no idle timeout: without this, a client that does not answer
+            # would keep its slot.
+            self._farewell = self.namespace.loop.call_later(
+                self._limits.handshake_seconds, self._transport.abort
+            )
 
     def eof_received(self) -> bool:
         return False  # close the transport
@@ -157,7 +164,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _clean_up(self) -> None:
         self.namespace.connections.discard(self)
-        for timer in (self._timer, self._handshake):
+        for timer in (self._timer, self._handshake, self._farewell):
             if timer is not None:
                 timer.cancel()
         for link in self._links:
@@ -317,16 +324,24 @@ class AmqpConnection(asyncio.Protocol):
     def take(self, data: bytes) -> None:
         """Bytes that the faulty transport lets through."""
         assert self.faulty_transport is not None
-        for event in self._engine.receive(data):
-            self.faulty_transport.received_event(event)
-        for link in self.links:
-            if link.is_arriving:
-                self.faulty_transport.received_part(link)
+        try:
+            for event in self._engine.receive(data):
+                self.faulty_transport.received_event(event)
+            for link in self.links:
+                if link.is_arriving:
+                    self.faulty_transport.received_part(link)
+        except Exception:
+            self._failed()
         self.has_output()
         self.namespace.run()
 
     def handle(self, event: Event) -> None:
-        self._handlers[type(event)](event, self.namespace.now_ms())
+        """An event that the faulty transport lets through, perhaps much later."""
+        try:
+            self._handlers[type(event)](event, self.namespace.now_ms())
+        except Exception:
+            self._failed()
+            self.has_output()
 
     def output(self) -> bytes:
         return self._engine.data_to_send()

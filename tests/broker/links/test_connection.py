@@ -1,0 +1,113 @@
+"""One connection of a client, by hand on a socket: what it may cost, and how it ends."""
+
+import socket
+import time
+
+import pytest
+
+from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
+from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
+from pairbus.broker import Broker, Limits
+from pairbus.broker.links import connection as connection_module
+
+HANDSHAKE = (
+    SASL_HEADER
+    + encode_frame(0x41, [Symbol("ANONYMOUS"), b""], kind=1)
+    + AMQP_HEADER
+    + encode_frame(0x10, ["c", "h", UInt(65536), UShort(9)])
+    + encode_frame(0x11, [None, UInt(0), UInt(1000), UInt(1000)])
+)
+
+
+def attach(address):
+    ends = Described(ULong(0x28), ["s"]), Described(ULong(0x29), [address])
+    return encode_frame(0x12, ["l", UInt(0), False, None, None, *ends, None, None, UInt(0)])
+
+
+class Client:
+    """Sends what it is told to, and never answers anything."""
+
+    def __init__(self, broker):
+        self._socket = socket.create_connection(("localhost", broker.port), timeout=10)
+        self._held = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self._socket.close()
+
+    def send(self, *chunks):
+        self._socket.sendall(b"".join(chunks))
+
+    def until(self, wanted):
+        """The fields of the next frame with this code."""
+        while True:
+            while self._held[:4] == b"AMQP":
+                self._held = self._held[8:]
+            size = int.from_bytes(self._held[:4])
+            if len(self._held) < 8 or len(self._held) < size:
+                self._held += self._read()
+                continue
+            frame, self._held = self._held[8:size], self._held[size:]
+            code, fields = decode_performative(frame)
+            if code == wanted:
+                return fields
+
+    def _read(self):
+        data = self._socket.recv(65536)
+        assert data, "the broker closed the connection"
+        return data
+
+    def wait_for_end(self):
+        """Seconds until the broker has closed the connection."""
+        began = time.monotonic()
+        try:
+            while self._socket.recv(65536):
+                pass
+        except ConnectionResetError:
+            pass
+        return time.monotonic() - began
+
+
+def request(number, size):
+    """A request of many small values to `$cbs`, in as many frames as it needs."""
+    body = b"\x00\x53\x77\xd0" + (size + 4).to_bytes(4) + size.to_bytes(4) + b"\x43" * size
+    pieces = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
+    for index, piece in enumerate(pieces):
+        more = index < len(pieces) - 1
+        fields = [UInt(0), UInt(number), b"%d" % number, UInt(0), False, more]
+        head = encode_frame(0x14, fields)
+        yield (len(head) + len(piece)).to_bytes(4) + head[4:] + piece
+
+
+def test_cbs_takes_no_large_messages():
+    with Broker(["q"]) as broker, Client(broker) as client:
+        client.send(HANDSHAKE, attach("$cbs"))
+        assert client.until(0x12)[10] == 65536
+        for number, size in enumerate([66_000, 120_000, 900_000]):
+            client.send(*request(number, size))
+            *_, state = client.until(0x15)
+            assert state.value[0].value[0] == "amqp:link:message-size-exceeded"
+        client.send(*request(3, 60_000))
+        *_, state = client.until(0x15)
+        assert state.descriptor == 0x24
+
+
+@pytest.mark.parametrize("faults", [None, "other", "q"])
+def test_after_a_failure_a_client_that_does_not_answer_loses_its_slot(monkeypatch, faults):
+    def fails(*args, **more):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(connection_module, "attach", fails)
+    limits = Limits(handshake_seconds=1.0, connections_max=1)
+    with Broker(["q", "other"], limits=limits) as broker, Client(broker) as client:
+        if faults is not None:
+            broker.faults.slow(faults, latency_seconds=0.05)
+        client.send(HANDSHAKE, attach("q"))
+        (error,) = client.until(0x18)
+        assert error.value[0] == "amqp:internal-error"
+        assert client.wait_for_end() < 5
+        with Client(broker) as another:
+            another.send(HANDSHAKE)
+            another.until(0x11)
