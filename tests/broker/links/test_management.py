@@ -155,7 +155,7 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
         credentials=SimpleNamespace(allow=lambda path, right, now_ms: True),
         send_reply=lambda data, *_: replies.append(read_request(data).properties),
     )
-    link = SimpleNamespace(accept=lambda credit: None, session=None)
+    link = SimpleNamespace(accept=lambda **settings: None, session=None)
     queue = world.queue()
     management = ManagementLink(
         connection, link, Path("q", kind, True), queue, queue.mailboxes[kind]
