@@ -9,6 +9,7 @@ that is busy with its own doings, so that handles are used at every awkward mome
 import os
 import random
 import resource
+import time
 import tracemalloc
 
 import pytest
@@ -524,6 +525,51 @@ def test_what_an_attach_said_is_dropped_when_its_link_is_over():
     remote = event.link.remote
     assert (remote.source_filter, remote.properties) == ({}, {})
     assert remote.source_address == "q"
+
+
+def seconds_of(engine, data):
+    best = 9.0
+    for _ in range(3):
+        began = time.process_time()
+        engine.receive(data)
+        best = min(best, time.process_time() - began)
+        engine.data_to_send()
+    return best
+
+
+def transfers(first, count, handle):
+    for number in range(first, first + count):
+        frame = encode_frame(0x14, [UInt(handle), UInt(number), b"t", UInt(0), False])
+        yield (len(frame) + 1).to_bytes(4) + frame[4:] + b"m"
+
+
+def test_links_that_come_and_go_cost_no_more_beside_many_unsettled_deliveries():
+    ends = Described(ULong(0x28), ["s"]), Described(ULong(0x29), ["q"])
+    steady, passing = (
+        encode_frame(0x12, [f"l{n}", UInt(n), False, None, None, *ends, None, None, UInt(0)])
+        for n in range(2)
+    )
+    one = b"".join(transfers(19_000, 1, handle=1))
+    comings = (passing + one + encode_frame(0x16, [UInt(1), True])) * 300
+    engine = attached_server()
+    engine.receive(steady)
+    few = seconds_of(engine, comings)
+    engine.receive(b"".join(transfers(0, 19_000, handle=0)))
+    assert seconds_of(engine, comings) < 3 * few + 0.05
+    assert engine.incoming_bytes == 19_000
+
+
+def test_repeated_ids_are_settled_in_linear_time():
+    engine = attached_server()
+    ends = Described(ULong(0x28), ["s"]), Described(ULong(0x29), ["q"])
+    fields = ["l", UInt(0), False, None, None, *ends, None, None, UInt(0)]
+    engine.receive(encode_frame(0x12, fields))
+    events = engine.receive(next(transfers(5, 1, handle=0)) * 15_000)
+    began = time.process_time()
+    for event in reversed(events):
+        event.delivery.accept()
+    assert time.process_time() - began < 0.5
+    assert engine.incoming_bytes == 0
 
 
 def test_a_frame_that_comes_byte_by_byte_costs_no_more_than_its_bytes():

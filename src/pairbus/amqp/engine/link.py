@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, UByte, UInt, ULong
 from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, terminus
-from pairbus.amqp.engine.session import Session, SettlementGroup
+from pairbus.amqp.engine.session import Session
 from pairbus.amqp.frames import (
     ATTACH,
     DETACH,
@@ -85,6 +85,7 @@ class Delivery:
             session = link.session
             wire = session._wire
             del session._received[self._number]
+            link._unsettled -= 1
             wire.received_count -= 1
             wire.held_bytes -= self.size
             wire.dispose(session.channel, ACCEPTED_BY_RECEIVER, self._number)
@@ -129,6 +130,7 @@ class Delivery:
         """Its session is over and clears its tables."""
         wire = self.link._wire
         self.settled = True
+        self.link._unsettled -= 1
         if self.link.is_sender:
             wire.sent_count -= 1
         else:
@@ -150,6 +152,7 @@ class Delivery:
             wire.sent_count -= 1
         else:
             return False  # it waits for credit, and will be sent settled
+        link._unsettled -= 1
         return True
 
 
@@ -164,7 +167,7 @@ class SharedAnswer:
     __slots__ = ("_channel", "_number", "_outcome", "_received", "_wire", "waiting")
 
     def __init__(self, session: Session, first: Delivery) -> None:
-        self.waiting = [first]
+        self.waiting = {first: None}  # a set that keeps the order
         self._outcome: Outcome | None = None
         self._number = first._number
         self._channel = session.channel
@@ -174,7 +177,7 @@ class SharedAnswer:
         first._shared = self
 
     def join(self, delivery: Delivery) -> None:
-        self.waiting.append(delivery)
+        self.waiting[delivery] = None
         delivery._shared = self
 
     def _drop(self) -> None:
@@ -188,7 +191,7 @@ class SharedAnswer:
 
     def left(self, delivery: Delivery) -> None:
         """This delivery no longer needs an answer."""
-        self.waiting.remove(delivery)
+        del self.waiting[delivery]
         if self.waiting:
             return
         del self._received[self._number]
@@ -218,6 +221,7 @@ class Link:
         "_sink",
         "_size_max",
         "_termini",
+        "_unsettled",
         "_waiting",
         "_wire",
         "alive",
@@ -244,6 +248,7 @@ class Link:
         self._wire = session._wire
         self._opened = False  # our attach was sent
         self._credit = 0
+        self._unsettled = 0  # how many of the session's deliveries are of this link
         self._delivery_count = 0
         self._drain = False  # the receiver (either side) wants the credit used up or returned
         # Sender: messages without credit, and the constant parts of a transfer by the tag's size.
@@ -360,27 +365,37 @@ class Link:
         self._drop_parts()
         self._termini = (None, None)
         self.remote = replace(self.remote, source_filter={}, properties={})
-        session, wire = self.session, self._wire
+        session = self.session
         for delivery, _, _ in self._waiting:
             delivery.settled = True
             session._waiting_bytes -= delivery.size
         self._waiting.clear()
-        if self.is_sender:
-            if session._blocked:
-                session._blocked = deque(one for one in session._blocked if one[0] is not self)
-                session._blocked_bytes = sum(len(frame) for _, frame in session._blocked)
-            for number in [n for n, one in session._sent.items() if one.link is self]:
-                session._sent.pop(number).settled = True
-                wire.sent_count -= 1
-            return
-        for known in list(session._received.values()):
-            if isinstance(known, SettlementGroup):
-                continue
-            for one in [known] if isinstance(known, Delivery) else list(known.waiting):
-                if one.link is self:
-                    one._forget()
-                    if one._shared is not None:
-                        one._shared.left(one)
+        if self.is_sender and session._blocked:
+            session._blocked = deque(one for one in session._blocked if one[0] is not self)
+            session._blocked_bytes = sum(len(frame) for _, frame in session._blocked)
+        for delivery in self._unsettled_deliveries():
+            delivery._forget()
+            if delivery._shared is not None:
+                delivery._shared.left(delivery)
+
+    def _unsettled_deliveries(self) -> list[Delivery]:
+        """In the order in which they came.
+
+        The newest are looked at first, and no more than needed: a peer that attaches and detaches
+        again and again must not make us read the whole table each time.
+        """
+        found: list[Delivery] = []
+        table: dict[int, Any] = self.session._sent if self.is_sender else self.session._received
+        for known in reversed(table.values()):
+            if len(found) >= self._unsettled:
+                break
+            if isinstance(known, Delivery):
+                if known.link is self:
+                    found.append(known)
+            elif isinstance(known, SharedAnswer):
+                found += [one for one in reversed(known.waiting) if one.link is self]
+        found.reverse()
+        return found
 
     def _drop_parts(self) -> None:
         self._wire.part_bytes -= len(self._parts)
@@ -502,6 +517,7 @@ class Link:
         if not delivery.settled:
             delivery._number = number
             session._sent[number] = delivery
+            self._unsettled += 1
             wire.sent_count += 1
         try:
             start, middle = self._heads[len(tag)]

@@ -61,6 +61,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
         else:
             received[number] = delivery
         wire.held_bytes += size
+        link._unsettled += 1
         wire.received_count += 1
         if wire.received_count > wire.unsettled_max:
             raise _too_many_unsettled(wire.unsettled_max)
@@ -163,6 +164,7 @@ def _begin(link: Link, number: int, tag: bytes) -> Delivery:
             _share(session, partial)
         else:
             session._received[number] = partial
+        link._unsettled += 1
         wire.received_count += 1
         if wire.received_count > wire.unsettled_max:
             raise _too_many_unsettled(wire.unsettled_max)
