@@ -218,7 +218,7 @@ class Handshake:
 
     @property
     def speaking_sasl(self) -> bool:
-        """While SASL goes on, a client must not send AMQP."""
+        """During SASL, a client must not send AMQP."""
         return self._exchange is not None
 
     def receive(self, data: bytes) -> bytes:

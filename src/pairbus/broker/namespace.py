@@ -243,7 +243,7 @@ class Namespace:
     # work that is done once, at the end of a turn of the loop
 
     def wake(self, entity: Entity, mailbox: Mailbox) -> None:
-        """The mailbox may have messages to give out."""
+        """The mailbox may have messages to deliver."""
         self._woken[mailbox] = entity
 
     def unsent(self, connection: ClientConnection) -> None:

@@ -43,7 +43,7 @@ class SyphonContext:
     manager: Any
     backlog_queues: tuple[str, ...]
     fault: Callable[[str], None]
-    """The syphon calls this, with the reason, when it cannot go on: it faults both clients."""
+    """The syphon calls this, with the reason, when it cannot continue. It faults both clients."""
 
 
 @runtime_checkable

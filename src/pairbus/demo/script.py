@@ -144,7 +144,7 @@ class Script:
         return steps
 
     def stop_sending(self, *, now: float) -> list[Step]:
-        """Stops the senders and starts counting, in whatever phase the demo is."""
+        """Stops the senders and starts counting, in any phase of the demo."""
         return [self._enter(Phase.STOPPING, now, "The senders stop.", Action.STOP_SENDING)]
 
     # --- the phases -------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Address:
     def from_connection_string(
         cls, text: str, *, ca_file: object = None, port: int | None = None
     ) -> Self:
-        """Raise OptionsError, without quoting the text, if it is no connection string."""
+        """Raise OptionsError, without quoting the text, if it is not a connection string."""
         return cls(ConnectionString.parse(text), _text_or_none(ca_file), port)
 
     @classmethod

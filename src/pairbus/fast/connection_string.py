@@ -49,7 +49,7 @@ class ConnectionString:
 
     @classmethod
     def parse(cls, text: str, **more: Any) -> Self:
-        """Raise OptionsError, which never quotes a key, if `text` is no connection string."""
+        """Raise OptionsError, which never quotes a key, if `text` is not a connection string."""
         parts = _parts(text)
         host, port = _endpoint(parts.get("endpoint") or parts.get("hostname") or "")
         name, key = parts.get("sharedaccesskeyname", ""), parts.get("sharedaccesskey", "")

@@ -1,8 +1,8 @@
 """Python types for the AMQP types that Python lacks.
 
 They subclass what they wrap, so `Symbol("a") == "a"` and both find the same key of a map; only
-encoding tells them apart. Plain str, bytes, bool, None, UUID, float (double), int (long), list and
-dict are themselves. Nothing is checked here: `encode` refuses a value that does not fit.
+encoding distinguishes them. Plain str, bytes, bool, None, UUID, float (double), int (long), list
+and dict are themselves. Nothing is checked here: `encode` refuses a value that does not fit.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,6 @@
-"""What an attach says: reading the peer's, and the source and target of ours. Knows no state."""
+"""The content of an attach: reads the peer's, and makes the source and target of our own. It has no
+state.
+"""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Engine:
         while end - at >= 11:
             size, shape, channel, constructor, code = _head(data, at)
             after = at + size
-            # A plain frame (offset 2, type 0, small descriptor) of a session that goes on.
+            # A plain frame (offset 2, type 0, small descriptor) of an open session.
             if (
                 shape == 0x0200
                 and constructor == 0x0053
@@ -230,8 +230,8 @@ class Engine:
         return FrameError("amqp:connection:framing-error", said)
 
     def _disposed(self, in_vain: int) -> None:
-        """One disposition of 30 bytes can name all deliveries, again and again. A correct peer does
-        not repeat itself more often than it sends something new.
+        """One disposition of 30 bytes can name all deliveries repeatedly. A correct peer does not
+        repeat itself more often than it sends something new.
         """
         if in_vain:
             self._empty_dispositions = max(0, self._empty_dispositions + in_vain)

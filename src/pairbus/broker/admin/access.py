@@ -128,7 +128,7 @@ def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tok
 
 
 def _is_for_host(token: str, request: Request, namespace: Namespace) -> bool:
-    """Node's client signs the bare host for a target's token, which is no URI."""
+    """The Node client signs the bare host for a target's token, which is not a URI."""
     found = _EXPIRY.search(token)
     host = request.headers.get("host")
     if found is None or not host:

@@ -215,7 +215,8 @@ class AmqpConnection(asyncio.Protocol):
             return
         self._unsent_bytes = 0
         if self.is_congested and Pause.WRITES not in self._pauses:
-            # The transport has room; only this turn's output was too much. Go on in the next.
+            # The transport has room; only this turn's output was too large. Continue in the next
+            # turn.
             self.is_congested = False
             self.offer_messages()
             self.namespace.loop.call_soon(self.namespace.run)

@@ -162,7 +162,7 @@ class Entity(ABC):
         return max(self.accessed_ms, self.available_ms)
 
     def is_idle_for_too_long(self, *, now_ms: int) -> bool:
-        """Whether it is to be deleted, because nobody has used it for AutoDeleteOnIdle."""
+        """Whether it must be deleted because it was not used for the time of AutoDeleteOnIdle."""
         idle_ms = milliseconds(self.description.auto_delete_on_idle)
         return idle_ms is not None and not self.is_in_use and self.idle_since_ms + idle_ms <= now_ms
 

@@ -192,7 +192,7 @@ class Mailbox:
         self.attached -= 1
         self._with_credit.pop(consumer, None)
         if self.attached == 0:
-            self._window.clear()  # nobody receives: the disk has the messages
+            self._window.clear()  # there is no receiver, and the disk has the messages
 
     def has_credit(self, consumer: Consumer) -> None:
         """The consumer has new credit, or room in its buffers again."""

@@ -74,7 +74,8 @@ def resubmit(
 ) -> Result:
     """Send copies of these dead letters, and complete each one whose copy is accepted."""
     result = Result()
-    # Use a second connection: thousands of locked messages on the first one would reach its limits.
+    # Use a second connection: thousands of locked messages on the first one would count against its
+    # limits.
     with connect(target) as home:
 
         def make_act(receiver: Receiver) -> Act:

@@ -236,7 +236,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             self.require_new_link()
             raise
         finally:
-            if private.is_shut(self):  # meanwhile: nobody else would close the link
+            if private.is_shut(self):  # closed in the meantime: nothing else would close the link
                 private.close_link(self)
             self.is_opening = False
             self.lock.release()

@@ -22,7 +22,7 @@ TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
 ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED)
 KEPT_PREFIX: Final = "x-pairbus-kept:"
-"""The prefix for an application's own properties that have the name of one of ours."""
+"""The prefix for an application's own properties whose names are the same as ours."""
 
 _KEPT_PREFIX_BYTES: Final = KEPT_PREFIX.encode()
 _RESERVED: Final = frozenset([*ALIASES, *(alias.encode() for alias in ALIASES)])

@@ -57,7 +57,7 @@ BY_CLASS: Final[dict[type[BaseException], Kind]] = {
     PairbusError: Kind.OTHER,
 }
 
-# By what the service says, whatever class the SDK makes of it: all that comes with the end of a
+# By what the service says, independent of the SDK's class for it: all that comes with the end of a
 # connection is a ServiceBusConnectionError, and what it does not know a plain ServiceBusError.
 BY_CONDITION: Final[dict[str, Kind]] = {
     "com.microsoft:server-busy": Kind.THROTTLED,
@@ -104,7 +104,7 @@ BY_CAUSE: Final[dict[type[BaseException], Kind]] = {
 }
 
 # The SDK's encoder raises these. Its other parts raise the same when a connection breaks, so this
-# counts only where no traceback tells the two apart.
+# counts only where no traceback distinguishes the two.
 _ENCODING: Final = (TypeError, ValueError, OverflowError, struct.error)
 
 # The statuses of an HTTP or CBS answer that are not the client's fault.

@@ -57,7 +57,7 @@ def give_ids(messages: Any) -> Any:
 
 
 def id_of(message: Message) -> str:
-    """The message id as text, whatever type it has on the wire; empty if there is none."""
+    """The message id as text, for any type on the wire. Empty if there is none."""
     properties = _raw(message).properties
     value = None if properties is None else properties.message_id
     if isinstance(value, bytes):
@@ -179,7 +179,7 @@ def count_of(messages: Any) -> int:
 
 
 def messages_of(messages: Any) -> list[Message]:
-    """Each message of a call. Raises what the SDK raises for something that is no message."""
+    """Yields each message of a call. Raises the SDK's error for anything that is not a message."""
     if isinstance(messages, Batch):
         return [snapshot.restored() for snapshot in messages.as_added]
     if isinstance(messages, ServiceBusMessageBatch):

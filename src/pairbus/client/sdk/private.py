@@ -164,7 +164,7 @@ def _take_keep_alive(sender: Any) -> Any:
 
 
 def detach_error(sender: Any, exception: BaseException) -> BaseException:
-    """The reason for which the service detached the link, in place of "unknown error".
+    """The service's reason for detaching the link, instead of "unknown error".
 
     Why: a service that detaches a link while a message is on its way, for its size for example,
     would look like a lost connection. Without it: the SDK's own error.
