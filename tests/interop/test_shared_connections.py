@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessage
@@ -23,7 +23,10 @@ MESSAGES = 100
 
 @pytest.fixture
 def bus() -> Iterator[Broker]:
-    with Broker(queues=[QueueDescription(name="q", lock_duration=timedelta(seconds=10))]) as broker:
+    lock = timedelta(seconds=10)
+    queue = QueueDescription(name="q", lock_duration=lock)
+    sessions = QueueDescription(name="sessions", lock_duration=lock, requires_session=True)
+    with Broker(queues=[queue, sessions]) as broker:
         yield broker
 
 
@@ -35,7 +38,7 @@ def _fill(bus: Broker, count: int) -> None:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(count)])
 
 
-@pytest.mark.req("B-03")
+@pytest.mark.req("X-14")
 def test_ten_peeks_at_once_on_one_asyncio_receiver_all_answer(bus: Broker) -> None:
     _fill(bus, PEEKS)
 
@@ -51,7 +54,7 @@ def test_ten_peeks_at_once_on_one_asyncio_receiver_all_answer(bus: Broker) -> No
     assert asyncio.run(peek()) == [[str(number)] for number in range(PEEKS)]
 
 
-@pytest.mark.req("B-03")
+@pytest.mark.req("X-14")
 def test_ten_peeks_at_once_by_threads_on_one_blocking_receiver_all_answer(bus: Broker) -> None:
     _fill(bus, PEEKS)
     with (
@@ -69,7 +72,7 @@ def test_ten_peeks_at_once_by_threads_on_one_blocking_receiver_all_answer(bus: B
     assert found == [[str(number)] for number in range(PEEKS)]
 
 
-@pytest.mark.req("B-04")
+@pytest.mark.req("X-14")
 def test_a_lock_renewer_over_a_hundred_messages_lets_all_of_them_be_settled(bus: Broker) -> None:
     _fill(bus, MESSAGES)
     settled = 0
@@ -90,3 +93,83 @@ def test_a_lock_renewer_over_a_hundred_messages_lets_all_of_them_be_settled(bus:
 
     assert settled == MESSAGES
     assert left == []
+
+
+@pytest.mark.req("X-14")
+def test_an_asyncio_lock_renewer_keeps_messages_and_sessions(bus: Broker) -> None:
+    sessions = [str(number) for number in range(5)]
+    _fill(bus, MESSAGES)
+
+    async def settle() -> tuple[int, int]:
+        settled = 0
+        async with (
+            sdk_aio.ServiceBusClient.from_connection_string(bus.connection_string) as client,
+            sdk_aio.AutoLockRenewer() as renewer,
+            client.get_queue_receiver("q") as receiver,
+            client.get_queue_sender("sessions") as sender,
+        ):
+            await asyncio.gather(
+                *(
+                    sender.send_messages(ServiceBusMessage(session, session_id=session))
+                    for session in sessions
+                )
+            )
+            messages: list = []
+            while len(messages) < MESSAGES:
+                messages += await receiver.receive_messages(MESSAGES, max_wait_time=5)
+            for message in messages:
+                renewer.register(receiver, message, max_lock_renewal_duration=60)
+            for session in sessions:
+                async with client.get_queue_receiver("sessions", session_id=session) as held:
+                    renewer.register(held, held.session, max_lock_renewal_duration=60)
+                    [message] = await held.receive_messages(1, max_wait_time=5)
+                    await held.session.renew_lock()
+                    await held.complete_message(message)
+                    settled += 1
+            await asyncio.gather(*(receiver.complete_message(message) for message in messages))
+            left = await receiver.peek_messages(1)
+            return settled, len(left)
+
+    assert asyncio.run(settle()) == (len(sessions), 0)
+
+
+@pytest.mark.req("X-14")
+def test_everything_at_once_on_one_asyncio_receiver_and_sender(bus: Broker) -> None:
+    """Peeks, renewals, settlements, deferred receives, sends and schedules, all concurrent."""
+    _fill(bus, 40)
+
+    async def run() -> list[str]:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        async with (
+            sdk_aio.ServiceBusClient.from_connection_string(bus.connection_string) as client,
+            client.get_queue_receiver("q") as receiver,
+            client.get_queue_sender("q") as sender,
+        ):
+            messages: list = []
+            while len(messages) < 40:
+                messages += await receiver.receive_messages(40, max_wait_time=5)
+            deferred, completed, renewed = messages[:10], messages[10:20], messages[20:]
+            await asyncio.gather(*(receiver.defer_message(message) for message in deferred))
+            numbers = [message.sequence_number for message in deferred]
+            await asyncio.wait_for(
+                asyncio.gather(
+                    *(receiver.complete_message(message) for message in completed),
+                    *(receiver.renew_message_lock(message) for message in renewed),
+                    *(receiver.receive_deferred_messages(number) for number in numbers),
+                    *(receiver.peek_messages(1) for _ in range(10)),
+                    *(sender.send_messages(ServiceBusMessage(f"s{n}")) for n in range(10)),
+                    *(
+                        sender.schedule_messages(ServiceBusMessage(f"l{n}"), later)
+                        for n in range(10)
+                    ),
+                ),
+                60,
+            )
+            await asyncio.gather(*(receiver.complete_message(message) for message in renewed))
+            return sorted(
+                str(message) for message in await receiver.peek_messages(250, sequence_number=1)
+            )
+
+    expected = [*map(str, range(10)), *(f"s{n}" for n in range(10)), *(f"l{n}" for n in range(10))]
+
+    assert asyncio.run(run()) == sorted(expected)
