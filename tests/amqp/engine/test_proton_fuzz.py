@@ -149,12 +149,12 @@ class Theirs:
 
     def feed(self, data):
         answer = Answer()
+        for gone in self.over:  # not before its detach was sent: that would settle its deliveries
+            gone.free()
+        self.over.clear()
         while data and (room := self.transport.capacity()) > 0:
             self.transport.push(data[:room])
             data = data[room:]
-        for link in self.over:  # not before its detach was sent: that would settle its deliveries
-            link.free()
-        self.over.clear()
         while event := self.collector.peek():
             handle = getattr(self, event.type.name.replace("PN_", "on_").lower(), None)
             if handle is not None:
@@ -217,7 +217,11 @@ class Theirs:
         if link.is_sender:
             if delivery.updated and (delivery.settled or delivery.remote_state):
                 outcome = OUTCOMES[int(delivery.remote_state)]
-                report(("disposed", delivery.tag.encode(), outcome, delivery.settled))
+                try:
+                    tag = delivery.tag.encode()
+                except RuntimeError:  # of a link that is gone: Proton has freed the tag
+                    return
+                report(("disposed", tag, outcome, delivery.settled))
                 delivery.settle()
         elif delivery.aborted:
             delivery.settle()
@@ -358,16 +362,20 @@ def compare(seed):
 OPENS, BEGINS, ATTACHES, TRANSFERS, DISPOSES = 0x10, 0x11, 0x12, 0x14, 0x15
 
 
-def goes_on(answer):
+def goes_on(answer, other):
     return not answer.ended
 
 
-def is_silent(answer):
+def is_silent(answer, other):
     return not (answer.ended or answer.reports or answer.frames)
 
 
+def reports_more(answer, other):
+    return not answer.ended and set(answer.reports) > set(other.reports)
+
+
 def ends(pattern):
-    return lambda answer: answer.ended and re.search(pattern, answer.why)
+    return lambda answer, other: answer.ended and re.search(pattern, answer.why)
 
 
 ACCEPTED = [
@@ -409,7 +417,7 @@ ACCEPTED = [
         "A message is settled if any of its frames says so (2.7.5): a later frame changes nothing.",
     ),
     (
-        *(DISPOSES, is_silent, goes_on),
+        *(DISPOSES, goes_on, reports_more),
         "Proton knows the deliveries of a link until the link is freed. We forget them with it.",
     ),
 ]
@@ -419,7 +427,7 @@ def explanation(data, ours, theirs):
     code = data[10] if data[8:10] == b"\x00\x53" else None
     for row in ACCEPTED:
         frame, we, they, _ = row
-        if frame in (None, code) and we(ours) and they(theirs):
+        if frame in (None, code) and we(ours, theirs) and they(theirs, ours):
             return row
     return None
 
