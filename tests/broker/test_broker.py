@@ -133,7 +133,7 @@ def test_errors_on_start_are_raised_by_start() -> None:
     threads = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = Broker(port=taken.getsockname()[1])
-        with pytest.raises(StartError, match="is taken already"):
+        with pytest.raises(StartError, match="is already in use"):
             broker.start()
 
     assert threading.active_count() == threads

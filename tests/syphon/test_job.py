@@ -116,7 +116,7 @@ def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(sta
         locked = receiver.receive(1, max_wait_seconds=5)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         job.run(once=True)
-        assert job.left == f"others have locked the messages left in {QUEUES[0]}"
+        assert job.left == f"other receivers have locked the messages left in {QUEUES[0]}"
 
         receiver.release(locked)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)

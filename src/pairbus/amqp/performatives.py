@@ -51,7 +51,7 @@ def _list(data: bytes, at: int, end: int, name: str) -> tuple[int, int, int]:
     elif code == 0xD0:
         after, count, at = at + 5 + _u32(data, at + 1)[0], _u32(data, at + 5)[0], at + 9
     else:
-        raise FrameError("amqp:decode-error", f"a {name} that is no list, or an empty one")
+        raise FrameError("amqp:decode-error", f"a {name} that is not a list, or is empty")
     if not at <= after <= end:
         raise FrameError("amqp:decode-error", f"a {name} that is longer than its frame")
     return at, after, count
@@ -243,7 +243,7 @@ def read_outcome(state: object) -> Outcome:
     if state is None:
         return NO_OUTCOME
     if not isinstance(state, Described) or not isinstance(state.value, list):
-        raise FrameError("amqp:decode-error", "a delivery state that is no described list")
+        raise FrameError("amqp:decode-error", "a delivery state that is not a described list")
     fields = state.value
     match state.descriptor:
         case OutcomeKind.ACCEPTED:
@@ -295,7 +295,7 @@ def _state(outcome: Outcome, *, tracked: bool) -> bytes:
     elif kind in (OutcomeKind.NONE, OutcomeKind.OTHER):
         return b"\x40"
     elif kind is OutcomeKind.RECEIVED:
-        raise ValueError("'received' is no outcome: it says that more of the message is to come")
+        raise ValueError("'received' is not an outcome: it says that more of the message follows")
     return encode(Described(ULong(int(kind)), value)) if value else _BARE_STATES[kind]
 
 

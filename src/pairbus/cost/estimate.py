@@ -286,7 +286,7 @@ def _changes(usage: Usage) -> Iterator[tuple[str, str, Usage]]:
     if usage.syphons > 1:
         yield (
             f"1 syphon instead of {usage.syphons}",
-            "it is slower, and no other takes over if it fails",
+            "it is slower, and no other syphon takes over if it fails",
             replace(usage, syphons=1),
         )
     if usage.backlog_queues > 1:

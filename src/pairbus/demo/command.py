@@ -59,7 +59,7 @@ def demo(
         bool,
         typer.Option(
             "--keep",
-            help="Keep running after the result, for experiments of your own. Ctrl-C ends it.",
+            help="Keep running after the result, for your own experiments. Ctrl-C ends it.",
         ),
     ] = False,
     as_json: Annotated[

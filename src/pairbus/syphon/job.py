@@ -262,8 +262,8 @@ class Job:
         self._rounds_without_progress = 0 if has_progress else self._rounds_without_progress + 1
         for queue in self.schedule.newly_full:
             logger.warning(
-                "backlog queue %s: too many messages wait to see those behind them; they are seen "
-                "when a destination accepts some",
+                "backlog queue %s: too many messages wait, so those behind them "
+                "cannot be seen until a destination accepts some",
                 queue,
             )
 
@@ -286,7 +286,10 @@ class Job:
         if not queues:
             return False
         try:
-            left, why = self._peek.non_empty(queues), "others have locked the messages left in "
+            left, why = (
+                self._peek.non_empty(queues),
+                "other receivers have locked the messages left in ",
+            )
         except AzureError as error:
             left, why = list(queues), f"cannot peek ({error}) at "
         if not left:

@@ -184,7 +184,7 @@ SOURCE = Described(ULong(0x28), ["q"])
         (0x16, [UInt(9)], "handle 9"),
         (0x16, [], "handle of detach"),
         (0x1F, [], "unknown performative"),
-        (0x14, [], "no list, or an empty one"),
+        (0x14, [], "not a list, or is empty"),
         (0x14, [None], "without a handle"),
         (0x14, [UInt(9), UInt(0), b"t"], "handle 9"),
         (0x14, [UInt(0)], "without an id"),

@@ -178,7 +178,7 @@ def error_of(*words: str, cwd: Path, code: int = 2) -> str:
         (["brokr"], "No such command 'brokr'"),
         (["broker", "--nonsense"], "No such option: --nonsense"),
         (["broker", "--log-level", "loud"], "'loud' is not one of"),
-        (["broker", "--memory", "--data", "x"], "--data and --memory exclude each other"),
+        (["broker", "--memory", "--data", "x"], "--data and --memory cannot be combined"),
         (["broker", "--policy", "app:k:Fly"], "'Fly' is not a right; use Manage, Send, Listen"),
         (["broker", "--namespace", "a:b"], "'b' is not a port"),
         (["broker", "--queue", "no good"], "queue name 'no good' is not valid"),
@@ -255,7 +255,7 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         error = error_of("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path, code=1)
 
-    assert error.startswith(f"namespace 'n': port {port} is taken already")
+    assert error.startswith(f"namespace 'n': port {port} is already in use")
 
 
 def test_a_folder_that_is_not_writable_is_an_error(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
         (["create", "queue", "q", "--max-delivery-count", "x"], "valid integer"),
         (
             ["create", "rule", "t", "s", "r", "--sql", "1=1", "--subject", "x"],
-            "--sql and values that must match exclude each other",
+            "--sql and values that must match cannot be combined",
         ),
         (["create", "rule", "t", "s", "r", "--property", "x"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (

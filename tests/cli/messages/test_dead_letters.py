@@ -345,7 +345,10 @@ def test_purging_asks_first(
         (["list", "q", "--property", "x"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (["list", "q", "--where", "n >"], "the expression 'n >' is not valid"),
         (["resubmit", "q", "--to", "a/$DeadLetterQueue"], "does not accept messages: name a queue"),
-        (["resubmit", "q", "--new-ids", "--keep-ids"], "--new-ids and --keep-ids exclude"),
+        (
+            ["resubmit", "q", "--new-ids", "--keep-ids"],
+            "--new-ids and --keep-ids cannot be combined",
+        ),
         (["list"], "Missing argument 'ENTITY'"),
         (["lst", "q"], "No such command 'lst'. Did you mean 'list'?"),
     ],

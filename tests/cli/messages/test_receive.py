@@ -311,11 +311,11 @@ def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> N
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--abandon", "--delete"], "--abandon, --dead-letter and --delete exclude each other"),
+        (["--abandon", "--delete"], "--abandon, --dead-letter and --delete cannot be combined"),
         (["--reason", "r"], "--reason and --description need --dead-letter"),
         (
             ["--session-id", "s", "--next-session"],
-            "--session-id and --next-session exclude each other",
+            "--session-id and --next-session cannot be combined",
         ),
         (["--wait", "long"], "--wait 'long' is not a duration"),
         (["--session-id", "s", "--sub-queue", "dead-letter"], "has no sessions"),

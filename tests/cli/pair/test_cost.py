@@ -115,8 +115,8 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
         (("--days", "1", "--outage", "30h"), "an outage of 30 hours does not fit into 1 days"),
         (("--prices", "none.toml"), "cannot read the price list none.toml"),
         (("--ledger", "nowhere"), "there is no ledger: nowhere is not a folder"),
-        (("--ledger", "x", "--days", "3"), "--days and --ledger exclude each other"),
-        (("--ledger", "x", "--plot", "x.svg"), "--plot and --ledger exclude each other"),
+        (("--ledger", "x", "--days", "3"), "--days and --ledger cannot be combined"),
+        (("--ledger", "x", "--plot", "x.svg"), "--plot and --ledger cannot be combined"),
         (("--plot", "cost.gif"), "--plot cost.gif: the file name must end in .svg or .png"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_second_failure_is_remembered_but_the_rest_does_not_begin_anew(rotatio
 
 
 def test_a_stranger_cannot_be_withdrawn(rotation):
-    with pytest.raises(AssertionError, match="'elsewhere' is none of the backlog queues"):
+    with pytest.raises(AssertionError, match="'elsewhere' is not one of the backlog queues"):
         rotation.withdraw("elsewhere", OSError(), now=0.0)
     assert not rotation.has("elsewhere")
 

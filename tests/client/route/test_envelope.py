@@ -211,5 +211,5 @@ def test_what_nobody_has_wrapped_is_refused_with_what_should_be_there(properties
 
 
 def test_a_message_without_a_destination_is_not_wrapped():
-    with pytest.raises(AssertionError, match="could not be brought home"):
+    with pytest.raises(AssertionError, match="cannot be brought home"):
         wrap(None, path="", **NOTHING)

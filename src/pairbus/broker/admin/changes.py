@@ -85,7 +85,7 @@ async def _update(request: AdminRequest, entity: Queue, content: Element) -> Non
 async def create_subscription(request: AdminRequest, content: Element) -> Subscription:
     topic = request.topic()
     if entity_xml.kind_of(content) is not SubscriptionDescription:
-        raise bad_request(f"The path is of a subscription, but the body is a {own_name(content)}")
+        raise bad_request(f"The path names a subscription, but the body is a {own_name(content)}")
     settings = _settings(request, content, None)
     with _config_errors():
         description = SubscriptionDescription(
@@ -143,7 +143,7 @@ async def update_rule(
 
 def _read_rule(request: AdminRequest, content: Element, name: str) -> RuleDescription:
     if own_name(content) != RULE_ELEMENT:
-        raise bad_request(f"The path is of a rule, but the body is a {own_name(content)}")
+        raise bad_request(f"The path names a rule, but the body is a {own_name(content)}")
     return read_rule(content, name, now_ms=request.namespace.now_ms())
 
 

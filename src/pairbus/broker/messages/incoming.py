@@ -80,7 +80,9 @@ def _read_annotations(one: IncomingMessage) -> None:
     due = notes.get(_SCHEDULED_TIME)
     if isinstance(due, int):
         if not 0 <= due < _YEAR_10000_MS:
-            raise ValueError(f"{_SCHEDULED_TIME} is {due}, which is no time before year 10000")
+            raise ValueError(
+                f"{_SCHEDULED_TIME} is {due}, which is not a time before the year 10000"
+            )
         one.due_ms = int(due)
     key = notes.get(_PARTITION_KEY)
     if isinstance(key, str):

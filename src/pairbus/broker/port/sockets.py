@@ -133,7 +133,7 @@ def _bind(bound: socket.socket, address: str, port: int) -> None:
 
 def _explained(error: OSError, host: Host, port: int, namespace: str) -> StartError:
     reasons = {
-        errno.EADDRINUSE: f"port {port} is taken already; choose another port, "
+        errno.EADDRINUSE: f"port {port} is already in use; choose another port, "
         "or 0 to let the system pick one",
         errno.EACCES: f"port {port} needs privileges; choose a port above 1023",
         errno.EADDRNOTAVAIL: f"{host.name!r} is not an address of this machine",

@@ -85,7 +85,9 @@ class FaultSettings:
     ] = None
     distribution: Annotated[
         str | None,
-        option(metavar="NAME", help="Of the latency: constant, uniform or exponential."),
+        option(
+            metavar="NAME", help="Distribution of the latency: constant, uniform or exponential."
+        ),
     ] = None
     bytes_per_second: Annotated[
         float | None, option(metavar="N", help="Bandwidth of each connection.")

@@ -153,7 +153,7 @@ def broker(
 
     data_source = context.get_parameter_source("data")
     if memory and data_source is not None and data_source.name == "COMMANDLINE":
-        raise UsageError("--data and --memory exclude each other")
+        raise UsageError("--data and --memory cannot be combined")
     options = namespaces_from_options(
         namespaces=namespace or [],
         queues=queue or [],

@@ -121,7 +121,7 @@ def rule(
     """
     matching = correlation.parse()
     if sql is not None and matching:
-        raise UsageError("--sql and values that must match exclude each other")
+        raise UsageError("--sql and values that must match cannot be combined")
     target, path = connection.target, (topic, subscription, name)
     from azure.servicebus.management import (
         CorrelationRuleFilter,

@@ -178,7 +178,7 @@ def resubmit(
       pairbus dead-letters resubmit events audit --sequence 5,7 --to repairs
     """
     if new_ids and keep_ids:
-        raise UsageError("--new-ids and --keep-ids exclude each other")
+        raise UsageError("--new-ids and --keep-ids cannot be combined")
     target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
     destination = _parse_destination(path, to)
     filter = filters.parse()

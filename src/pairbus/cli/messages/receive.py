@@ -62,7 +62,7 @@ class SessionOptions:
     def check(self, path: EntityPath) -> None:
         """Raises UsageError."""
         if self.session_id is not None and self.next_session:
-            raise UsageError("--session-id and --next-session exclude each other")
+            raise UsageError("--session-id and --next-session cannot be combined")
         if path.sub_queue is not None and self.is_given:
             raise UsageError(
                 f"{path.description} has no sessions: omit --session-id and --next-session"

@@ -101,8 +101,8 @@ def send(
     """Send messages to a queue or a topic.
 
     It returns when the namespace has accepted all of them. If it fails, it says how many were
-    accepted. With --json-lines, the options apply to what a line does not say. The policy needs the
-    Send right.
+    accepted. With --json-lines, an option applies to lines that do not set its property. The policy
+    needs the Send right.
 
     Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130
     interrupted.

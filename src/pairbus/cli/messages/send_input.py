@@ -59,10 +59,10 @@ class InputOptions:
     def check(self) -> None:
         """Raises UsageError."""
         if self.lines and self.json_lines:
-            raise UsageError("--lines and --json-lines exclude each other")
+            raise UsageError("--lines and --json-lines cannot be combined")
         if self.body not in (None, "-") and (self.file or self.is_by_line):
             other = "--file" if self.file else "--lines" if self.lines else "--json-lines"
-            raise UsageError(f"BODY and {other} exclude each other")
+            raise UsageError(f"BODY and {other} cannot be combined")
         if self.is_by_line and self.copies > 1:
             raise UsageError("--copies is for a single message, not for lines")
         if self.body is None and not self.file and sys.stdin.isatty() and not self.is_by_line:

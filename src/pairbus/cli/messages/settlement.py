@@ -50,7 +50,7 @@ class SettlementOptions:
     def parse(self) -> SettlementAction:
         """Raises UsageError."""
         if self.abandon + self.dead_letter + self.delete > 1:
-            raise UsageError("--abandon, --dead-letter and --delete exclude each other")
+            raise UsageError("--abandon, --dead-letter and --delete cannot be combined")
         if (self.reason or self.description) and not self.dead_letter:
             raise UsageError("--reason and --description need --dead-letter")
         if self.abandon:

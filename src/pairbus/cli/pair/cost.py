@@ -146,7 +146,7 @@ def _refuse_with_ledger(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if name not in _WITH_LEDGER and source is not None and source.name == "COMMANDLINE":
             raise UsageError(
-                f"--{name.replace('_', '-')} and --ledger exclude each other: the numbers come "
+                f"--{name.replace('_', '-')} and --ledger cannot be combined: the numbers come "
                 "from the ledger"
             )
 

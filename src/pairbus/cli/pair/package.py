@@ -26,7 +26,7 @@ def package_for_spark(
 
     The archive contains no compiled code. The Python of the cluster's workers also needs
     azure-servicebus. A syphon with `--master spark://...` sends such an archive by itself; use this
-    one for spark-submit, and for programs of your own that use the data source.
+    one for spark-submit, and for your own programs that use the data source.
 
     \b
     Examples:

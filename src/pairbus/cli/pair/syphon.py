@@ -57,8 +57,8 @@ class JobOptions:
         bool,
         typer.Option(
             "--keep-ttl-running",
-            help="Let the time to live of a message run on while it waits in the backlog. Without "
-            "this, it starts again.",
+            help="Keep the time to live of a message running while it waits in the backlog. "
+            "Without this option, it starts again when the message is brought home.",
         ),
     ] = False
     shares: Annotated[

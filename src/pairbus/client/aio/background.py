@@ -84,7 +84,7 @@ class BackgroundWorker:
             try:
                 wait = self._work()
             except Exception:
-                logger.exception("the background worker of a paired client failed; it goes on")
+                logger.exception("the background worker of a paired client failed; it continues")
                 wait = 1.0
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):

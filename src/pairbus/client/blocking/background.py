@@ -125,7 +125,7 @@ class BackgroundWorker:
             try:
                 wait = self._work()
             except Exception:
-                logger.exception("the background worker of a paired client failed; it goes on")
+                logger.exception("the background worker of a paired client failed; it continues")
                 wait = 1.0
             self._woken.wait(wait)
         # Nothing else frees a call that runs while the client closes. Cut it repeatedly: it may get
@@ -163,7 +163,7 @@ class BackgroundWorker:
             thread.start()
         except RuntimeError:  # the system gives no more threads; it may later
             self._running.discard(thread)
-            logger.warning("could not start a thread for %r; it is tried again", task)
+            logger.warning("could not start a thread for %r; the worker tries again later", task)
             return False
         return True
 

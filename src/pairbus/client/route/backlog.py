@@ -60,7 +60,7 @@ class Rotation:
         extended.
         """
         assert queue in self._generations, (
-            f"{queue!r} is none of the backlog queues {[*self._generations]}"
+            f"{queue!r} is not one of the backlog queues {[*self._generations]}"
         )
         self.last_error = error
         earlier = self._withdrawn.get(queue)

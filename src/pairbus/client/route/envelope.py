@@ -59,7 +59,7 @@ def wrap(
     A property of the application that has the name of an alias is kept under another name, so that
     a message from another pair's backlog leaves ours unchanged.
     """
-    assert path, "a message without a path could not be brought home"
+    assert path, "a message without a destination path cannot be brought home"
     wrapped: dict[Name, Any] = (
         {_kept(name): value for name, value in properties.items()} if properties else {}
     )

@@ -60,13 +60,13 @@ def names(namespace: str, count: int) -> tuple[str, ...]:
 def _warnings(queue: str, found: Any) -> list[str]:
     """Settings that could lose a message, in a queue that pairbus did not create."""
     dangers = {
-        "drops a message whose id another one had (requires_duplicate_detection)": bool(
+        "drops a message with a known message id (requires_duplicate_detection)": bool(
             getattr(found, "requires_duplicate_detection", False)
         ),
         "accepts no message without a session (requires_session)": bool(
             getattr(found, "requires_session", False)
         ),
-        "forwards messages, away from the syphon (forward_to)": bool(
+        "forwards messages, so the syphon cannot receive them (forward_to)": bool(
             getattr(found, "forward_to", None)
         ),
         "lets messages expire (default_message_time_to_live)": _ends(
