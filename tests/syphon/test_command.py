@@ -297,8 +297,20 @@ def test_a_secondary_that_refuses_is_exit_code_1_before_spark_starts(run, broker
     code, _, err = run(PAIRBUS_SECONDARY=wrong)
 
     assert code == 1
+    assert err == (
+        f"pairbus: the secondary localhost:{brokers[1].port} rejected policy 'Root': check the "
+        "key, and that the policy has the Manage right\n"
+    )
+
+
+def test_the_answer_of_a_secondary_that_fails_has_no_xml(run, brokers):
+    with brokers[1].faults.cannot_manage():
+        code, _, err = run("--once")
+
+    assert code == 1
     assert err.startswith("pairbus: cannot list the queues of the secondary localhost:")
-    assert "d3Jvbmc" not in err
+    assert err.count("\n") == 1
+    assert "<" not in err
 
 
 @pytest.mark.parametrize(

@@ -147,15 +147,20 @@ class Administration:
         except core.ResourceExistsError as error:
             raise NamespaceError(f"{what} already exists in {address}") from error
         except core.ClientAuthenticationError as error:
-            raise AccessDenied(
-                f"{address} rejected policy {self._target.policy_name!r}: check the key, and that "
-                f"the policy has the Manage right: {_detail(error)}"
-            ) from error
+            raise AccessDenied(rejection(self._target)) from error
         except core.HttpResponseError as error:
-            raise NamespaceError(f"{what}: {address} answered: {_detail(error)}") from error
+            raise NamespaceError(f"{what}: {address} answered: {answer_text(error)}") from error
         except core.AzureError as error:
             raise NamespaceError(f"cannot reach {address}: {why_unreachable(error)}") from error
 
 
-def _detail(error: HttpResponseError) -> str:
+def rejection(target: Target) -> str:
+    return (
+        f"{target.address} rejected policy {target.policy_name!r}: check the key, and that the "
+        "policy has the Manage right"
+    )
+
+
+def answer_text(error: HttpResponseError) -> str:
+    """Without the body of the answer, which is XML."""
     return " ".join((error.message or str(error)).split())

@@ -399,7 +399,11 @@ def gone_port(connection_string: str) -> str:
 @pytest.mark.parametrize(
     ("broken", "error"),
     [
-        (("SAS_KEY_VALUE", "wrong"), "rejected policy 'RootManageSharedAccessKey'"),
+        (
+            ("SAS_KEY_VALUE", "wrong"),
+            "rejected policy 'RootManageSharedAccessKey': check the key, and that the policy has "
+            "the Manage right\n",
+        ),
         (("RootManage", "Nobody"), "rejected policy 'NobodySharedAccessKey'"),
     ],
 )

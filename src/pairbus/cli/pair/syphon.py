@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.administration import administration_client
+from pairbus.cli.administration import administration_client, answer_text, rejection
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.options import PairOptions, PairTargets, parse_pair
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
@@ -231,9 +231,15 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
     """Fails early if the secondary does not answer or refuses: Spark takes long to start."""
     try:
         return list_queues()
+    except ClientAuthenticationError as error:
+        raise NamespaceError(f"the secondary {rejection(secondary)}") from error
     except AzureError as error:
+        if isinstance(error, HttpResponseError):
+            reason = answer_text(error)
+        else:
+            reason = why_unreachable(error)
         raise NamespaceError(
-            f"cannot list the queues of the secondary {secondary.address}: {why_unreachable(error)}"
+            f"cannot list the queues of the secondary {secondary.address}: {reason}"
         ) from error
 
 
