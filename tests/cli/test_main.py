@@ -120,6 +120,49 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     assert text in done.stderr
 
 
+@pytest.mark.parametrize("command", ["report", "cost", "status", "syphon"])
+def test_help_needs_neither_pyarrow_nor_spark(command: str) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = sys.modules['pyspark'] = None\n"
+        f"sys.argv = ['pairbus', {command!r}, '--help']\n"
+        "from pairbus.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: pairbus {command} ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["send", "--help"],
+        ["entities", "list"],
+        ["entities", "list", "--json"],
+        ["cost"],
+        ["broker", "--memory", "--log-level", "error"],
+    ],
+)
+def test_a_full_disk_behind_stdout_is_one_line(broker: Broker, words: list[str]) -> None:
+    environment = os.environ | {"PAIRBUS_PRIMARY": broker.connection_string}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pairbus", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+
+    assert done.stderr == "pairbus: cannot write to stdout: No space left on device\n"
+    assert done.returncode == 1
+
+
 def test_the_page_lists_every_command() -> None:
     first = {name.split()[0] for name in COMMANDS}
 

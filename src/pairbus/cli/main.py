@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TextIO, cast
 
 import typer
 import typer.main
 
 from pairbus.cli.options import CommandGroup
-from pairbus.errors import ConfigError, OptionsError, PairbusError, UsageError, requires_extra
+from pairbus.errors import (
+    ConfigError,
+    OptionsError,
+    OutputError,
+    PairbusError,
+    UsageError,
+    requires_extra,
+)
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
@@ -156,26 +165,79 @@ def root(
 
 def main() -> None:
     """Run the command of sys.argv, and exit with its code."""
+    stdout = sys.stdout
+    if stdout is None:  # closed, as in `pairbus entities list >&-`
+        sys.exit(_run())
+    checked = CheckedStdout(stdout)
+    sys.stdout = cast("TextIO", checked)
+    try:
+        code = _run()
+        checked.flush()
+    except OutputError as error:
+        code = print_error(str(error), FAILED)
+        _discard_output(stdout)
+    except BrokenPipeError:
+        # As in `pairbus entities list | head`: exit with 1, without a message.
+        code = FAILED
+        _discard_output(stdout)
+    finally:
+        sys.stdout = stdout
+    sys.exit(code)
+
+
+def _run() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     extra = COMMANDS[name].extra if name in COMMANDS else "cli"
     try:
         with requires_extra(f"pairbus {name}".strip(), extra):
             code = app(prog_name="pairbus", standalone_mode=False)
     except typer.TyperException as error:
-        sys.exit(print_error(f"{error.format_message().rstrip('.')}; see --help", USAGE_ERROR))
+        return print_error(f"{error.format_message().rstrip('.')}; see --help", USAGE_ERROR)
     except typer.Abort:  # Ctrl-C at a question
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
+    except SystemExit as exit_:  # shell completion, and typer for a pipe that breaks
+        return exit_.code if isinstance(exit_.code, int) else FAILED
+    except OutputError:
+        raise
     except PairbusError as error:
         is_usage = isinstance(error, (UsageError, OptionsError, ConfigError))
-        sys.exit(print_error(str(error), USAGE_ERROR if is_usage else FAILED))
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # As in `pairbus entities list | head`: exit with 1, without a message. typer does the same
-        # for a pipe that breaks while the command is running.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
-    sys.exit(code if isinstance(code, int) else 0)
+        return print_error(str(error), USAGE_ERROR if is_usage else FAILED)
+    return code if isinstance(code, int) else 0
+
+
+class CheckedStdout:
+    """Stdout, with OutputError if it cannot be written to, such as on a full disk.
+
+    An OSError would not say which file it is about. A broken pipe remains one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._checked():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            self._stream.flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _discard_output(stdout: TextIO) -> None:
+    """Python flushes stdout once more when it exits, and would report the error again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 
 def print_error(text: str, code: int) -> int:

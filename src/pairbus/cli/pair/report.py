@@ -18,7 +18,6 @@ from pairbus.cli.output import (
 from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import Estimate, estimate_ledger
 from pairbus.cost.prices import load
-from pairbus.syphon.ledger import read_ledger, totals_of
 from pairbus.syphon.report import OPERATIONS, Report, report_of
 
 
@@ -43,6 +42,9 @@ def report(
       pairbus report --ledger ./ledger
       pairbus report --ledger ./ledger --json
     """
+    # Imported here because it loads pyarrow, which --help does not need.
+    from pairbus.syphon.ledger import read_ledger, totals_of
+
     receipts = read_ledger(ledger)
     found = report_of(receipts, gap=parse_duration(gap, "--gap"))
     cost = estimate_ledger(totals_of(receipts), load())
