@@ -19,7 +19,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.broker import Broker
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.cli.main import main
+from pairbus.cli.pair.syphon import _check_master
 from pairbus.client.sdk.messages import diverted
+from pairbus.errors import UsageError
 from pairbus.syphon.ledger import ledger_files
 
 KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
@@ -328,6 +330,45 @@ def test_a_missing_option_is_a_usage_error(run, variables, words):
     assert not out
     assert err.count("\n") == 1
     assert re.search(words.replace("?", r"\?"), err)
+
+
+@pytest.mark.parametrize(
+    "master", ["foo", "local[", "local[x]", "spark://host", "spark:/host:1", "k8s://", "Yarn", ""]
+)
+def test_an_unknown_master_is_a_usage_error(master):
+    with pytest.raises(UsageError) as raised:
+        _check_master(master)
+
+    assert str(raised.value) == (
+        f"--master {master!r} is not a Spark master: use local[N], spark://HOST:PORT, yarn or "
+        "k8s://HOST:PORT"
+    )
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        None,
+        "local",
+        "local[2]",
+        "local[*]",
+        "local[2,4]",
+        "local[*, 4]",
+        "spark://host:7077",
+        "spark://one:7077,two:7077",
+        "yarn",
+        "k8s://https://kubernetes.default.svc",
+    ],
+)
+def test_a_master_that_spark_knows_is_accepted(master):
+    _check_master(master)
+
+
+def test_an_unknown_master_is_refused_before_anything_starts(run):
+    code, out, err = run("--once", "--master", "foo")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("pairbus: --master 'foo' is not a Spark master")
 
 
 def test_the_error_without_java_says_what_to_install(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import warnings
@@ -34,6 +35,15 @@ from pairbus.syphon.runner import SparkRunner
 
 ROUND_SECONDS: Final = 1.75
 """A stop waits for the current round and then for Spark. It may take five seconds in total."""
+_MASTER: Final = re.compile(
+    r"""local
+      | local\[ (\d+|\*) (\s*,\s*\d+)? \]
+      | local-cluster\[ .+ \]
+      | spark://[^\s,:]+:\d+ (,[^\s,:]+:\d+)*   # several: one of them is the leader
+      | yarn
+      | k8s://\S+""",
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +116,7 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
       pairbus syphon --once --ledger ./ledger
       pairbus syphon --master spark://HOST:7077 --json
     """
+    _check_master(job_options.master)
     targets = parse_pair(pair)
     secondary = _check(targets)
     require_spark("the syphon")
@@ -119,6 +130,15 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
         ttl_keeps_running=job_options.keep_ttl_running,
     )
     _run(options, targets.names, secondary, job_options, as_json=as_json)
+
+
+def _check_master(master: str | None) -> None:
+    """Spark takes long to start, and then reports an unknown master as an error of Java."""
+    if master is not None and not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"--master {master!r} is not a Spark master: use local[N], spark://HOST:PORT, yarn or "
+            "k8s://HOST:PORT"
+        )
 
 
 def _check(targets: PairTargets) -> Target:
