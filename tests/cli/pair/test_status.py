@@ -105,7 +105,10 @@ def test_both_namespaces_and_the_backlog_are_shown(pairbus: Run, pair: Pair) -> 
     assert 0 <= first["oldestSeconds"] < 60
     assert (second["waiting"], second["deadLetters"], second["oldestSeconds"]) == (0, 1, None)
     assert found["backlog"]["others"] == {"other": 1}
-    assert (found["syphon"]["running"], found["syphon"]["left"]) == (False, 3)
+    assert found["syphon"]["left"] == 3
+    unknown = ("failedOver", "withdrawn", "clients", "diverted")
+    assert [found[name] for name in unknown] == [None] * 4
+    assert (found["syphon"]["running"], found["syphon"]["refusing"]) == (None, None)
 
     text = pairbus("status", "--peek", "1").out
     rows = [line.split() for line in text.splitlines()]
@@ -240,10 +243,12 @@ def test_the_rate_of_a_syphon_is_measured(
             'pairbus_syphon_destination_up{primary="",destination="b"} 0\n'
         )
 
-    found = status(pairbus, "--metrics", publish(metrics))["syphon"]
+    everything = status(pairbus, "--metrics", publish(metrics))
+    found = everything["syphon"]
     pairbus("receive", QUEUES[1], "-c", pair.west.connection_string)
 
     assert found["running"]
+    assert (everything["clients"], everything["failedOver"]) == (0, None)
     assert 50 < found["perSecond"] < 200
     assert found["left"] > 0
     assert found["refusing"] == [{"primary": "", "destination": "b"}]

@@ -173,6 +173,10 @@ class ProcessMetrics:
     refusing: frozenset[tuple[str, str]] = frozenset()
     """Names of the primary and the destination, where the last message was not accepted."""
 
+    @property
+    def has_clients(self) -> bool:
+        return bool(self.pairings or self.failed_over or self.withdrawn)
+
 
 def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
     pairings = diverted = 0.0

@@ -41,6 +41,10 @@ class PairSnapshot:
         return any(one.role == "secondary" for one in self.namespaces)
 
     @property
+    def has_metrics(self) -> bool:
+        return any(one.metrics is not None for one in self.processes)
+
+    @property
     def is_ok(self) -> bool:
         is_backlog_known = self.backlog is not None or not self.has_secondary
         return is_backlog_known and all(one.is_reachable for one in self.namespaces)
@@ -57,7 +61,7 @@ class PairSnapshot:
 
 
 def to_json(status: PairSnapshot) -> dict[str, Any]:
-    metrics = status.metrics
+    """What nobody publishes is None: unknown."""
     return {
         "at": utc_text(status.at),
         "namespaces": {
@@ -71,6 +75,18 @@ def to_json(status: PairSnapshot) -> dict[str, Any]:
             for one in status.namespaces
         },
         "backlog": _backlog_json(status),
+        **_clients_json(status),
+        "syphon": _syphon_json(status),
+        "processes": [{"url": one.url, "error": one.error} for one in status.processes],
+    }
+
+
+def _clients_json(status: PairSnapshot) -> dict[str, Any]:
+    metrics = status.metrics
+    if not metrics.has_clients:
+        clients = 0 if status.has_metrics else None
+        return {"failedOver": None, "withdrawn": None, "clients": clients, "diverted": None}
+    return {
         "failedOver": [
             {"namespace": namespace, "entity": entity, "clients": clients}
             for (namespace, entity), clients in sorted(metrics.failed_over.items())
@@ -81,17 +97,22 @@ def to_json(status: PairSnapshot) -> dict[str, Any]:
         ],
         "clients": metrics.pairings,
         "diverted": metrics.diverted,
-        "syphon": {
-            "running": metrics.brought_home is not None,
-            "broughtHome": metrics.brought_home,
-            "perSecond": _rounded(status.rate, 1),
-            "left": status.left,
-            "refusing": [
-                {"primary": primary, "destination": destination}
-                for primary, destination in sorted(metrics.refusing)
-            ],
-        },
-        "processes": [{"url": one.url, "error": one.error} for one in status.processes],
+    }
+
+
+def _syphon_json(status: PairSnapshot) -> dict[str, Any]:
+    metrics = status.metrics
+    is_running = metrics.brought_home is not None
+    refusing = [
+        {"primary": primary, "destination": destination}
+        for primary, destination in sorted(metrics.refusing)
+    ]
+    return {
+        "running": is_running if status.has_metrics else None,
+        "broughtHome": metrics.brought_home,
+        "perSecond": _rounded(status.rate, 1),
+        "left": status.left,
+        "refusing": refusing if is_running else None,
     }
 
 
@@ -185,7 +206,7 @@ def _processes(status: PairSnapshot) -> list[Table | Text]:
     from rich.text import Text
 
     errors = [Text(f"{one.url}: {one.error}") for one in status.processes if one.error]
-    if len(errors) == len(status.processes):
+    if not status.has_metrics:
         hint = "" if errors else ": see --metrics"
         return [Text(f"Failed-over entities and the syphon's rate are unknown{hint}."), *errors]
     return [*_clients(status.metrics), *_syphon(status), *errors]
@@ -194,6 +215,8 @@ def _processes(status: PairSnapshot) -> list[Table | Text]:
 def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
     from rich.text import Text
 
+    if not metrics.has_clients:
+        return [Text("Failed-over entities are unknown: no client publishes metrics.")]
     if metrics.failed_over or metrics.withdrawn:
         table = make_table("failed over", "primary", right=("clients",))
         for (namespace, entity), clients in sorted(metrics.failed_over.items()):
@@ -201,8 +224,6 @@ def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
         for (namespace, queue), clients in sorted(metrics.withdrawn.items()):
             table.add_row(f"{queue} (out of the rotation)", namespace, str(clients))
         return [table]
-    if not metrics.pairings:
-        return [Text("Failed-over entities are unknown: no client publishes metrics.")]
     who = "1 client" if metrics.pairings == 1 else f"{metrics.pairings} clients"
     return [Text(f"No entity is failed over, according to {who}.")]
 
