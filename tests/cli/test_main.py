@@ -86,7 +86,24 @@ def test_a_mistyped_command_gets_a_suggestion(pairbus: Run) -> None:
     done = pairbus("snd")
 
     assert (done.code, done.out) == (2, "")
-    assert done.err == "pairbus: No such command 'snd'. Did you mean 'send'?; see --help\n"
+    assert done.err == "pairbus: No such command 'snd'. Did you mean 'send'?\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["receive", "q", "--count", "x"], "--count 'x' is not a whole number"),
+        (["receive", "q", "--count", "0"], "--count 0: must be at least 1"),
+        (["syphon", "--metrics-port", "99999"], "--metrics-port 99999: must be at most 65535"),
+        (["broker", "--sku", "foo"], "--sku 'foo' is not one of 'standard', 'premium'"),
+        (["send"], "Missing argument 'ENTITY'; see --help"),
+        (["send", "--nonsense"], "No such option: --nonsense; see --help"),
+    ],
+)
+def test_a_wrong_value_is_reported_with_its_option(
+    pairbus: Run, words: list[str], text: str
+) -> None:
+    assert pairbus(*words) == (2, "", f"pairbus: {text}\n")
 
 
 @pytest.mark.parametrize(

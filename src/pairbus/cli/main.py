@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -174,7 +174,7 @@ def main() -> None:
         code = _run()
         checked.flush()
     except OutputError as error:
-        code = print_error(str(error), FAILED)
+        code = code or print_error(str(error), FAILED)  # else it is reported already
         _discard_output(stdout)
     except BrokenPipeError:
         # As in `pairbus entities list | head`: exit with 1, without a message.
@@ -192,17 +192,42 @@ def _run() -> int:
         with requires_extra(f"pairbus {name}".strip(), extra):
             code = app(prog_name="pairbus", standalone_mode=False)
     except typer.TyperException as error:
-        return print_error(f"{error.format_message().rstrip('.')}; see --help", USAGE_ERROR)
+        return print_error(usage_text(error), USAGE_ERROR)
     except typer.Abort:  # Ctrl-C at a question
         return INTERRUPTED
     except SystemExit as exit_:  # shell completion, and typer for a pipe that breaks
         return exit_.code if isinstance(exit_.code, int) else FAILED
-    except OutputError:
-        raise
     except PairbusError as error:
         is_usage = isinstance(error, (UsageError, OptionsError, ConfigError))
         return print_error(str(error), USAGE_ERROR if is_usage else FAILED)
     return code if isinstance(code, int) else 0
+
+
+_TYPE_NAMES: Final = {"int_parsing": "a whole number", "float_parsing": "a number"}
+
+
+def usage_text(error: typer.TyperException) -> str:
+    """The text for a command line that typer does not understand."""
+    parameter = getattr(error, "param", None)
+    faults = getattr(error.__cause__, "errors", None)  # pydantic's, with the value
+    if parameter is not None and faults is not None:
+        fault = faults()[0]
+        name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+        value = fault["input"]
+        if kind := _TYPE_NAMES.get(fault["type"]):
+            return f"{name} {value!r} is not {kind}"
+        if fault["type"] in ("greater_than_equal", "less_than_equal"):
+            return f"{name} {value}: must be {_range_text(fault['ctx'])}"
+        if fault["type"] == "value_error":
+            return f"{name} {str(fault['ctx']['error']).rstrip('.')}"
+    text = error.format_message().rstrip(".")
+    return text if text.endswith("?") else f"{text}; see --help"
+
+
+def _range_text(bounds: Mapping[str, object]) -> str:
+    """From pydantic's `{"ge": 1}` or `{"le": 65535}`."""
+    words = {"ge": "at least", "le": "at most"}
+    return " and ".join(f"{words[name]} {bound}" for name, bound in bounds.items())
 
 
 class CheckedStdout:
