@@ -144,7 +144,7 @@ def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
         secondary=stage.address(stage.secondary),
     )
 
-    with pytest.raises(NamespaceError, match="Send claim"):
+    with pytest.raises(NamespaceError, match="Send right"):
         Job(settings, InProcessRunner(), lambda: QUEUES).run(once=True)
 
     assert stage.free() == ["a"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pairbus.cli.target import Target, why_unreachable
+from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Administration:
         except core.HttpResponseError as error:
             raise NamespaceError(f"{what}: {address} answered: {answer_text(error)}") from error
         except core.AzureError as error:
-            raise NamespaceError(f"cannot reach {address}: {why_unreachable(error)}") from error
+            raise NamespaceError(cannot_reach(self._target, why_unreachable(error))) from error
 
 
 def rejection(target: Target) -> str:

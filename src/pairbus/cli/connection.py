@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_path import EntityPath
-from pairbus.cli.target import Target, why_unreachable
+from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.fast.rows import MessageView, UnreadableMessage, read
@@ -165,7 +165,7 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
         case sdk.SessionCannotBeLockedError():
             return f"another receiver holds the session of {entity.description} in {address}"
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
-            return f"cannot reach {address}: {why_unreachable(error)}"
+            return cannot_reach(target, why_unreachable(error))
     answer = _answer(error)
     hint = "; use --session-id or --next-session" if "requires session" in answer else ""
     return f"{entity.description}: {address} answered: {answer}{hint}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import re
 import socket
 import ssl
@@ -61,6 +63,13 @@ def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
         return Target.parse(text, ca_file=ca_file)
     except OptionsError as error:
         raise UsageError(str(error)) from None
+
+
+def cannot_reach(target: Target, reason: str) -> str:
+    text = f"cannot reach {target.address}: {reason}"
+    if target.is_local and reason == os.strerror(errno.ECONNREFUSED):
+        return f"{text}; is the broker running, and is this its port?"
+    return text
 
 
 def why_unreachable(error: BaseException) -> str:

@@ -273,7 +273,7 @@ class Job:
             raise NamespaceError(
                 f"the primary {self._options.primaries[primary].host} refuses the syphon's "
                 f"credentials for {destination.path!r}: {destination.detail}. They need the Send "
-                "claim. No message was lost"
+                "right. No message was lost"
             )
 
     # --- the end of `once` ------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
         (["add", "hang", "--duration", "soon"], "--duration 'soon' is not a duration"),
         (["add", "hang", "--entity", "nope"], "--entity nope: localhost:"),
         (["script", "absent.json"], "absent.json: cannot read it: No such file or directory"),
-        (["clear", "x"], "valid integer"),
+        (["clear", "x"], "NUMBER 'x' is not a whole number"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -199,7 +199,14 @@ def test_a_broker_that_is_not_there_is_an_error(pairbus: Run) -> None:
     done = pairbus("fault", "list", "-c", text)
 
     assert done.code == 1
-    assert ": Connection refused" in done.err
+    assert ": Connection refused; is the broker running, and is this its port?" in done.err
+
+
+def test_a_mistyped_kind_gets_a_suggestion(pairbus: Run) -> None:
+    done = pairbus("fault", "add", "throtle", "-c", "Endpoint=sb://localhost:1;SharedAccessKey=k")
+
+    assert done.code == 2
+    assert done.err == "pairbus: 'throtle' is not a kind of fault; did you mean 'throttle'?\n"
 
 
 def test_a_tls_only_broker_is_asked_with_its_ca_file(pairbus: Run) -> None:

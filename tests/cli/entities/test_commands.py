@@ -348,14 +348,14 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
             ["create", "queue", "q", "--lock-duration", "1 min"],
             "--lock-duration '1 min' is not a duration",
         ),
-        (["create", "queue", "q", "--max-delivery-count", "x"], "valid integer"),
+        (["create", "queue", "q", "--max-delivery-count", "x"], "'x' is not a whole number"),
         (
             ["create", "rule", "t", "s", "r", "--sql", "1=1", "--subject", "x"],
             "--sql and values that must match cannot be combined",
         ),
         (["create", "rule", "t", "s", "r", "--property", "x"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (
-            ["create", "rule", "t", "s", "r", "-p", "x:uuid=1"],
+            ["create", "rule", "t", "s", "r", "-p", "x:uuid=12345678-1234-5678-1234-567812345678"],
             "a rule can compare only string, boolean, int",
         ),
         (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
@@ -389,7 +389,24 @@ def test_a_namespace_that_is_down_is_reported_at_once(pairbus: Run) -> None:
     done = pairbus("entities", "list", "-c", text)
 
     assert done.code == 1
-    assert done.err == f"pairbus: cannot reach localhost:{gone_port(text)}: Connection refused\n"
+    assert done.err == (
+        f"pairbus: cannot reach localhost:{gone_port(text)}: Connection refused; is the broker "
+        "running, and is this its port?\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "delete"])
+def test_a_mistyped_name_gets_a_suggestion(pairbus: Run, broker: Broker, command: str) -> None:
+    ask = ("-c", broker.connection_string)
+    where = f"does not exist in localhost:{broker.port}"
+
+    queue = pairbus("entities", command, "queue", "ordrs", *ask)
+    other = pairbus("entities", command, "queue", "nothing-like-it", *ask)
+    no_topic = pairbus("entities", command, "subscription", "absent", "audit", *ask)
+
+    assert queue == (1, "", f"pairbus: queue 'ordrs' {where}; did you mean 'orders'?\n")
+    assert other == (1, "", f"pairbus: queue 'nothing-like-it' {where}\n")
+    assert "did you mean" not in no_topic.err
 
 
 def gone_port(connection_string: str) -> str:

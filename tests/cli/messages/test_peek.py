@@ -82,7 +82,7 @@ def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: 
     [
         (["--where", "a >"], "at line 1, column 4: the expression ends, expected a value"),
         (["--where", " "], "--where is empty"),
-        (["--from", "-1"], "greater than or equal to 0"),
+        (["--from", "-1"], "--from -1: must be at least 0"),
         (["--sub-queue", "dead"], "'dead' is not one of"),
     ],
 )

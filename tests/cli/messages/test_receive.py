@@ -319,7 +319,7 @@ def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> N
         ),
         (["--wait", "long"], "--wait 'long' is not a duration"),
         (["--session-id", "s", "--sub-queue", "dead-letter"], "has no sessions"),
-        (["--count", "0"], "greater than or equal to 1"),
+        (["--count", "0"], "--count 0: must be at least 1"),
         (["--sub-queue", "other"], "'other' is not one of"),
         (
             ["--output-dir", "/dev/null/x"],

@@ -223,10 +223,10 @@ def test_a_topic_accepts_messages(pairbus: Run, queue: str) -> None:
         (["q", "--lines", "--json-lines"], "--lines and --json-lines cannot be combined"),
         (["q", "--lines", "--copies", "2"], "--copies is for a single message"),
         (["q", "x", "--copies", "2", "--message-id", "m"], "--message-id is for a single message"),
-        (["q", "x", "--copies", "0"], "Input should be greater than or equal to 1"),
+        (["q", "x", "--copies", "0"], "--copies 0: must be at least 1"),
         (["q", "x", "-p", "novalue"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (["q", "x", "-p", "=v"], "use NAME=VALUE or NAME:TYPE=VALUE"),
-        (["q", "x", "-p", "a:int=five"], "the value 'five' is not a valid int"),
+        (["q", "x", "-p", "a:int=five"], "--property 'a:int=five': 'five' is not a valid int"),
         (["q", "x", "-p", "a:integer=5"], "'integer' is not one of null, boolean"),
         (["q", "x", "--ttl", "soon"], "--ttl 'soon' is not a duration: use 90s"),
         (["q", "x", "--ttl", "5"], "--ttl '5' has no unit: use 5s, 5m or 5h"),
@@ -302,7 +302,8 @@ def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> Non
 
     nobody = "Endpoint=sb://localhost:1;SharedAccessKeyName=p;SharedAccessKey=k"
     done = pairbus("send", queue, "x", "-c", f"{nobody};UseDevelopmentEmulator=true")
-    assert done == (1, "", "pairbus: cannot reach localhost:1: Connection refused\n")
+    refused = "pairbus: cannot reach localhost:1: Connection refused"
+    assert done == (1, "", f"{refused}; is the broker running, and is this its port?\n")
 
 
 def test_a_policy_without_the_send_right_is_explained(pairbus: Run) -> None:

@@ -110,7 +110,7 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--backlog-queues", "0"), "0 backlog queues: must be from 1 to 100"),
-        (("--backlog-queues", "many"), "Invalid value for '--backlog-queues'"),
+        (("--backlog-queues", "many"), "--backlog-queues 'many' is not a whole number"),
         (("--outage", "-1"), "--outage '-1' is not a duration"),
         (("--days", "1", "--outage", "30h"), "an outage of 30 hours does not fit into 1 days"),
         (("--prices", "none.toml"), "cannot read the price list none.toml"),

@@ -351,7 +351,7 @@ def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
         (["--metrics", "h", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),
         (["--metrics", "h", "--watch", "now"], "--watch 'now' is not a duration"),
         (["--metrics", "h", "--watch", "0s"], "--watch 0s: must be more than 0s"),
-        (["--metrics", "h", "--peek", "-1"], "greater than or equal to 0"),
+        (["--metrics", "h", "--peek", "-1"], "--peek -1: must be at least 0"),
     ],
 )
 def test_a_mistake_is_one_clear_line(pairbus: Run, words: list[str], complaint: str) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -253,9 +254,13 @@ def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     """Raises UsageError."""
     name = kind.lower().replace("-", "_")
     if name not in KINDS:
-        raise UsageError(
-            f"{kind!r} is not a kind of fault; the kinds are {', '.join(map(_kebab, KINDS))}"
+        similar = get_close_matches(name, KINDS, n=1)
+        hint = (
+            f"did you mean {_kebab(similar[0])!r}?"
+            if similar
+            else f"the kinds are {', '.join(map(_kebab, KINDS))}"
         )
+        raise UsageError(f"{kind!r} is not a kind of fault; {hint}")
     settings = [field.name for field in fields(KINDS[name])]
     for setting in given:
         if setting not in settings:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
 from pairbus.cli.http import HttpClient, HttpResponse
-from pairbus.cli.target import Target
+from pairbus.cli.target import Target, cannot_reach
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
@@ -67,7 +67,7 @@ class FaultClient:
             with HttpClient.for_target(self._target, seconds=_SECONDS_MAX) as client:
                 return client.request(method, path, body=data, headers=headers)
         except NamespaceError as error:
-            raise NamespaceError(f"cannot reach {self._target.address}: {error}") from error
+            raise NamespaceError(cannot_reach(self._target, str(error))) from error
 
     def _check(self, response: HttpResponse) -> dict[str, Any]:
         address, answer = self._target.address, _json(response)

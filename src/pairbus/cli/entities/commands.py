@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli.administration import Administration, EntityKind, administration, describe
+from pairbus.cli.administration import (
+    Administration,
+    EntityKind,
+    EntityNotFound,
+    administration,
+    describe,
+)
 from pairbus.cli.entities import views
 from pairbus.cli.entities.create import create_app
 from pairbus.cli.options import (
@@ -116,7 +124,8 @@ def show(
     """
     _check_names(kind, names, "NAME")
     with administration(connection.target) as admin:
-        properties = admin.get(kind, names)
+        with _suggestions(admin, kind, names):
+            properties = admin.get(kind, names)
         if kind is EntityKind.RULE:
             view = views.rule_view(names, properties)
         elif kind is EntityKind.SUBSCRIPTION:
@@ -267,6 +276,22 @@ def _config(admin: Administration, name: str | None) -> dict[str, Any]:
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
 
 
+@contextmanager
+def _suggestions(admin: Administration, kind: EntityKind, path: Sequence[str]) -> Iterator[None]:
+    """Adds a similar name to the error for an entity that does not exist."""
+    try:
+        yield
+    except EntityNotFound as error:
+        *parents, own = path
+        names: list[str] = []
+        with suppress(NamespaceError):  # a parent does not exist either
+            names = admin.names(kind, *parents)
+        similar = get_close_matches(own, names, n=1)
+        if not similar:
+            raise
+        raise EntityNotFound(f"{error}; did you mean {similar[0]!r}?") from error
+
+
 # -- deleting ------------------------------------------------------------------------------------
 
 
@@ -275,7 +300,8 @@ def _delete(admin: Administration, found: Sequence[tuple[EntityKind, Names]]) ->
     try:
         with progress("Deleting", len(found)) as advance:
             for kind, path in found:
-                admin.delete(kind, path)
+                with _suggestions(admin, kind, path):
+                    admin.delete(kind, path)
                 done += 1
                 advance(1)
     except NamespaceError as error:

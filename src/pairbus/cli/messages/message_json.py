@@ -20,7 +20,7 @@ from uuid import UUID
 from pairbus.errors import UsageError
 from pairbus.fast.columns import COLUMNS, NAMES, reader_of
 from pairbus.fast.rows import DATA_BODY, MessageView, UnreadableMessage
-from pairbus.fast.typed import TYPES, Typed
+from pairbus.fast.typed import TYPES, Typed, from_typed
 
 MessageJson = dict[str, Any]
 Row = dict[str, Any]
@@ -261,6 +261,10 @@ def parse_property(text: str) -> tuple[str, dict[str, str | None]]:
             raise UsageError(f"--property {text!r}: {kind!r} is not one of {', '.join(TYPES)}")
         kind = "string"
     _utf_8(text, "--property")
+    try:
+        from_typed(kind, value)
+    except ValueError as error:
+        raise UsageError(f"--property {text!r}: {str(error).removeprefix('the value ')}") from None
     return name, _pair(kind, None if kind == "null" else value)
 
 
