@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
-from pairbus.cli.output import format_duration, format_size
+from pairbus.cli.output import format_count, format_duration, format_size, make_table
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,33 @@ def test_a_duration_is_shown_by_its_two_largest_parts(seconds: float, text: str)
 )
 def test_a_size_is_shown_in_binary_units(count: int, text: str) -> None:
     assert format_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (1, (), "1 message"),
+        (1234, (), "1,234 messages"),
+        (1, ("run",), "1 run"),
+        (0, ("run",), "0 runs"),
+        (2, ("primary", "primaries"), "2 primaries"),
+    ],
+)
+def test_a_count_has_the_singular_or_the_plural(
+    count: int, words: tuple[str, ...], text: str
+) -> None:
+    assert format_count(count, *words) == text
+
+
+def test_a_narrow_screen_wraps_the_only_text_column_and_cuts_no_number() -> None:
+    table = make_table("change", right=("fewer operations", "USD less"))
+    table.add_row("a long description of a saving " * 4, "59,666,666", "1,234.56")
+    console = Console(width=80)
+
+    with console.capture() as capture:
+        console.print(table)
+
+    lines = capture.get().splitlines()
+    assert lines[0].split() == ["change", "fewer", "operations", "USD", "less"]
+    assert lines[1].endswith(" 59,666,666  1,234.56")
+    assert len(lines) > 2

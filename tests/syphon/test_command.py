@@ -390,10 +390,10 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (("--primary-name", "b"), "1 primaries but 2 times --primary-name: give it once for each"),
+        (("--primary-name", "b"), "1 primary but 2 times --primary-name: give it once for each"),
         (
             ("--primary", "{0}", "--primary", "{1}"),
-            "2 primaries but 1 times --primary-name: give it once for each primary",
+            "2 primaries but 1 time --primary-name: give it once for each primary",
         ),
         (
             ("--primary", "{0}", "--primary", "{1}", "--primary-name", "CONTOSO"),
@@ -401,7 +401,7 @@ def test_a_namespace_is_not_its_own_secondary(run, brokers):
         ),
         (
             ("--primary-ca-file", "a.pem", "--primary-ca-file", "b.pem"),
-            "1 primaries but 2 times --primary-ca-file: give one for all, or one for each",
+            "1 primary but 2 times --primary-ca-file: give one for all, or one for each",
         ),
     ],
 )

@@ -36,7 +36,8 @@ def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
     for index, column in enumerate(columns or ("", "")):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
+        # A name stays on one line if another column can be wrapped. Numbers are never cut.
+        table.add_column(column, overflow="fold", no_wrap=index == 0 and len(columns) != 1)
     for column in right:
         table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -78,9 +79,9 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda count: bar.advance(task, count)
 
 
-def format_count(count: int, noun: str = "message") -> str:
+def format_count(count: int, noun: str = "message", plural: str = "") -> str:
     """`1 message`, `1,234 messages`."""
-    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def was_or_were(count: int) -> str:

@@ -119,7 +119,8 @@ def test_messages_can_be_abandoned(pairbus: Run, queue: str) -> None:
 def test_messages_can_be_dead_lettered(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 1)
 
-    pairbus("receive", queue, "--dead-letter", "--reason", "bad", "--description", "very")
+    done = pairbus("receive", queue, "--dead-letter", "--reason", "bad", "--description", "very")
+    assert done.err == f"dead-lettered 1 message of {queue!r}\n"
 
     [form] = forms(pairbus("peek", queue, "--sub-queue", "dead-letter", "--json").out)
     assert (form["deadLetterReason"], form["deadLetterErrorDescription"]) == ("bad", "very")

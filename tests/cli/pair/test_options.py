@@ -68,7 +68,7 @@ def test_one_file_is_for_all_primaries_and_several_are_for_one_each(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"primary_name": ["a", "b"]}, "1 primaries but 2 times --primary-name"),
+        ({"primary_name": ["a", "b"]}, "1 primary but 2 times --primary-name"),
         ({"primary": [EAST, EAST]}, "two primaries have the name 'east'"),
         ({"primary": ["x"]}, "the primary: the connection string"),
         ({"secondary": "x"}, "the secondary: the connection string"),

@@ -147,7 +147,7 @@ def test_several_primaries_may_share_a_secondary(
     assert list(found["namespaces"]) == ["primary localhost", "primary other", "secondary"]
     assert len(found["backlog"]["queues"]) == 3
     assert "give each its own --primary-name" in pairbus("status").err
-    assert "2 primaries but 1 times --primary-name" in pairbus("status", "--primary-name", "a").err
+    assert "2 primaries but 1 time --primary-name" in pairbus("status", "--primary-name", "a").err
     assert "found 2 connection strings" in pairbus("peek", "orders").err
 
 

@@ -137,7 +137,7 @@ def receive(
                 work.run(limit, wait_seconds, advance, stop)
         finally:
             source.close()
-    _print_summary(work.done, path, output_dir, as_json=as_json)
+    _print_summary(work.done, path, output_dir, settlement, as_json=as_json)
     stop.exit()
 
 
@@ -243,10 +243,18 @@ class _Receive:
         )
 
 
-def _print_summary(done: int, path: EntityPath, folder: Path | None, *, as_json: bool) -> None:
+def _print_summary(
+    done: int,
+    path: EntityPath,
+    folder: Path | None,
+    settlement: SettlementAction,
+    *,
+    as_json: bool,
+) -> None:
     if folder is not None and as_json:
         print_json({"entity": path.path, "received": done, "outputDir": str(folder)})
     elif folder is not None:
         print(f"wrote {format_count(done)} of {path.description} to {folder}")
     elif not as_json:
-        print(f"received {format_count(done)} of {path.description}", file=sys.stderr)
+        verb = settlement if settlement is SettlementAction.DEAD_LETTER else "received"
+        print(f"{verb} {format_count(done)} of {path.description}", file=sys.stderr)

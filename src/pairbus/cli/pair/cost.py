@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pairbus.cli.options import AS_JSON, option
-from pairbus.cli.output import make_table, print_json, print_table
+from pairbus.cli.output import format_count, make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
@@ -167,7 +167,7 @@ def _run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool)
         f"Idle: {per_hour:,.0f} receives per hour, {per_hour * 24:,.0f} per day, "
         f"{per_hour * 24 * 30:,.0f} in 30 days"
     )
-    _print_estimate(estimate, f"{usage.days} days")
+    _print_estimate(estimate, format_count(usage.days, "day"))
     _print_savings(savings, price_list.currency)
     if plot is not None:
         print(f"\nThe plot is in {plot}")
@@ -216,7 +216,7 @@ def _print_estimate(estimate: Estimate, period: str) -> None:
         f"{estimate.money_for_pairing:,.2f}",
     )
     if estimate.connections:
-        name = f"{estimate.connections:,} connections"
+        name = format_count(estimate.connections, "connection")
         table.add_row(name, "", f"{estimate.money_for_connections:,.2f}")
     table.add_row("base charge of the subscription", "", f"{estimate.base:,.2f}")
     table.add_row("total", "", f"{estimate.money:,.2f}")

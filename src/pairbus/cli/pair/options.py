@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pairbus.cli.options import option
+from pairbus.cli.output import format_count
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
 from pairbus.errors import UsageError
 
@@ -74,14 +75,15 @@ def parse_pair(options: PairOptions) -> PairTargets:
     ]
     names = tuple(options.primary_name or ())
     files = options.primary_ca_file or []
+    given = format_count(len(texts), "primary", "primaries")
     if texts and names and len(names) != len(texts):
         raise UsageError(
-            f"{len(texts)} primaries but {len(names)} times --primary-name: give it once for each "
+            f"{given} but {format_count(len(names), 'time')} --primary-name: give it once for each "
             "primary, in the same order, or not at all"
         )
     if len(files) > 1 and len(files) != len(texts):
         raise UsageError(
-            f"{len(texts)} primaries but {len(files)} times --primary-ca-file: give one for all, "
+            f"{given} but {format_count(len(files), 'time')} --primary-ca-file: give one for all, "
             "or one for each primary, in the same order"
         )
     primaries: dict[str, Target] = {}

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import (
+    format_count,
     format_duration,
     format_size,
     make_table,
@@ -90,9 +91,10 @@ def _print_cost(estimate: Estimate, folder: Path) -> None:
 
 def _print_report(report: Report) -> None:
     print(
-        f"{report.brought_home:,} messages brought home ({format_size(report.bytes)}), "
+        f"{format_count(report.brought_home)} brought home ({format_size(report.bytes)}), "
         f"{report.dead_lettered:,} dead-lettered, {report.expired:,} expired, in "
-        f"{report.runs:,} runs from {_minute(report.first)} to {_minute(report.last)} (UTC)"
+        f"{format_count(report.runs, 'run')} from {_minute(report.first)} to "
+        f"{_minute(report.last)} (UTC)"
     )
     if report.duplicates_possible:
         print(f"{report.duplicates_possible:,} of them may have arrived twice")

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pairbus.cli.output import format_duration, make_table, print_json_line
+from pairbus.cli.output import format_count, format_duration, make_table, print_json_line
 from pairbus.json_style import camel_case_keys
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
@@ -140,7 +140,8 @@ class PlainProgress:
         self._brought_home = 0
 
     def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
-        _log(f"ready: {queues} backlog queues of {', '.join(primaries)}; Ctrl-C ends it")
+        found = format_count(queues, "backlog queue")
+        _log(f"ready: {found} of {', '.join(primaries)}; Ctrl-C ends it")
         if others:
             _log(_ignored(others))
 
@@ -162,7 +163,7 @@ class PlainProgress:
             parts.append(f"{counts['waiting']:,} wait for their destination")
         if counts["dead_lettered"]:
             parts.append(f"{counts['dead_lettered']:,} dead-lettered")
-        more = f"; more in {len(ended.pending)} queues" if ended.pending else ""
+        more = f"; more in {format_count(len(ended.pending), 'queue')}" if ended.pending else ""
         _log(f"{', '.join(parts)}{more}; {self._brought_home:,} in total")
         self._logged_at, self._unlogged = now, 0
 
