@@ -173,7 +173,7 @@ def test_no_outcome_is_null():
 
 
 def test_a_message_that_is_still_arriving_has_no_outcome():
-    with pytest.raises(ValueError, match="no outcome"):
+    with pytest.raises(ValueError, match="not an outcome"):
         state_of(Outcome(OutcomeKind.RECEIVED))
 
 

@@ -108,7 +108,7 @@ def test_if_one_namespace_cannot_start_none_does(tmp_path: Path) -> None:
                     NamespaceOptions(name="bad", port=port, data=tmp_path),
                 ]
             )
-            with pytest.raises(StartError, match=f"namespace 'bad': port {port} is taken"):
+            with pytest.raises(StartError, match=f"namespace 'bad': port {port} is already in use"):
                 await server.start()
         # The data file of the good one is free again.
         again = Server([NamespaceOptions(name="good", data=tmp_path)])

@@ -115,7 +115,9 @@ def test_a_taken_port_is_an_error_with_a_way_out(opened: list[socket.socket], ta
     opened += listen(look_up(taken), 0, namespace="other")
     port = opened[0].getsockname()[1]
 
-    with pytest.raises(StartError, match=f"namespace 'n': port {port} is taken.* or 0 to let"):
+    with pytest.raises(
+        StartError, match=f"namespace 'n': port {port} is already in use.* or 0 to let"
+    ):
         listen(look_up("localhost"), port, namespace="n")
 
 
