@@ -71,7 +71,8 @@ class SendCall:
         sender.has_called = True
         self.request = request
         # The shell sets these two before it answers a step, so that an interrupt between the step
-        # and its answer leaks neither.
+        # and its answer leaks neither. One that hits between acquiring and setting still does: the
+        # sender's lock stays taken. No message is lost, because the call has not returned.
         self.has_lock = False
         self.connection: Any = None
 
