@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Endpoint, Server

@@ -19,7 +19,7 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.links import management, requests
 from pairbus.broker.links.request_codec import Request
 from pairbus.broker.message import MAILBOX_SHIFT

@@ -21,7 +21,7 @@ from pathlib import Path
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.broker.entities.options import Limits
+from pairbus.broker.entities.namespace_options import Limits
 from tests.chaos.peers import Address
 
 LIMITS = Limits(

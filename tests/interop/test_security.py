@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.broker import Broker
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
 from tests.interop.bus import take

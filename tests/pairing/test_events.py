@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pairbus.events import (
+    BacklogReadmitted,
     BacklogWithdrawn,
     Closed,
     Diverted,
@@ -37,9 +38,11 @@ def test_an_outage_is_reported_in_order(world):
     fault.clear()
     kinds = [type(event) for event in world.events]
     assert kinds.index(PingSent) > kinds.index(FailedOver)
-    assert kinds[-3:] == [PingSent, FailedBack, Closed]
+    answered = [kind for kind in kinds if kind is not BacklogReadmitted][-3:]
+    assert answered == [PingSent, FailedBack, Closed]
     seen = [Paired, FailedOver, BacklogWithdrawn, Diverted, FailedBack, Closed]
-    assert [kind for kind in kinds if kind is not PingSent] == seen
+    # The withdrawn queue comes back after a rest, which a slow send can outlast.
+    assert [kind for kind in kinds if kind not in (PingSent, BacklogReadmitted)] == seen
     assert {event.namespace for event in world.events} == {world.name}
     failed_over, diverted = world.events_of(FailedOver)[0], world.events_of(Diverted)[0]
     assert failed_over.backlog_queue == broken

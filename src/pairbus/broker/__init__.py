@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TopicDescription,
         subscription_path,
     )
-    from pairbus.broker.entities.options import Limits, NamespaceOptions
+    from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
     from pairbus.broker.entities.policies import Policy, Right
     from pairbus.broker.rules import (
         CorrelationFilter,

@@ -22,7 +22,7 @@ from pairbus.broker.entities.descriptions import (
     QueueDescription,
     topics_from_names,
 )
-from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import Policy, default_policy
 from pairbus.broker.faults import Faults
 from pairbus.broker.server import Endpoint, Server, new_event_loop

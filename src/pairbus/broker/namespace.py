@@ -26,7 +26,7 @@ from pairbus.broker.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.controller import FaultController

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.faults import Faults
 from pairbus.broker.namespace import Namespace

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 from xml.etree.ElementTree import Element, fromstring
 
 from pairbus.broker.admin.atom import ATOM, INSTANCE, SERVICE_BUS
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.broker.links.tokens import make_token
 from pairbus.broker.namespace import Namespace

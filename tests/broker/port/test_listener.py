@@ -20,7 +20,7 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
-from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.certificates import Certificates
 from pairbus.broker.port.connection_limit import Slot

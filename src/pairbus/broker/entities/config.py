@@ -37,7 +37,7 @@ from pairbus.broker.entities.located_json import (
     parse,
     text_or_none,
 )
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.settings import ValueKind, in_service_names
 from pairbus.errors import ConfigError
 

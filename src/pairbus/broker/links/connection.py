@@ -34,7 +34,7 @@ from pairbus.amqp.engine import (
     SessionEnded,
     Transferred,
 )
-from pairbus.broker.entities.options import Limits
+from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths, tokens

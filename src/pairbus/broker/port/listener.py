@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pairbus.broker.entities.options import Limits
+from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.certificates import Certificates
 from pairbus.broker.port.connection_limit import ConnectionLimit, Slot

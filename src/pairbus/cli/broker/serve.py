@@ -23,7 +23,7 @@ from pairbus.cli.options import option
 from pairbus.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.options import NamespaceOptions
+    from pairbus.broker.entities.namespace_options import NamespaceOptions
     from pairbus.broker.server import Server
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def broker(
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
     """
-    from pairbus.cli.broker.options import namespaces_from_options
+    from pairbus.cli.broker.namespaces import namespaces_from_options
 
     data_source = context.get_parameter_source("data")
     if memory and data_source is not None and data_source.name == "COMMANDLINE":

@@ -20,7 +20,6 @@ import typer
 from pairbus.cli.http import metrics_url, scrape
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.output import print_json, print_json_line, print_table
-from pairbus.cli.pair.options import PairOptions, parse_pair
 from pairbus.cli.pair.status_sources import (
     Backlog,
     NamespaceState,
@@ -30,6 +29,7 @@ from pairbus.cli.pair.status_sources import (
     sum_metrics,
 )
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
+from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError

@@ -19,8 +19,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.cli.administration import administration_client, answer_text, rejection
 from pairbus.cli.options import AS_JSON, flatten_options, option
-from pairbus.cli.pair.options import PairOptions, PairTargets, parse_pair
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
+from pairbus.cli.pair.targets import PairOptions, PairTargets, parse_pair
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra

@@ -17,7 +17,7 @@ from pairbus.broker.entities.descriptions import (
     subscription_path,
     topics_from_names,
 )
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pairbus.cli.pair.options import PairOptions, parse_pair
+from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.errors import UsageError
 
 EAST = "Endpoint=sb://east.example;SharedAccessKeyName=app;SharedAccessKey=a2V5"

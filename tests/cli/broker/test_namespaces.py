@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker.entities.options import NamespaceOptions
+from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
-from pairbus.cli.broker.options import namespaces_from_options, parse_namespace, parse_policy
+from pairbus.cli.broker.namespaces import namespaces_from_options, parse_namespace, parse_policy
 from pairbus.errors import ConfigError, UsageError
 
 CONFIG = {

@@ -3,7 +3,7 @@
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.entities.options import Limits, NamespaceOptions
+from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import ConfigError
 
