@@ -65,7 +65,7 @@ _HOMES = {
         "TopicDescription",
         "subscription_path",
     ),
-    "entities.options": ("Limits", "NamespaceOptions"),
+    "entities.namespace_options": ("Limits", "NamespaceOptions"),
     "entities.policies": ("Policy", "Right"),
     "rules": ("CorrelationFilter", "FalseFilter", "SqlAction", "SqlFilter", "TrueFilter"),
     "server": ("Endpoint", "Server"),
