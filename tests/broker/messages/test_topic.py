@@ -199,6 +199,33 @@ def test_where_that_is_off_it_is_just_not_taken(make_world):
     assert bodies(world, at("a")) == bodies(world, at("a"), DEAD) == []
 
 
+def test_rules_that_need_too_much_work_fail_and_the_others_go_on(make_world):
+    slow = " OR ".join(["t LIKE '%a_b%'"] * 50)
+    rules = [rule(slow, name=f"slow-{number}") for number in range(40)]
+    world = make_world(topic(), sub("slow", *rules), sub("quick", rule("size > 1")), sub("all"))
+
+    world.send(encoded(b"long", properties={"t": "a" * 60_000, "size": 2}), to="t")
+
+    assert bodies(world, at("slow")) == []
+    [dead] = stored(world, at("slow"), DEAD)
+    assert "more than 300,000 steps" in application_properties(dead)["DeadLetterErrorDescription"]
+    assert bodies(world, at("quick")) == bodies(world, at("all")) == [b"long"]
+    check_file(world)
+
+
+def test_the_work_of_joining_and_of_actions_counts_too(make_world):
+    joins = " + ".join(["text"] * 20)
+    joining = [rule(f"{joins} = 'a'", name=f"r-{number}") for number in range(400)]
+    acting = [rule("text != ''", "SET x = 1", name=f"r-{number}") for number in range(100)]
+    world = make_world(topic(), sub("joins", *joining), sub("acts", *acting))
+
+    properties = {"text": "a" * 3_000} | {f"p{number}": 1 for number in range(400)}
+    world.send(encoded(b"long", properties=properties), to="t")
+
+    assert bodies(world, at("joins")) == bodies(world, at("acts")) == []
+    assert bodies(world, at("joins"), DEAD) == bodies(world, at("acts"), DEAD) == [b"long"]
+
+
 # time
 
 

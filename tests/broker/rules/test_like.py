@@ -37,7 +37,7 @@ def test_every_short_pattern_matches_what_the_definition_says():
     texts = ["".join(each) for size in range(5) for each in product("ab", repeat=size)]
     for size in range(6):
         for pattern in map("".join, product("ab%_", repeat=size)):
-            matches, definition = compile_pattern(pattern), unescaped(pattern, None)
+            matches, definition = compile_pattern(pattern).matches, unescaped(pattern, None)
             taken = [text for text in texts if matches(text)]
             assert taken == [text for text in texts if tried(definition, text)], pattern
 
@@ -45,7 +45,7 @@ def test_every_short_pattern_matches_what_the_definition_says():
 @pytest.mark.req("B-08")
 @given(st.text("ab%_\n", max_size=9), st.text("ab\n", max_size=12))
 def test_a_pattern_matches_what_the_definition_says(pattern, text):
-    assert compile_pattern(pattern)(text) == tried(unescaped(pattern, None), text)
+    assert compile_pattern(pattern).matches(text) == tried(unescaped(pattern, None), text)
 
 
 @pytest.mark.req("B-08")
@@ -55,7 +55,7 @@ def test_an_escape_makes_a_character_of_what_follows(pattern, text):
         with pytest.raises(BadPattern, match="ends with its escape"):
             compile_pattern(pattern, "!")
     else:
-        assert compile_pattern(pattern, "!")(text) == tried(unescaped(pattern, "!"), text)
+        assert compile_pattern(pattern, "!").matches(text) == tried(unescaped(pattern, "!"), text)
 
 
 CASES = {
@@ -75,7 +75,7 @@ CASES = {
 def test_like(pattern, text, expected):
     escape = "%" if pattern == "100%%" else None
 
-    assert compile_pattern(pattern, escape)(text) is expected
+    assert compile_pattern(pattern, escape).matches(text) is expected
 
 
 HOSTILE = {
@@ -89,7 +89,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("pattern", "text"), HOSTILE.values(), ids=HOSTILE)
 def test_no_pattern_takes_long(pattern, text):
-    matches = compile_pattern(pattern)
+    matches = compile_pattern(pattern).matches
 
     started = time.process_time()
     matches(text)
@@ -100,3 +100,8 @@ def test_no_pattern_takes_long(pattern, text):
 def test_a_pattern_has_at_most_1024_characters():
     with pytest.raises(BadPattern, match="1025"):
         compile_pattern("a" * 1025)
+
+
+@pytest.mark.parametrize("pattern", ["%a_b%", "%ab%", "a%b", "a_b", "ab"])
+def test_the_work_of_a_pattern_is_counted_in_characters_looked_at_one_by_one(pattern):
+    assert compile_pattern(pattern).work("a" * 3200) == (3200 if pattern == "%a_b%" else 100)

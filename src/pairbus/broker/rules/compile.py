@@ -23,7 +23,7 @@ from pairbus.broker.rules.filters import (
     SqlFilter,
     TrueFilter,
 )
-from pairbus.broker.rules.like import BadPattern, Matches, compile_pattern
+from pairbus.broker.rules.like import BadPattern, Pattern, compile_pattern
 from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.operators import (
     COMPARISONS,
@@ -245,10 +245,11 @@ class Compiler:
             if value is None or wanted is None or (read_escape is not None and mark is None):
                 return None
             try:
-                matches = _pattern(wanted, mark)
+                pattern = _pattern(wanted, mark)
             except BadPattern as error:
                 raise EvaluationError(f"LIKE: {error}") from error
-            return _matches(matches, value)
+            facts.budget.spend(len(wanted))
+            return _matches(pattern, value, facts)
 
         return like
 
@@ -258,12 +259,12 @@ class Compiler:
         if pattern.value is None or (escape is not None and escape.value is None):
             return after(read, None)
         try:
-            matches = _pattern(pattern.value, None if escape is None else escape.value)
+            compiled = _pattern(pattern.value, None if escape is None else escape.value)
         except BadPattern as error:
             raise self.refused(pattern.at, f"LIKE: {error}") from error
 
         def like(facts: Facts) -> bool | None:
-            return _matches(matches, read(facts))
+            return _matches(compiled, read(facts), facts)
 
         return like
 
@@ -312,7 +313,7 @@ def _is_special(value: object) -> bool:
     return is_special(value) or isinstance(value, Decimal)
 
 
-def _pattern(pattern: object, escape: object) -> Matches:
+def _pattern(pattern: object, escape: object) -> Pattern:
     if not isinstance(pattern, str):
         raise BadPattern(f"the pattern must be a string, not {pattern!r}")
     if escape is not None and not isinstance(escape, str):
@@ -320,12 +321,13 @@ def _pattern(pattern: object, escape: object) -> Matches:
     return compile_pattern(pattern, escape)
 
 
-def _matches(matches: Matches, value: object) -> bool | None:
+def _matches(pattern: Pattern, value: object, facts: Facts) -> bool | None:
     if not isinstance(value, str):
         return None
     if len(value) > TEXT_CHARACTERS_MAX:
         raise EvaluationError(f"LIKE on a string of more than {TEXT_CHARACTERS_MAX} characters")
-    return matches(value)
+    facts.budget.spend(pattern.work(value))
+    return pattern.matches(value)
 
 
 # -- properties ------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.broker.rules.filters import EvaluationError
 from pairbus.broker.rules.values import from_ms, to_python
 
+WORK_MAX: Final = 300_000
+_WORK_OF_A_PROPERTY: Final = 10
+"""An action writes all application properties again."""
 TTL_MAX: Final = timedelta(days=10_675_199, seconds=10_085, microseconds=477_580)
 """What .NET shows for a message without a time to live."""
 
@@ -208,14 +211,35 @@ class UserValues(dict[str, object]):
         return copy
 
 
+class WorkBudget:
+    """Limits the work for one message over all rules of a topic, in characters that are looked at
+    one by one. Rules run on the event loop, where all other clients wait: the whole budget takes
+    about 30 ms.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = WORK_MAX
+
+    def spend(self, characters: int) -> None:
+        """Raises EvaluationError if too little is left. Rules that need no such work still run."""
+        if characters > self._left:
+            raise EvaluationError(
+                f"the rules of this topic need more than {WORK_MAX:,} steps for one message"
+            )
+        self._left -= characters
+
+
 class Facts:
     """`system` by the names of SYSTEM_NAMES, `user` by lower-case names."""
 
-    __slots__ = ("system", "user")
+    __slots__ = ("budget", "system", "user")
 
-    def __init__(self, system: SystemValues, user: UserValues) -> None:
+    def __init__(self, system: SystemValues, user: UserValues, budget: WorkBudget) -> None:
         self.system = system
         self.user = user
+        self.budget = budget
 
     @classmethod
     def from_parts(
@@ -241,8 +265,10 @@ class Facts:
             "state": state,
             "dead_letter_source": dead_letter_source,
         }
-        return cls(SystemValues(parts, given), UserValues(parts))
+        return cls(SystemValues(parts, given), UserValues(parts), WorkBudget())
 
     def draft(self) -> Facts:
         """A copy for an action to change."""
-        return Facts(self.system.draft(), self.user.draft())
+        draft = Facts(self.system.draft(), self.user.draft(), self.budget)
+        self.budget.spend(len(draft.user) * _WORK_OF_A_PROPERTY)
+        return draft

@@ -6,9 +6,12 @@ grows with the text, not with text times pattern.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 PATTERN_CHARACTERS_MAX: Final = 1024
+_FOUND_AT_ONCE: Final = 32
+"""So many characters are searched by `str.find` in the time that a step over one takes here."""
 
 Matches = Callable[[str], bool]
 _ANY_ONE: Final = None
@@ -20,7 +23,18 @@ class BadPattern(ValueError):
     pass
 
 
-def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    matches: Matches
+    steps_through: bool
+    """Whether it looks at the characters of a text one by one."""
+
+    def work(self, text: str) -> int:
+        """About how many characters it looks at one by one, at most."""
+        return len(text) if self.steps_through else len(text) // _FOUND_AT_ONCE
+
+
+def compile_pattern(pattern: str, escape: str | None = None) -> Pattern:
     """Raises BadPattern with the reason."""
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         raise BadPattern(
@@ -31,13 +45,19 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matches:
         raise BadPattern(f"ESCAPE takes one character, not {escape!r}")
     first, *others = _pieces(pattern, escape)
     if not others:
-        whole = _literal(first)
-        if whole is not None:
-            return whole.__eq__
-        fits, size = _fits(first), len(first)
-        return lambda text: len(text) == size and fits(text, 0)
+        return Pattern(_whole(first), steps_through=False)
     *middle, last = others
-    return _spread(first, [_finder(piece) for piece in middle if piece], last)
+    finders = [_finder(piece) for piece in middle if piece]
+    steps_through = any(len(_runs(piece)) > 1 for piece in middle)
+    return Pattern(_spread(first, finders, last), steps_through)
+
+
+def _whole(piece: Piece) -> Matches:
+    literal = _literal(piece)
+    if literal is not None:
+        return literal.__eq__
+    fits, size = _fits(piece), len(piece)
+    return lambda text: len(text) == size and fits(text, 0)
 
 
 def _spread(first: Piece, finders: list[Callable[[str, int], int]], last: Piece) -> Matches:

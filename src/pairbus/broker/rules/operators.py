@@ -25,6 +25,9 @@ Test = Callable[[Facts], bool | None]
 TEXT_CHARACTERS_MAX: Final = 65_536
 """The limit of all properties of a message together; concatenation must not exceed it."""
 
+_COPIED_AT_ONCE: Final = 32
+"""So many characters are joined in the time that one step of a LIKE takes."""
+
 NUMBERS: Final = frozenset((int, float, Decimal))
 STRINGS: Final = frozenset((str,))
 # Types that can be equal to each other; by exact type, because a bool is Python's int.
@@ -224,6 +227,8 @@ def chained(first: Value, rest: list[tuple[str, Value]]) -> Value:
         result = first(facts)
         for symbol, operand in rest:
             result = calculate(symbol, result, operand(facts))
+            if result.__class__ is str:
+                facts.budget.spend(len(result) // _COPIED_AT_ONCE)
         return result
 
     return value
