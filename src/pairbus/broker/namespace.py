@@ -13,7 +13,8 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,6 +50,8 @@ spinning.
 """
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
+_COMPILE_SECONDS: Final = 0.005
+"""The length of a turn of compiling rules after the start, and of the pause between two."""
 
 
 class ClientConnection(Protocol):
@@ -86,6 +89,7 @@ class Namespace:
         self._unsent: dict[ClientConnection, None] = {}
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
+        self._compile_timer: asyncio.TimerHandle | None = None
         self._housekeeping_ms = 0
         self._is_closing = False
         self._is_cleaning = False
@@ -119,6 +123,7 @@ class Namespace:
             self._remove_temporary()
             raise
         self.committer = Committer(self.store, self.loop, after_commit=self.run)
+        self._compile_rules(self.directory.compile_rules())
         self.expect(self.now_ms())
         # A clock that can be moved calls its subscribers (`pairbus.testing.ManualClock`).
         subscribe = getattr(self.clock, "subscribe", None)
@@ -131,8 +136,9 @@ class Namespace:
             self._unsubscribe()
         self.faults.close()
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._compile_timer):
+            if timer is not None:
+                timer.cancel()
         await self.committer.stop()
         for queue in self.directory:
             self.store.touch_entity(queue.entity_id, queue.accessed_ms)
@@ -142,6 +148,16 @@ class Namespace:
             # Only the times when entities were last used are lost.
             logger.error("the data file %s cannot be written: %s", self.store.path, error)
         self._remove_temporary()
+
+    def _compile_rules(self, steps: Iterator[None]) -> None:
+        """Compile rules in short turns, so that clients need not wait for 100,000 of them."""
+        turn_ends = time.monotonic() + _COMPILE_SECONDS
+        for _ in steps:
+            if time.monotonic() >= turn_ends:
+                self._compile_timer = self.loop.call_later(
+                    _COMPILE_SECONDS, self._compile_rules, steps
+                )
+                return
 
     def _remove_temporary(self) -> None:
         if self._temporary is not None:

@@ -1,5 +1,6 @@
 """Fan-out: which subscription gets a copy, and what the copy is like."""
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -224,6 +225,31 @@ def test_the_work_of_joining_and_of_actions_counts_too(make_world):
 
     assert bodies(world, at("joins")) == bodies(world, at("acts")) == []
     assert bodies(world, at("joins"), DEAD) == bodies(world, at("acts"), DEAD) == [b"long"]
+
+
+def test_rules_of_the_data_file_are_compiled_when_a_message_needs_them(make_world):
+    rules = [rule(f"n = {n}", name=f"r-{n}") for n in range(1000)]
+    world = make_world(topic(), sub("a", *rules))
+    world.restart()  # the timers of this loop never fire, so most rules are not compiled yet
+
+    world.send(encoded(b"yes", properties={"n": 999}), encoded(b"no"), to="t")
+
+    assert bodies(world, at("a")) == [b"yes"]
+
+
+def test_a_rule_that_was_damaged_in_the_data_file_fails_and_is_logged(make_world, caplog):
+    world = make_world(topic(), sub("a", rule("n = 1", name="broken")), sub("all"))
+    world.close()
+    with sqlite3.connect(world.folder / "local.db") as file:
+        file.execute("UPDATE entity SET description = replace(description, 'n = 1', 'n = = 1')")
+    file.close()
+    world.queues = ()  # otherwise the options would mend it
+    world.open()
+
+    world.send(encoded(b"one", properties={"n": 1}), to="t")
+
+    assert bodies(world, at("a"), DEAD) == bodies(world, at("all")) == [b"one"]
+    assert "rule 'broken' fails on every message" in caplog.text
 
 
 # time

@@ -168,8 +168,13 @@ class RuleDescription:
     filter: Filter = field(default_factory=TrueFilter)
     action: SqlAction | None = None
     created_ms: int = 0
+    is_checked: bool = field(default=False, compare=False, repr=False)
+    """It comes from the data file and was checked when it was created. To parse 100,000 rules takes
+    ten seconds."""
 
     def __post_init__(self) -> None:
+        if self.is_checked:
+            return
         if self.name != DEFAULT_RULE:
             check_name(self.name, "rule")
         if len(self.name) > _RULE_NAME_LENGTH_MAX or "/" in self.name:

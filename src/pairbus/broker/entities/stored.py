@@ -111,6 +111,7 @@ def _read_rules(stored: list[dict[str, Any]]) -> tuple[RuleDescription, ...]:
                 filter=kind(**settings),
                 action=None if action is None else SqlAction(**_untagged(action)),
                 created_ms=one["created_ms"],
+                is_checked=True,
             )
         )
     return tuple(rules)

@@ -7,9 +7,11 @@ stored in one transaction. Copies with the same bytes share one body on the disk
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pairbus.amqp.codec.sections import group_id, read_annotations
@@ -30,12 +32,15 @@ from pairbus.broker.rules import (
     EvaluationError,
     Facts,
     PropertyChanges,
+    RuleError,
     TrueFilter,
     apply_changes,
     compile_action,
     compile_filter,
 )
 from pairbus.broker.storage.store import Counters, StoredEntity
+
+logger = logging.getLogger(__name__)
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
@@ -46,20 +51,44 @@ _REASON_EVALUATION: Final = "FilterEvaluationException"
 _REASON_SESSION: Final = "Session ID is null."
 
 
-@dataclass(frozen=True, slots=True)
 class _Rule:
-    description: RuleDescription
-    matches: Callable[[Facts], bool] | None
-    """None matches everything."""
-    action: Callable[[Facts], PropertyChanges] | None
+    """A rule of a subscription. It is compiled before its first message."""
+
+    __slots__ = ("_action", "_matches", "description", "is_compiled")
+
+    def __init__(self, description: RuleDescription) -> None:
+        self.description = description
+        self.is_compiled = False
+        self._matches: Callable[[Facts], bool] | None = None
+        """None matches everything."""
+        self._action: Callable[[Facts], PropertyChanges] | None = None
+
+    @property
+    def has_action(self) -> bool:
+        return self.description.action is not None
+
+    def compile(self) -> None:
+        filter, action = self.description.filter, self.description.action
+        self.is_compiled = True
+        try:
+            self._matches = None if isinstance(filter, TrueFilter) else compile_filter(filter)
+            self._action = None if action is None else compile_action(action)
+        except RuleError as error:  # the data file is damaged, or of another version
+            logger.error("rule %r fails on every message: %s", self.description.name, error)
+            self._matches = partial(_fail, str(error))
+
+    def matches(self, facts: Facts) -> bool:
+        if not self.is_compiled:
+            self.compile()
+        return self._matches is None or self._matches(facts)
+
+    def changes(self, facts: Facts) -> PropertyChanges:
+        assert self._action is not None
+        return self._action(facts)
 
 
-def _compiled(rule: RuleDescription) -> _Rule:
-    return _Rule(
-        rule,
-        None if isinstance(rule.filter, TrueFilter) else compile_filter(rule.filter),
-        None if rule.action is None else compile_action(rule.action),
-    )
+def _fail(reason: str, facts: Facts) -> bool:
+    raise EvaluationError(reason)
 
 
 def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> IncomingMessage:
@@ -84,7 +113,14 @@ class Subscription(Queue):
         assert isinstance(description, SubscriptionDescription)
         # A subscription may have thousands of rules: only new ones are compiled.
         known = {id(rule.description): rule for rule in self._rules}
-        self._rules = [known.get(id(rule)) or _compiled(rule) for rule in description.rules]
+        self._rules = [known.get(id(rule)) or _Rule(rule) for rule in description.rules]
+
+    def compile_rules(self) -> Iterator[None]:
+        """Compile the rules that no message has needed yet, one at each step."""
+        for rule in self._rules:
+            if not rule.is_compiled:
+                rule.compile()
+                yield
 
     @property
     def takes_copies(self) -> bool:
@@ -98,12 +134,12 @@ class Subscription(Queue):
         found: list[IncomingMessage] = []
         is_plain = False
         for rule in self._rules:
-            if rule.matches is not None and not rule.matches(facts):
+            if not rule.matches(facts):
                 continue
-            if rule.action is None:
-                is_plain = True
+            if rule.has_action:
+                found.append(_changed(one, rule, rule.changes(facts)))
             else:
-                found.append(_changed(one, rule, rule.action(facts)))
+                is_plain = True
         if is_plain:
             found.insert(0, one)
         return found
