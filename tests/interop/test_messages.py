@@ -9,7 +9,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus._pyamqp.utils import amqp_long_value
 from azure.servicebus.amqp import (
     AmqpAnnotatedMessage,
@@ -207,7 +207,7 @@ def test_the_services_own_annotations_cannot_be_forged(bus):
         "x-opt-enqueue-sequence-number": 4711,
     }
     message = through(bus, AmqpAnnotatedMessage(data_body=b"x", annotations=forged))
-    assert (message.sequence_number, message.enqueued_sequence_number) == (1, 1)
+    assert (message.sequence_number, message.enqueued_sequence_number) == (1, None)
     assert message.enqueued_time_utc.year >= 2026
     assert message.locked_until_utc > message.enqueued_time_utc
     assert message.state.name == "ACTIVE"
@@ -242,3 +242,38 @@ def test_a_body_that_is_itself_an_encoded_message_is_not_taken_for_a_batch(bus):
     [message] = take(receiver)
     assert b"".join(message.body) == encoded
     assert message.message_id == "wrapped"
+
+
+ALWAYS = {b"x-opt-enqueued-time", b"x-opt-sequence-number"}
+
+
+def annotations(message):
+    """The keys of the message annotations, and those of the delivery annotations."""
+    raw = message.raw_amqp_message
+    return set(raw.annotations), set(raw.delivery_annotations)
+
+
+def test_a_message_has_the_annotations_that_azure_writes_and_no_others(bus):
+    bus.send("plain", "again")
+    bus.send("keyed", partition_key="p")
+    receiver = bus.receiver()
+    locked = take(receiver, 3)
+    for message in locked:
+        own = {b"x-opt-partition-key"} if str(message) == "keyed" else set()
+        assert annotations(message) == (
+            ALWAYS | {b"x-opt-locked-until"} | own,
+            {b"x-opt-lock-token"},
+        )
+        assert message.raw_amqp_message.delivery_annotations == {
+            b"x-opt-lock-token": message.lock_token
+        }
+    receiver.complete_message(locked[2])
+    receiver.defer_message(locked[1])
+    receiver.abandon_message(locked[0])
+
+    [peeked] = receiver.peek_messages(1, sequence_number=1)
+    [deferred] = receiver.receive_deferred_messages(locked[1].sequence_number)
+    [deleted] = take(bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE))
+
+    assert annotations(peeked) == annotations(deleted) == (ALWAYS, set())
+    assert annotations(deferred)[0] == ALWAYS | {b"x-opt-locked-until", b"x-opt-message-state"}

@@ -31,7 +31,7 @@ def test_one_message_arrives_with_everything_the_service_adds(bus):
     assert (str(message), message.message_id) == ("hello", "m-1")
     assert message.delivery_count == 0
     assert message.sequence_number == 1
-    assert message.enqueued_sequence_number == 1
+    assert message.enqueued_sequence_number is None  # it was enqueued here
     assert message.enqueued_time_utc is not None
     assert message.lock_token is not None
     assert message.locked_until_utc > message.enqueued_time_utc

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -129,6 +130,33 @@ def test_without_a_free_session_the_wait_ends_in_a_time_out(bus):
     send(bus, "held", "not available")
     with pytest.raises(OperationTimeoutError):
         bus.receiver(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
+
+
+@SESSIONS
+@pytest.mark.parametrize("wait_seconds", [70, 10])
+def test_the_next_session_is_waited_for_as_long_as_the_receiver_says(bus, wait_seconds):
+    receiver = bus.client.get_queue_receiver(
+        bus.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=wait_seconds
+    )
+
+    def is_waiting():
+        link = getattr(receiver._handler, "_link", None)
+        return link is not None and link.state.name == "ATTACH_SENT"
+
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(receiver.__enter__)
+        while not is_waiting():
+            time.sleep(0.01)
+        waited_seconds = 0
+        for step in (65, *[5] * 20) if wait_seconds == 70 else [5] * 10:
+            bus.advance(step)
+            waited_seconds += step
+            if wait([opening], timeout=1).done:
+                break
+        with pytest.raises(OperationTimeoutError):
+            opening.result(timeout=30)
+    receiver.close()
+    assert (waited_seconds > 65) == (wait_seconds == 70)
 
 
 @SESSIONS

@@ -58,7 +58,7 @@ def test_every_subscription_gets_the_whole_message(bus):
         assert message.application_properties == {
             b"text": "ünï".encode(), b"number": 42, b"flag": True, b"real": 0.5,
         }  # fmt: skip
-        assert (message.sequence_number, message.enqueued_sequence_number) == (1, 1)
+        assert (message.sequence_number, message.enqueued_sequence_number) == (1, None)
         assert message.delivery_count == 0
 
 

@@ -190,7 +190,10 @@ def stamped(message: Message, *, locked_until_ms: int | None = None) -> bytes:
         sequence=message.wire_sequence,
         enqueued_ms=message.enqueued_ms,
         locked_until_ms=locked_until_ms,
-        enqueued_sequence=message.enqueued_sequence,
+        # As on Azure, only where it says something: the message came here from another entity.
+        enqueued_sequence=(
+            None if message.enqueued_sequence == message.sequence else message.enqueued_sequence
+        ),
         state=message.state,
         partition_id=message.partition_id,
         dead_letter_source=message.dead_letter_source,

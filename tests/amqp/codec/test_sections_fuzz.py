@@ -132,7 +132,7 @@ def put_to_use(parts):
     assert again.bare == parts.bare
     assert again.properties == parts.properties
     assert again.application_properties == parts.application_properties
-    assert again.annotation_count == count + 5
+    assert again.annotation_count == count + 4
     assert again.delivery_annotation_count == hop_count + 1
 
     span = parts.application_properties

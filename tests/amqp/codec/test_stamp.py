@@ -47,7 +47,6 @@ def stamped(parts: Parts, **changes):
         "sequence": 7,
         "enqueued_ms": 1_700_000_000_000,
         "locked_until_ms": 1_700_000_030_000,
-        "enqueued_sequence": 3,
         "delivery_annotations": parts.delivery_annotations,
         "delivery_annotation_count": parts.delivery_annotation_count,
         "annotations": parts.annotations,
@@ -111,8 +110,6 @@ def test_proton_reads_a_stamped_message(sequence, enqueued_ms, delivery_count, t
     assert message.annotations == {
         "x-opt-sequence-number": sequence,
         "x-opt-enqueued-time": enqueued_ms,
-        "x-opt-enqueue-sequence-number": 3,
-        "x-opt-message-state": 0,
         "x-opt-locked-until": 1_700_000_030_000,
     }
     assert message.id == "an id"
@@ -120,16 +117,18 @@ def test_proton_reads_a_stamped_message(sequence, enqueued_ms, delivery_count, t
 
 
 def test_the_annotations_have_the_types_that_the_sdks_expect():
-    parts = slice_message(stamped(PLAIN, state=2, partition_id=5, dead_letter_source="orders"))
+    parts = slice_message(
+        stamped(PLAIN, enqueued_sequence=3, state=2, partition_id=5, dead_letter_source="orders")
+    )
 
     expected = {
-        "x-opt-sequence-number": 7,
         "x-opt-enqueued-time": Timestamp(1_700_000_000_000),
-        "x-opt-enqueue-sequence-number": 3,
-        "x-opt-message-state": Int(2),
+        "x-opt-sequence-number": 7,
         "x-opt-locked-until": Timestamp(1_700_000_030_000),
         "x-opt-deadletter-source": "orders",
         "x-opt-partition-id": Short(5),
+        "x-opt-message-state": Int(2),
+        "x-opt-enqueue-sequence-number": 3,
     }
     assert same(read_annotations(parts.annotations), expected)
     assert parts.annotation_count == len(expected)
@@ -142,11 +141,17 @@ def test_the_delivery_count_is_on_the_wire_even_when_it_is_zero():
     assert same(header.value, [None, None, None, None, UInt(0)])
 
 
-def test_without_a_lock_there_is_no_delivery_annotation_and_no_locked_until():
-    parts = slice_message(stamped(PLAIN, lock_token=None, locked_until_ms=None))
+def test_without_a_lock_there_is_an_empty_map_of_delivery_annotations_and_no_locked_until():
+    raw = stamped(PLAIN, lock_token=None, locked_until_ms=None)
+    parts = slice_message(raw)
 
-    assert parts.delivery_annotations == b""
-    assert "x-opt-locked-until" not in read_annotations(parts.annotations)
+    _, after_header = decode(raw)
+    delivery_annotations, _ = decode(raw, after_header)
+    assert (int(delivery_annotations.descriptor), delivery_annotations.value) == (0x71, {})
+    assert list(read_annotations(parts.annotations)) == [
+        "x-opt-enqueued-time",
+        "x-opt-sequence-number",
+    ]
 
 
 def test_delivery_annotations_of_the_sender_go_on_without_a_lock_too():

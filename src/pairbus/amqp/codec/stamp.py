@@ -54,6 +54,8 @@ def _key(name: bytes, constructor: int) -> bytes:
 
 _LOCK_TOKEN_PAIR = _key(b"x-opt-lock-token", 0x98)
 _LOCK_TOKEN = b"\x00\x53\x71\xc1" + bytes((len(_LOCK_TOKEN_PAIR) + 17, 2)) + _LOCK_TOKEN_PAIR
+_NO_LOCK_TOKEN = b"\x00\x53\x71\xc1\x01\x00"
+"""An empty map, as Azure writes it."""
 _SEQUENCE = _key(b"x-opt-sequence-number", 0x81)
 _ENQUEUED = _key(b"x-opt-enqueued-time", 0x83)
 _ENQUEUED_SEQUENCE = _key(b"x-opt-enqueue-sequence-number", 0x81)
@@ -62,7 +64,7 @@ _LOCKED_UNTIL = _key(b"x-opt-locked-until", 0x83)
 _PARTITION_ID = _key(b"x-opt-partition-id", 0x61)
 _DEAD_LETTER_SOURCE = _key(b"x-opt-deadletter-source", 0x00)[:-1]
 
-_STAMPED = f"{len(_SEQUENCE)}sq{len(_ENQUEUED)}sq{len(_ENQUEUED_SEQUENCE)}sq{len(_STATE)}si"
+_STAMPED = f"{len(_ENQUEUED)}sq{len(_SEQUENCE)}sq"
 _LOCKED = f"{len(_LOCKED_UNTIL)}sq"
 # Always the long form of a map: six bytes more, but one case fewer for each message.
 _stamped = struct.Struct(">4sII" + _STAMPED)
@@ -71,6 +73,8 @@ _STAMPED_SIZE = _stamped.size - 8
 _STAMPED_LOCKED_SIZE = _stamped_locked.size - 8
 _pack_stamped = _stamped.pack
 _pack_stamped_locked = _stamped_locked.pack
+_pack_i64 = struct.Struct(">q").pack
+_pack_i32 = struct.Struct(">i").pack
 _pack_i16 = struct.Struct(">h").pack
 
 
@@ -84,7 +88,7 @@ def stamp(
     sequence: int,
     enqueued_ms: int,
     locked_until_ms: int | None,
-    enqueued_sequence: int,
+    enqueued_sequence: int | None = None,
     state: int = 0,
     partition_id: int | None = None,
     dead_letter_source: str | None = None,
@@ -96,13 +100,22 @@ def stamp(
 ) -> bytes:
     """The message as a receiver gets it. `lock_token` is the uuid's 16 bytes in RFC order.
 
-    The sender's pairs must be free of STAMPED_KEYS (`without_keys`, when it was enqueued).
+    As on Azure, the state is written only if the message is not active. The sender's pairs must be
+    free of STAMPED_KEYS (`without_keys`, when it was enqueued).
     """
     header = _header(durable, priority, ttl_ms, delivery_count)
     if delivery_annotations:
         header += _delivery_annotations(lock_token, delivery_annotations, delivery_annotation_count)
     elif lock_token is not None:
         header += _LOCK_TOKEN + lock_token
+    else:
+        header += _NO_LOCK_TOKEN
+    if enqueued_sequence is not None:
+        annotations = _ENQUEUED_SEQUENCE + _pack_i64(enqueued_sequence) + annotations
+        annotation_count += 1
+    if state:
+        annotations = _STATE + _pack_i32(state) + annotations
+        annotation_count += 1
     if partition_id is not None:
         annotations = _PARTITION_ID + _pack_i16(partition_id) + annotations
         annotation_count += 1
@@ -114,29 +127,21 @@ def stamp(
         stamped = _pack_stamped(
             b"\x00\x53\x72\xd1",
             _STAMPED_SIZE + len(annotations),
-            8 + 2 * annotation_count,
-            _SEQUENCE,
-            sequence,
+            4 + 2 * annotation_count,
             _ENQUEUED,
             enqueued_ms,
-            _ENQUEUED_SEQUENCE,
-            enqueued_sequence,
-            _STATE,
-            state,
+            _SEQUENCE,
+            sequence,
         )
     else:
         stamped = _pack_stamped_locked(
             b"\x00\x53\x72\xd1",
             _STAMPED_LOCKED_SIZE + len(annotations),
-            10 + 2 * annotation_count,
-            _SEQUENCE,
-            sequence,
+            6 + 2 * annotation_count,
             _ENQUEUED,
             enqueued_ms,
-            _ENQUEUED_SEQUENCE,
-            enqueued_sequence,
-            _STATE,
-            state,
+            _SEQUENCE,
+            sequence,
             _LOCKED_UNTIL,
             locked_until_ms,
         )
@@ -176,7 +181,7 @@ _DROPPED_WITH_SCHEDULE = _DROPPED | {SCHEDULED_KEY: _OTHER_KEY}
 
 # `stamp` writes the pairs of a locked message in one order: they are read with one unpack.
 _usual = struct.Struct(">" + _STAMPED + _LOCKED)
-_USUAL_KEYS = (_SEQUENCE, _ENQUEUED, _ENQUEUED_SEQUENCE, _STATE, _LOCKED_UNTIL)
+_USUAL_KEYS = (_ENQUEUED, _SEQUENCE, _LOCKED_UNTIL)
 _unpack_usual, _USUAL_SIZE = _usual.unpack_from, _usual.size
 
 
@@ -194,7 +199,7 @@ def unstamp(data: bytes, section: Section, *, keep_schedule: bool) -> tuple[byte
     if after - pos >= _USUAL_SIZE:
         usual = _unpack_usual(data, pos)
         if usual[::2] == _USUAL_KEYS:
-            enqueued_ms = usual[3]
+            enqueued_ms = usual[1]
             kept_from = pos = pos + _USUAL_SIZE
             left -= 2 * len(_USUAL_KEYS)
     while pos < after:

@@ -168,7 +168,7 @@ def _facts(message: MessageView, row: dict[str, Any]) -> Facts:
     return Facts.from_parts(
         message.parts,
         sequence=row["sequenceNumber"],
-        enqueued_sequence=row["enqueuedSequenceNumber"],
+        enqueued_sequence=row["enqueuedSequenceNumber"] or row["sequenceNumber"],
         enqueued_ms=enqueued_ms,
         expires_ms=None if None in (enqueued_ms, ttl_ms) else enqueued_ms + ttl_ms,
         delivery_count=row["deliveryCount"] or 0,
