@@ -70,7 +70,9 @@ class NamespaceError(PairbusError):
 
 
 class OutputError(PairbusError):
-    """A command cannot write its output: the disk is full, or the file is not writable."""
+    """A command cannot write its output: the disk is full, the file is not writable, or the port
+    for metrics is taken.
+    """
 
 
 class BrokerError(PairbusError):

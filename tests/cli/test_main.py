@@ -50,6 +50,33 @@ def test_the_help_of_a_command_has_an_example(name: str) -> None:
     assert re.search(rf"^  (?:.*\| )?pairbus {name}\b", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_or_of_its_group_has_the_exit_codes(pairbus: Run, name: str) -> None:
+    group = name.rpartition(" ")[0]
+    texts = [pairbus(*path.split(), "--help").out for path in (name, group) if path]
+
+    assert any("Exit codes: 0" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["fault", "entities", "entities create", "dead-letters"])
+def test_the_help_of_a_group_has_an_example_and_the_exit_codes(pairbus: Run, name: str) -> None:
+    text = pairbus(*name.split(), "--help").out
+
+    assert f"\n  Examples:\n    pairbus {name} " in text
+    assert "Exit codes: 0 success, 1" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_shows_arguments_as_they_are_typed(pairbus: Run, name: str) -> None:
+    text = pairbus(*name.split(), "--help").out
+
+    usage = text.partition("\n")[0]
+    assert not re.search(r"[{}<>]", usage)
+    assert not re.search(r"<[a-z]", text)  # a type of Python
+    arguments = text.partition("\nArguments:\n")[2].partition("\n\n")[0]
+    assert all(re.match(r"  ( {4}|[A-Z]+ +\w)", line) for line in arguments.splitlines())
+
+
 @pytest.mark.req("X-09")
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_JSON))
 def test_a_command_can_print_json(name: str) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
 
+from pairbus.broker import Broker
+from pairbus.broker.entities.policies import default_policy
+from pairbus.broker.links.tokens import make_token
 from pairbus.cli.target import parse_target, split_targets, why_unreachable
 from pairbus.errors import UsageError
+from tests.cli.conftest import Run
 
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
 LOCAL = f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;"
@@ -110,3 +116,59 @@ def layered(below: BaseException) -> BaseException:
 )
 def test_the_reason_is_that_of_the_lowest_layer(error: BaseException, words: str) -> None:
     assert why_unreachable(error).startswith(words)
+
+
+def signed(text: str) -> str:
+    """The same namespace, with a shared access signature instead of a key."""
+    [endpoint] = re.findall("Endpoint=([^;]+)", text)
+    token = make_token(default_policy(), audience=f"{endpoint}/", expires_at=time.time() + 600)
+    return f"Endpoint={endpoint};SharedAccessSignature={token};UseDevelopmentEmulator=true"
+
+
+FORMS = {
+    "a signature": signed,
+    "an emulator in capitals": lambda text: text.replace("=true", "=True"),
+    "a host name": lambda text: text.replace("Endpoint=sb://", "HostName="),
+    "a host name, and a signature": lambda text: signed(text).replace("Endpoint=", "hostname = "),
+}
+COMMANDS = (
+    "send orders hello",
+    "peek orders",
+    "receive orders --wait 1s",
+    "receive orders --wait 0s --delete",
+    "dead-letters list orders",
+    "entities list",
+    "fault list",
+    "status",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_command_takes_every_form_of_a_connection_string(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    text = FORMS[form](broker.connection_string)
+    monkeypatch.setenv("PAIRBUS_PRIMARY", text)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", text)
+
+    for command in COMMANDS:
+        done = pairbus(*command.split())
+        assert done.code == 0, f"pairbus {command}: {done.err}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_syphon_takes_every_form_of_a_connection_string(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """It asks the secondary before it starts Spark, so a wrong key ends it there."""
+    primary = FORMS[form](broker.connection_string)
+    monkeypatch.setenv("PAIRBUS_PRIMARY", f"{primary} {primary.replace('localhost', '127.0.0.1')}")
+    secondary = FORMS[form](broker.connection_string.replace("localhost", "[::1]"))
+    wrong = re.sub("SAS_KEY|sig=", lambda found: f"{found[0]}x", secondary)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", wrong)
+
+    done = pairbus("syphon", "--once")
+
+    assert done.code == 1
+    assert "the secondary [::1]:" in done.err
+    assert "check the key" in done.err

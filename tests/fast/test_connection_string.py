@@ -45,6 +45,19 @@ def test_an_emulator_is_recognised_in_any_case(word: str) -> None:
     assert parse(f"Endpoint=sb://h;{KEY};UseDevelopmentEmulator={word}").is_emulator
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Endpoint=sb://h:1;{KEY};EntityPath=q;UseDevelopmentEmulator=True",
+        f"hostname = h:1 ; {KEY};entitypath=q;USEDEVELOPMENTEMULATOR=TRUE;",
+    ],
+)
+def test_the_text_is_in_the_form_that_the_sdk_understands(text: str) -> None:
+    expected = f"Endpoint=sb://h:1/;{KEY};EntityPath=q;UseDevelopmentEmulator=true"
+
+    assert parse(text).text.reveal() == expected
+
+
 def test_a_signature_replaces_the_key() -> None:
     string = parse("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
 

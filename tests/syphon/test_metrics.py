@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pairbus.cost.meter import Meter
-from pairbus.errors import MissingExtra, OptionsError
+from pairbus.errors import MissingExtra, OutputError
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded
@@ -108,7 +108,7 @@ def test_a_port_in_use_is_named_in_the_error():
     metrics = SyphonMetrics()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OptionsError, match=f"on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(OutputError, match=f"on 127.0.0.1:{port}: Address already in use"):
             metrics.serve(port)
     metrics.close()
 

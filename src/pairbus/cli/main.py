@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, TextIO, cast
 import typer
 import typer.main
 
-from pairbus.cli.options import CommandGroup
+from pairbus.cli.options import CommandApp, CommandGroup
 from pairbus.errors import (
     ConfigError,
     OptionsError,
@@ -123,7 +123,7 @@ def load_command(name: str) -> Any:
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         function = found
-        found = typer.Typer(add_completion=False, rich_markup_mode=None)
+        found = CommandApp()
         found.command(name)(function)
     return typer.main.get_command(found)
 

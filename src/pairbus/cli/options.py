@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from pairbus.cli.completion import complete_queue_or_topic, complete_subscription
 from pairbus.cli.entity_path import SubQueue
@@ -116,13 +116,54 @@ SUBSCRIPTION = Annotated[
         autocompletion=complete_subscription,
     ),
 ]
+SUB_QUEUE_NAMES = "|".join(SubQueue)
 SUB_QUEUE = Annotated[
-    SubQueue | None, option(help="Use this sub-queue instead of the messages of the entity.")
+    SubQueue | None,
+    option(
+        metavar=SUB_QUEUE_NAMES, help="Use this sub-queue instead of the messages of the entity."
+    ),
 ]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-# -- groups of commands --------------------------------------------------------------------------
+# -- commands and groups of commands -------------------------------------------------------------
+
+
+class PlainCommand(TyperCommand):
+    """Its help shows arguments without typer's braces and without Python's types."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [one for one in self.params if isinstance(one, TyperArgument)]
+        names = [
+            (one.display_name_raw if one.required else f"[{one.display_name_raw}]")
+            + ("" if one.nargs == 1 else "...")
+            for one in arguments
+        ]
+        return ["[OPTIONS]", *names]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for one in self.get_params(ctx):
+            if isinstance(one, TyperArgument):
+                rows["Arguments"].append((one.display_name_raw, one.help or ""))
+            elif record := one.get_help_record(ctx):
+                rows["Options"].append(record)
+        for title, texts in rows.items():
+            if texts:
+                with formatter.section(title):
+                    formatter.write_dl(texts)
+
+
+class CommandApp(typer.Typer):
+    """All its commands are PlainCommands, and it prints help as plain text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(add_completion=False, rich_markup_mode=None, **settings)
+
+    def command(  # type: ignore[override]  # it needs no other settings
+        self, name: str | None = None
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        return super().command(name, cls=PlainCommand)
 
 
 class CommandGroup(TyperGroup):
@@ -137,9 +178,9 @@ class CommandGroup(TyperGroup):
         return self.commands[name].get_short_help_str(limit=1000)
 
 
-def command_group(name: str, help: str) -> typer.Typer:
+def command_group(name: str, help: str) -> CommandApp:
     """A group of commands. Without a command, it prints its help."""
-    group = typer.Typer(name=name, cls=CommandGroup, add_completion=False, rich_markup_mode=None)
+    group = CommandApp(name=name, cls=CommandGroup)
 
     @group.callback(invoke_without_command=True, help=help)
     def show_help(context: typer.Context) -> None:

@@ -16,7 +16,7 @@ from pairbus.errors import OptionsError, UsageError
 from pairbus.fast.connection_string import ConnectionString
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
-_BETWEEN: Final = re.compile(r"\s+(?=endpoint\s*=)", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"\s+(?=(?:endpoint|hostname)\s*=)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

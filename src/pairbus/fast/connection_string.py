@@ -37,6 +37,7 @@ class ConnectionString:
     """The parts of a connection string."""
 
     text: Secret
+    """As the SDK understands it, which is stricter: it takes only `true`, and only `sb://HOST`."""
     host: str
     port: int | None
     policy_name: str
@@ -64,14 +65,15 @@ class ConnectionString:
                 "the connection string has a SharedAccessKey and a SharedAccessSignature; "
                 "remove one of them"
             )
+        is_emulator = parts.get("usedevelopmentemulator", "").lower() == "true"
         return cls(
-            text=Secret(text.strip()),
+            text=Secret(_sdk_text(parts, host, port, is_emulator=is_emulator)),
             host=host,
             port=port,
             policy_name=name,
             key=Secret(key),
             signature=Secret(signature),
-            is_emulator=parts.get("usedevelopmentemulator", "").lower() == "true",
+            is_emulator=is_emulator,
             entity_path=parts.get("entitypath") or None,
             **more,
         )
@@ -79,8 +81,7 @@ class ConnectionString:
     @property
     def address(self) -> str:
         """The host, with the port if the string has one."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port is None else f"{host}:{self.port}"
+        return _join_host(self.host, self.port)
 
     def credential(self) -> Any:
         """The credential in the form of the SDK."""
@@ -100,6 +101,20 @@ def _parts(text: str) -> dict[str, str]:
             raise OptionsError(f"the connection string has a part without '='; its form is {_FORM}")
         parts[name.strip().lower()] = value.strip()
     return parts
+
+
+def _sdk_text(parts: dict[str, str], host: str, port: int | None, *, is_emulator: bool) -> str:
+    names = ("SharedAccessKeyName", "SharedAccessKey", "SharedAccessSignature", "EntityPath")
+    own = {name: parts[name.lower()] for name in names if parts.get(name.lower())}
+    own = {"Endpoint": f"sb://{_join_host(host, port)}/", **own}
+    if is_emulator:
+        own["UseDevelopmentEmulator"] = "true"
+    return ";".join(f"{name}={value}" for name, value in own.items())
+
+
+def _join_host(host: str, port: int | None) -> str:
+    host = f"[{host}]" if ":" in host else host
+    return host if port is None else f"{host}:{port}"
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:

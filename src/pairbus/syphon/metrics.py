@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pairbus.errors import OptionsError, requires_extra
+from pairbus.errors import OutputError, requires_extra
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.usage import SyphonUsage
@@ -86,7 +86,7 @@ class SyphonMetrics:
         try:
             self._server = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
-            raise OptionsError(
+            raise OutputError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
             ) from None
         return int(self._server[0].server_port)

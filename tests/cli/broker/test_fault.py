@@ -136,7 +136,8 @@ def test_every_setting_of_every_kind_has_an_option(pairbus: Run) -> None:
         (["add", "disk-full", "--entity", "a"], "hits the whole namespace"),
         (["add", "unreachable"], "cannot be cleared from outside; set --duration"),
         (["add", "hang", "--duration", "soon"], "--duration 'soon' is not a duration"),
-        (["add", "hang", "--entity", "nope"], "--entity nope: localhost:"),
+        (["add", "hang", "--entity", "nope"], "namespace 'local' has no entity 'nope'; `pairbus"),
+        (["add", "hang", "--entity", "oders"], "no entity 'oders'; did you mean 'orders'?"),
         (["script", "absent.json"], "absent.json: cannot read it: No such file or directory"),
         (["clear", "x"], "NUMBER 'x' is not a whole number"),
     ],
@@ -150,6 +151,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert done.err.count("\n") == 1
     assert error in done.err
     assert broker.faults.all() == []
+
+
+def test_a_mistyped_entity_is_refused_while_other_faults_are_active(
+    pairbus: Run, broker: Broker, tmp_path: Path
+) -> None:
+    file = tmp_path / "outage.json"
+    file.write_text('[{"at": 0, "kind": "hang"}, {"at": 5, "kind": "hang", "entity": "oders"}]')
+    pairbus("fault", "add", "cannot-contact")
+
+    added = pairbus("fault", "add", "hang", "--entity", "oders")
+    planned = pairbus("fault", "script", str(file))
+
+    for done in (added, planned):
+        assert done.code == 2
+        assert "no entity 'oders'; did you mean 'orders'?" in done.err
+    assert len(broker.faults.all()) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -30,7 +31,7 @@ from pairbus.broker.admin.atom import escape
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
 from pairbus.broker.faults.fault_json import from_json, running_to_json, script_from_json
-from pairbus.broker.faults.kinds import SEED_MAX, Operation
+from pairbus.broker.faults.kinds import SEED_MAX, Fault, Operation
 from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
@@ -176,9 +177,23 @@ async def _faults(request: Request, namespace: Namespace) -> Response:
         return _listing([])
     body = _read_json(await read_body(request, bytes_max=_BODY_BYTES_MAX))
     if "script" not in body:
-        return JSONResponse(running_to_json(controller.start(from_json(body))), 201)
+        fault = from_json(body)
+        _check_entity(namespace, fault)
+        return JSONResponse(running_to_json(controller.start(fault)), 201)
     script = script_from_json(body["script"])
+    for _, fault in script:
+        _check_entity(namespace, fault)
     return _listing(controller.script(script, seed=_seed(body)), 201)
+
+
+def _check_entity(namespace: Namespace, fault: Fault) -> None:
+    """A fault for a mistyped entity would do nothing, and nobody would notice."""
+    path = fault.entity
+    if path is None or namespace.find(path) is not None:
+        return
+    similar = get_close_matches(path, (entity.name for entity in namespace.directory), n=1)
+    hint = f"did you mean {similar[0]!r}?" if similar else "`pairbus entities list` lists them"
+    raise HttpRefused(400, f"namespace {namespace.name!r} has no entity {path!r}; {hint}")
 
 
 def _fault(request: Request, namespace: Namespace) -> Response:

@@ -6,7 +6,6 @@ import json
 import time
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote
 
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
@@ -15,7 +14,6 @@ from pairbus.cli.target import Target, cannot_reach
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
-_API_VERSION: Final = "2021-05"
 _SECONDS_MAX: Final = 30.0
 _TOKEN_SECONDS: Final = 300.0
 
@@ -46,16 +44,6 @@ class FaultClient:
 
     def clear_all(self) -> None:
         self._call("DELETE")
-
-    def lacks_entity(self, path: str) -> bool:
-        """Call this only while no other fault could hit the request: a hanging one would take long.
-
-        Returns True only if the broker confirms it.
-        """
-        if self.all():
-            return False
-        response = self._request("GET", f"/{quote(path)}?api-version={_API_VERSION}")
-        return response.status == HTTPStatus.NOT_FOUND
 
     def _call(self, method: str, *, body: object = None) -> dict[str, Any]:
         return self._check(self._request(method, _PATH, body))

@@ -39,7 +39,11 @@ app = command_group(
     "List, show, create, delete and export the entities of a namespace, here or on Azure.\n\n"
     "The policy needs the Manage right.\n\n"
     "Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130 "
-    "interrupted.",
+    "interrupted.\n\n"
+    "\b\n"
+    "Examples:\n"
+    "  pairbus entities list\n"
+    "  pairbus entities create queue orders",
 )
 app.add_typer(create_app)
 

@@ -26,10 +26,20 @@ from pairbus.cli.options import (
 from pairbus.cli.output import print_json
 from pairbus.cli.parse import parse_duration
 
-create_app = command_group("create", "Create a queue, a topic, a subscription or a rule.")
+create_app = command_group(
+    "create",
+    "Create a queue, a topic, a subscription or a rule.\n\n"
+    "A setting that you omit gets the service's default. The policy needs the Manage right.\n\n"
+    "Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130 "
+    "interrupted.\n\n"
+    "\b\n"
+    "Examples:\n"
+    "  pairbus entities create queue orders\n"
+    "  pairbus entities create subscription events audit",
+)
 
-NAME = Annotated[str, typer.Argument(metavar="NAME")]
-TOPIC = Annotated[str, typer.Argument(metavar="TOPIC")]
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new entity.")]
+TOPIC = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic that it belongs to.")]
 
 
 def _duration(name: str, help: str) -> Any:

@@ -84,9 +84,11 @@ def _parse_value(text: str) -> tuple[str, Value]:
 
 @flatten_options
 def rule(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
+    subscription: Annotated[
+        str, typer.Argument(metavar="SUBSCRIPTION", help="Subscription that gets the rule.")
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new rule.")],
     *,
     sql: Annotated[
         str | None,

@@ -24,6 +24,7 @@ from pairbus.cli.messages.table import full_text, json_line, message_table
 from pairbus.cli.options import (
     AS_JSON,
     ENTITY,
+    SUB_QUEUE_NAMES,
     SUBSCRIPTION,
     ConnectionOptions,
     command_group,
@@ -47,13 +48,17 @@ app = command_group(
     "List, show, resubmit and purge the dead letters of a queue or a subscription.\n\n"
     "All commands have the same filter; all its conditions must be true of a message. The policy "
     "needs the Listen right, and the Send right to resubmit.\n\n"
-    "Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130 "
-    "interrupted.",
+    "Exit codes: 0 success, 1 the namespace refused or did not answer, or messages are left, 2 "
+    "usage error, 130 interrupted.\n\n"
+    "\b\n"
+    "Examples:\n"
+    "  pairbus dead-letters list orders\n"
+    "  pairbus dead-letters resubmit orders --reason MaxDeliveryCountExceeded",
 )
 
 SUB_QUEUE = Annotated[
     SubQueue,
-    option(help="Which sub-queue: dead-letter (default) or transfer-dead-letter."),
+    option(metavar=SUB_QUEUE_NAMES, help="Which sub-queue (default: dead-letter)."),
 ]
 DRY_RUN = Annotated[
     bool, typer.Option("--dry-run", help="Show which messages would be affected; change nothing.")

@@ -149,6 +149,9 @@ class SdkSource(Source):
         self._stack.callback(self._receiver.close)
 
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
+        if not self._has_session and not self._is_open:
+            # Else opening would count as waiting, and a short wait would be a timeout.
+            self._stack.enter_context(self._receiver)
         try:
             found = self._receiver.receive_messages(
                 max_message_count=count, max_wait_time=max(wait_seconds, 0.01)

@@ -106,6 +106,8 @@ def cost(
 
     It also shows what would make it cheaper. It connects to nothing.
 
+    Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
+
     \b
     Examples:
       pairbus cost --backlog-queues 10

@@ -28,6 +28,8 @@ def package_for_spark(
     azure-servicebus. A syphon with `--master spark://...` sends such an archive by itself; use this
     one for spark-submit, and for your own programs that use the data source.
 
+    Exit codes: 0 success, 1 the archive cannot be written, 2 usage error, 130 interrupted.
+
     \b
     Examples:
       pairbus package-for-spark

@@ -38,6 +38,8 @@ def report(
 
     It reads the ledger on this machine and changes nothing. A syphon may keep writing meanwhile.
 
+    Exit codes: 0 success, 1 failure, 2 usage error, also if there is no ledger, 130 interrupted.
+
     \b
     Examples:
       pairbus report --ledger ./ledger
