@@ -45,6 +45,8 @@ def test_these_are_all_that_can_happen() -> None:
         "PrimaryFailed",
         "Recovered",
         "SendFailed",
+        "SyphonFailed",
+        "SyphonRestarted",
         "Throttled",
     ]
 

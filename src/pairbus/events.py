@@ -115,6 +115,22 @@ class SendFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonFailed(Event):
+    """The syphon of this client failed, or could not be restarted. The client is not affected."""
+
+    error: BaseException
+    down_seconds: float
+    """How long no syphon has run in this client: 0 if it has just failed."""
+    restart_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonRestarted(Event):
+    down_seconds: float
+    """How long no syphon ran in this client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(Event):
     pass
 

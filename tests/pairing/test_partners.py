@@ -9,11 +9,11 @@ import threading
 import time
 
 import pytest
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.sdk.errors import ClientFaulted, PairingError
 from pairbus.errors import PairbusError
+from pairbus.events import SyphonFailed, SyphonRestarted
 from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import bare
 
@@ -23,10 +23,11 @@ GRACE_SECONDS = 5
 class Syphon:
     def __init__(self, error: Exception | None = None) -> None:
         self.context = None
-        self.stops = 0
+        self.starts = self.stops = 0
         self._error = error
 
     def start(self, context) -> None:
+        self.starts += 1
         if self._error is not None:
             raise self._error
         self.context = context
@@ -47,6 +48,14 @@ def is_faulted(client, queue: str) -> bool:
     except ValueError:  # it was closed
         return False
     return False
+
+
+def no_partner_waits() -> None:
+    """The five seconds that a partner has are over, or it has ended."""
+    wait_until(
+        lambda: not any(t.name.startswith("pairbus-partner") for t in threading.enumerate()),
+        "nobody waits for a partner",
+    )
 
 
 @pytest.mark.req("A-06")
@@ -102,34 +111,84 @@ def test_clients_that_are_closed_together_are_not_faulted(world):
     assert syphon.stops == 1
     assert not is_faulted(client, queue)
     assert not is_faulted(factory, queue)
-    wait_until(
-        lambda: not any(t.name.startswith("pairbus-partner") for t in threading.enumerate()),
-        "nobody watches any more",
-    )
+    no_partner_waits()
 
 
-@pytest.mark.req("C-01")
-def test_a_syphon_that_cannot_go_on_faults_both(world):
+@pytest.mark.req("C-01", "X-16")
+def test_a_syphon_that_fails_is_restarted_while_the_clients_go_on(world):
     queue = world.queue()
     client, factory, syphon = world.client(), world.factory(), Syphon()
     world.pair(client, factory=factory, enable_syphon=True, syphon=syphon)
-    sender = client.get_queue_sender(queue)
+    sender = world.sender(client, queue)
     world.send(sender, "before")
-    threading.Thread(target=syphon.context.fault, args=["the cluster is gone"]).start()
-    wait_until(lambda: is_faulted(client, queue) and is_faulted(factory, queue), "both faulted")
-    with pytest.raises(ClientFaulted, match="the cluster is gone"):
-        sender.send_messages(ServiceBusMessage("x"))
-    wait_until(lambda: syphon.stops, "the syphon is stopped")
-    world.check(queue, primary=["before"])
+    began = time.monotonic()
+    syphon.context.failed(RuntimeError("the cluster is gone"))
+    world.wait_for(SyphonFailed)
+    status = client.pairing.status().syphon
+    assert (status.state, status.last_error) == ("restarting", "RuntimeError: the cluster is gone")
+    world.send(sender, "meanwhile")
+    world.wait_for(SyphonRestarted)
+    assert 1 <= time.monotonic() - began < 10, "after one second"
+    assert client.pairing.status().syphon.state == "running"
+    assert client.pairing.status().as_dict()["syphon"]["failures"] == 1
+    assert (syphon.starts, syphon.stops) == (2, 1)
+    with client.get_queue_receiver(queue) as receiver:
+        [first, *_] = receiver.receive_messages(max_wait_time=10)
+        assert first.message_id == "before"
+        receiver.abandon_message(first)
+    assert not is_faulted(client, queue)
+    assert not is_faulted(factory, queue)
+    client.close()
+    assert (syphon.starts, syphon.stops) == (2, 2)
+    assert client.pairing.status().syphon.state == "stopped"
+    world.check(queue, primary=["before", "meanwhile"])
+
+
+@pytest.mark.req("C-01", "C-02")
+def test_closing_a_pair_does_not_touch_another_with_the_same_secondary(world, monkeypatch):
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 0.3)
+    queue = world.queue()
+    factory, syphons = world.factory(), [Syphon(), Syphon()]
+    first, second = (
+        world.pair(factory=factory, enable_syphon=True, syphon=syphon) for syphon in syphons
+    )
+    third = world.pair(factory=factory)  # without a syphon
+    senders = [world.sender(client, queue) for client in (second, third)]
+    first.close()
+    assert [syphon.stops for syphon in syphons] == [1, 0]
+    no_partner_waits()
+    with world.primary.fault("cannot_send", queue):
+        for number, sender in enumerate(senders):
+            world.send(sender, f"diverted {number}")
+    second.close()
+    no_partner_waits()
+    world.send(senders[1], "diverted 2")
+    assert not is_faulted(factory, queue), "the third still uses it"
+    third.close()
+    world.check(queue, backlog=["diverted 0", "diverted 1", "diverted 2"])
+
+
+@pytest.mark.req("C-01")
+def test_the_last_pair_that_closes_ends_a_shared_secondary(world, monkeypatch):
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 0.3)
+    queue = world.queue()
+    factory = world.factory()
+    pairs = [world.pair(factory=factory, enable_syphon=True, syphon=Syphon()) for _ in range(2)]
+    for client in pairs:
+        assert not is_faulted(factory, queue)
+        client.close()
+        no_partner_waits()
+    assert is_faulted(factory, queue)
 
 
 @pytest.mark.req("C-02")
-def test_without_a_syphon_each_client_is_the_applications_own(world):
+def test_without_a_syphon_each_client_is_the_applications_own(world, monkeypatch):
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 0.2)
     queue = world.queue()
     client, factory = world.client(), world.factory()
     world.pair(client, factory=factory)
     factory.close()
-    time.sleep(GRACE_SECONDS + 0.5)  # what is not to come cannot be waited for
+    time.sleep(0.7)  # what is not to come cannot be waited for
     with client.get_queue_sender(queue) as sender:
         world.send(sender, "as before")
     world.check(queue, primary=["as before"])

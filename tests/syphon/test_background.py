@@ -116,44 +116,121 @@ def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
 
 
 ALONE = """
-import os, sys
+import os, signal, sys, time
+from datetime import timedelta
 from pathlib import Path
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 import pairbus
 
 first, second, ca_file = sys.argv[1:]
-primary = pairbus.ServiceBusClient.from_connection_string(first)
-secondary = pairbus.ServiceBusClient.from_connection_string(second)
-manager = ServiceBusAdministrationClient.from_connection_string(second, connection_verify=ca_file)
-with secondary, primary, manager:
+seen = []
+
+
+def below():
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def pair():
+    primary = pairbus.ServiceBusClient.from_connection_string(first, retry_total=0)
+    secondary = pairbus.ServiceBusClient.from_connection_string(second)
+    manager = ServiceBusAdministrationClient.from_connection_string(
+        second, connection_verify=ca_file
+    )
     primary.pair_namespace(
         pairbus.SendAvailabilityPairedNamespaceOptions(
             manager,
             secondary,
             backlog_queue_count=2,
+            failover_interval=timedelta(0),
             primary_namespace_name="contoso",
             enable_syphon=True,
+            observers=[observe],
         )
     )
-    print("paired", file=sys.stderr)
-below = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-print(f"left: {below!r}")
+    return primary, secondary, manager
+
+
+def observe(event):
+    say(type(event).__name__)
+    seen.append(type(event).__name__)
+
+
+def say(what):
+    print(what, flush=True)
+
+
+primary, secondary, manager = pair()
+with secondary, primary, manager, primary.get_queue_sender("orders") as sender:
+    [java] = below()
+    os.kill(int(java), signal.SIGKILL)
+    say("killed")
+    while "SyphonFailed" not in seen:
+        sender.send_messages(ServiceBusMessage("to the primary"))
+        time.sleep(0.1)
+    say(primary.pairing.status().syphon.last_error)
+    sys.stdin.readline()  # the primary goes down
+    for n in range(10):
+        sender.send_messages(ServiceBusMessage(f"order {n}"))
+    say("sent")
+    sys.stdin.readline()  # it is back, and the messages are home
+    say(primary.pairing.status().syphon.state)
+say(f"left: {below()}")
+
+primary, secondary, manager = pair()
+print("paired again", file=sys.stderr)
+with secondary, primary, manager:
+    pass
+say(f"left: {below()}")
 """
 
 
-@pytest.mark.spark
-@pytest.mark.req("C-02")
-def test_a_client_that_is_closed_soon_ends_its_own_spark_quietly(brokers):
+@pytest.fixture
+def alone(brokers):
+    """A process with clients, a syphon and Spark of its own. Its lines come one by one."""
     first, second = brokers
     words = first.connection_string, second.connection_string, str(second.ca_file)
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", ALONE, *words],
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-    )
+    ) as process:
+        yield process
+        process.kill()
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "left: ''\n"
-    _, _, after = done.stderr.partition("paired\n")
-    assert after == ""
+
+@pytest.mark.spark
+@pytest.mark.req("A-06", "C-02", "S-01", "X-16")
+def test_a_client_survives_its_spark_whose_successor_brings_messages_home(brokers, alone):
+    """As users have it: `enable_syphon=True` and nothing else. `kill -9` ends the Java process."""
+
+    def until(line):
+        lines = []
+        for text in alone.stdout:
+            lines.append(text.rstrip())
+            if lines[-1] == line:
+                return lines
+        raise AssertionError(f"{lines}\n{alone.communicate()[1]}")
+
+    def go_on():
+        print(file=alone.stdin, flush=True)
+
+    first, _ = brokers
+    until("killed")
+    assert until("SyphonFailed") == ["SyphonFailed"]
+    assert "the Spark session was stopped, or its Java process has ended" in alone.stdout.readline()
+    with first.faults.unreachable():
+        go_on()
+        lines = until("sent")
+    assert lines.count("Diverted") == len(BODIES)
+    assert arrived(first) == BODIES
+    go_on()
+
+    assert "SyphonRestarted" in lines + until("running")
+    until("Closed")
+    out, errors = alone.communicate(timeout=120)
+    assert alone.returncode == 0, errors
+    assert out.splitlines() == ["left: []", "Paired", "Closed", "left: []"]
+    assert errors.partition("paired again\n")[2] == "", "it ends quietly"

@@ -13,6 +13,8 @@ from pairbus.events import (
     PrimaryFailed,
     Recovered,
     SendFailed,
+    SyphonFailed,
+    SyphonRestarted,
     Throttled,
 )
 
@@ -49,6 +51,13 @@ ping_answered = PingSent(namespace=CONTOSO, path="orders", answered=True, error=
 send_failed = SendFailed(
     namespace=CONTOSO, path="orders", primary_error=LOST, backlog_error=REFUSED
 )
+syphon_failed = SyphonFailed(
+    namespace=CONTOSO, error=LOST, down_seconds=0.0, restart_in_seconds=1.0
+)
+syphon_failed_again = SyphonFailed(
+    namespace=CONTOSO, error=REFUSED, down_seconds=1.2, restart_in_seconds=2.0
+)
+syphon_restarted = SyphonRestarted(namespace=CONTOSO, down_seconds=7.1)
 closed = Closed(namespace=CONTOSO)
 
 # From pairing to close, with an outage that is over at the end.
@@ -70,6 +79,9 @@ HISTORY = [
     throttled,
     failed_over,
     failed_back_by_hand,
+    syphon_failed,
+    syphon_failed_again,
+    syphon_restarted,
     closed,
 ]
 KINDS = {

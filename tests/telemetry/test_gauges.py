@@ -56,3 +56,21 @@ def test_events_add_up_to_the_value_of_each_gauge(history, pairings, entities, q
     assert value(Gauge.PAIRINGS) == pairings
     assert value(Gauge.ENTITIES_FAILED_OVER) == entities
     assert value(Gauge.QUEUES_WITHDRAWN) == queues
+
+
+SYPHONS = {
+    "a syphon fails": ([PAIRED, sample.syphon_failed], 1),
+    "and fails to start": ([PAIRED, PAIRED, sample.syphon_failed, sample.syphon_failed_again], 1),
+    "and runs again": ([PAIRED, sample.syphon_failed, sample.syphon_restarted], 0),
+    "or its client closes": ([PAIRED, sample.syphon_failed, CLOSED], 0),
+    "the syphons of two clients fail": ([PAIRED, PAIRED, *[sample.syphon_failed] * 2], 2),
+}
+
+
+@pytest.mark.parametrize(("history", "down"), SYPHONS.values(), ids=SYPHONS)
+def test_failed_syphons_are_counted_once_each(history, down):
+    tracker = GaugeTracker()
+
+    changes = [change for event in history for change in tracker.changes(event)]
+
+    assert sum(each.delta for each in changes if each.gauge is Gauge.SYPHONS_DOWN) == down

@@ -97,6 +97,15 @@ LINES = [
         "the caller gets the error and still has the message",
     ),
     (
+        sample.syphon_failed, "syphon", WARNING,
+        "the syphon of contoso failed: ConnectionError: the line is dead; it starts again in "
+        "1.0 s, and until then diverted messages wait",
+    ),
+    (
+        sample.syphon_restarted, "syphon", INFO,
+        "the syphon of contoso runs again after 7.1 s",
+    ),
+    (
         sample.closed, "pairing", INFO,
         "the pairing of contoso is closed: pings and diverting have stopped",
     ),

@@ -35,6 +35,9 @@ TOTALS = {
     f"pairbus_backlog_throttles_total{QUEUE}": 1,
     f"pairbus_divert_seconds_count{QUEUE}": 2,
     f"pairbus_divert_seconds_sum{QUEUE}": pytest.approx(0.32),
+    'pairbus_syphon_failures_total{namespace="contoso"}': 2,
+    'pairbus_syphon_restarts_total{namespace="contoso"}': 1,
+    'pairbus_syphons_down{namespace="contoso"}': 0,
     'pairbus_pairings{namespace="contoso"}': 0,
     f"pairbus_failed_over{ENTITY}": 0,
     f"pairbus_backlog_withdrawn{QUEUE}": 0,
@@ -84,6 +87,7 @@ def test_backlog_queues_have_zeros_from_the_pairing_on(registry):
     assert seen.pop('pairbus_pairings{namespace="contoso"}') == 1
     assert seen[f"pairbus_backlog_withdrawn{QUEUE}"] == 0
     assert seen[f"pairbus_backlog_messages_total{QUEUE}"] == 0
+    assert seen['pairbus_syphon_failures_total{namespace="contoso"}'] == 0
     assert set(seen.values()) == {0}
 
 

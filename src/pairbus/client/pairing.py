@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +30,7 @@ from pairbus.client.route.router import (
     Router,
     Way,
 )
-from pairbus.client.route.status import PairingStatus
+from pairbus.client.route.status import PairingStatus, SyphonStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
@@ -37,7 +38,7 @@ from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.client.state import state_of
 from pairbus.client.timing import QUEUE_REST_SECONDS, READY_RETRY_SECONDS, Timing
 from pairbus.cost.meter import Reading
-from pairbus.events import Observer, Paired
+from pairbus.events import Event, Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.pairing")
@@ -112,19 +113,23 @@ class PairingCore:
         self._billed = BilledUnits()
         self._began = time.time()
         self._is_announced = False
+        self._syphon: SyphonStatus | None = None
         # By backlog queue: when to retry a connection that could not be opened in advance.
         self._ready_retry_at: dict[str, float] = {}
 
     # --- what an application sees -----------------------------------------------------------------
 
     def status(self) -> PairingStatus:
-        """A snapshot of every entity, of the rotation of backlog queues, and of the pings."""
+        """A snapshot of every entity, of the rotation of backlog queues, of the pings, and of the
+        syphon in this process.
+        """
         with self._lock:
             began = time.time() - self.clock()  # when the router's clock was at 0
-            return self._router.status(
+            status = self._router.status(
                 secondary=self.secondary,
                 date=lambda moment: datetime.fromtimestamp(began + moment, UTC),
             )
+            return replace(status, syphon=self._syphon)
 
     def spent(self) -> tuple[Reading, Reading]:
         """The billed operations of this client, on the primary and on the secondary."""
@@ -246,6 +251,11 @@ class PairingCore:
         queues, made = self._backlog.queues, self._backlog.made
         event = Paired(namespace=self.namespace, backlog_queues=queues, made=made)
         self._observers.notify([event])
+
+    def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
+        with self._lock:
+            self._syphon = status
+        self._observers.notify(events)
 
     def close_router(self) -> None:
         with self._lock:

@@ -98,6 +98,10 @@ class ClientState(Generic[Pairing]):
         with self._lock:
             self._listeners = [each for each in self._listeners if each[0] is not owner]
 
+    def has_other_listeners(self, *owners: object) -> bool:
+        with self._lock:
+            return any(all(each[0] is not one for one in owners) for each in self._listeners)
+
     def set_fault(self, reason: str) -> None:
         self._fault = ("primary" if self.pairing is not None else "secondary", reason)
 

@@ -1,8 +1,10 @@
 """The syphon in the background of a paired client. It brings diverted messages home.
 
-A pairing with `enable_syphon=True` starts it, stops it, and applies one rule (C-01): the syphon
-receives with one client and sends with the other, so if one of the two has ended and the other has
-not within five seconds, the other is faulted.
+A pairing with `enable_syphon=True` starts it and stops it. If it fails, it is started again after a
+wait; the clients are not affected, because sending and receiving need no syphon (X-16). Only the
+end of a client ends its partner (C-01): the syphon receives with one client and sends with the
+other, so if one of the two has ended and the other has not within five seconds, the other is
+faulted.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from pairbus.client.pairing import PairingCore
+from pairbus.client.route.status import SyphonStatus
 from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
 from pairbus.client.state import ClientState
+from pairbus.errors import one_line
+from pairbus.events import Event, SyphonFailed, SyphonRestarted
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
@@ -27,6 +34,13 @@ logger = logging.getLogger("pairbus.client")
 PARTNER_SECONDS_MAX: Final = 5.0
 # How long a syphon has to stop.
 STOP_SECONDS_MAX: Final = 5.0
+# How long the end of a client waits for its syphon, which may be starting again.
+JOIN_SECONDS_MAX: Final = 10.0
+# The wait before a syphon that failed is started again. It doubles with each failure in a row.
+RESTART_SECONDS: Final = 1.0
+RESTART_SECONDS_MAX: Final = 60.0
+# The failure of a syphon that has run for this long counts as the first one.
+STEADY_SECONDS: Final = 300.0
 
 Which = Literal["primary", "secondary"]
 _PARTNER: Final[dict[Which, Which]] = {"primary": "secondary", "secondary": "primary"}
@@ -42,8 +56,9 @@ class SyphonContext:
     secondary: Any
     manager: Any
     backlog_queues: tuple[str, ...]
-    fault: Callable[[str], None]
-    """The syphon calls this, with the reason, when it cannot continue. It faults both clients."""
+    failed: Callable[[Exception], None]
+    """The syphon calls this, with the cause, when it cannot continue. It is then stopped, on
+    another thread, and started again after a wait."""
 
 
 @runtime_checkable
@@ -51,11 +66,13 @@ class Syphon(Protocol):
     """Blocking in both shells, because it runs its own threads or processes."""
 
     def start(self, context: SyphonContext) -> None:
-        """Returns when the syphon runs. `pair_namespace` raises what this raises."""
+        """Returns when the syphon runs. `pair_namespace` raises what this raises. Called again,
+        with a new context, after a failure.
+        """
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """Returns when the syphon has stopped all its work and holds no locks. Called once, also
-        after a fault.
+        """Returns when the syphon has stopped all its work and holds no locks. Called once for each
+        start, also if that or the syphon failed.
         """
 
 
@@ -81,7 +98,7 @@ def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) 
 
 
 class SyphonSupervisor:
-    """Starts and stops the syphon of a pair, and applies the five-second rule.
+    """Starts and stops the syphon of a pair, restarts it, and applies the five-second rule.
 
     Everything here blocks, and runs on threads in both shells; the asyncio shell calls it through
     `asyncio.to_thread`.
@@ -104,24 +121,31 @@ class SyphonSupervisor:
         }
         self._fault_client = fault
         self._lock = threading.Lock()
-        self._is_running = False
         self._is_abandoned = False
         self._ended: set[Which] = set()
         self._both_ended = threading.Event()
+        # The thread that restarts the syphon, and what it is told: which run failed and why, or
+        # None to stop.
+        self._thread: threading.Thread | None = None
+        self._reports: SimpleQueue[tuple[int, Exception] | None] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._is_running = False
+        self._run = 0
+        self._status = SyphonStatus(
+            state="running", since=_now(), failures=0, last_error=None, restart_at=None
+        )
+        # Failures in a row, and when the current run began.
+        self._failures_in_a_row = 0
+        self._began = 0.0
 
     def start(self) -> None:
         """Raises what the syphon raises at its start; then call `abandon`."""
-        self._is_running = True
-        self._syphon.start(
-            SyphonContext(
-                namespace=self._pairing.namespace,
-                primary=self._clients["primary"],
-                secondary=self._clients["secondary"],
-                manager=self._pairing.options.secondary_namespace_manager,
-                backlog_queues=self._pairing.backlog_queues,
-                fault=self._fault_both,
-            )
+        self._start_syphon()
+        self._change(since=_now())
+        self._thread = threading.Thread(
+            target=self._supervise, name="pairbus-syphon-supervisor", daemon=True
         )
+        self._thread.start()
 
     def listeners(self) -> list[tuple[ClientState[Any], Callable[[str], None]]]:
         """Returns the client states to listen to, each with its listener. A listener blocks until
@@ -137,7 +161,9 @@ class SyphonSupervisor:
         with self._lock:
             self._is_abandoned = True
         self._stop_listening()
-        self._stop_syphon()
+        self._stop()
+
+    # --- the end of a client ----------------------------------------------------------------------
 
     def _client_ended(self, which: Which, reason: str) -> None:
         with self._lock:
@@ -155,39 +181,121 @@ class SyphonSupervisor:
             thread.start()
         else:
             self._both_ended.set()
-        self._stop_syphon()
+        self._stop()
 
     def _wait_for_partner(self, partner: Which, reason: str) -> None:
-        if not self._both_ended.wait(PARTNER_SECONDS_MAX) and not self._is_abandoned:
-            self._fault(
-                partner,
+        if (
+            not self._both_ended.wait(PARTNER_SECONDS_MAX)
+            and not self._is_abandoned
+            and not self._is_shared(partner)
+        ):
+            reason = (
                 f"the client of the {_PARTNER[partner]} namespace ended ({reason}), and its "
-                f"partner did not end within {PARTNER_SECONDS_MAX:g} seconds",
+                f"partner did not end within {PARTNER_SECONDS_MAX:g} seconds"
             )
+            name = self._pairing.namespace
+            logger.warning("faulting the %s client of %s: %s", partner, name, reason)
+            self._fault_client(self._clients[partner], reason)
         self._stop_listening()
 
+    def _is_shared(self, which: Which) -> bool:
+        """Whether another pairing uses this client. Several primaries may share a secondary."""
+        state: ClientState[Any] = self._clients[which]._state
+        return state.has_other_listeners(self, self._pairing)
+
+    def _stop_listening(self) -> None:
+        for client in self._clients.values():
+            client._state.forget(self)
+
+    # --- the syphon -------------------------------------------------------------------------------
+
+    def _start_syphon(self) -> None:
+        self._run += 1
+        self._is_running = True
+        self._syphon.start(
+            SyphonContext(
+                namespace=self._pairing.namespace,
+                primary=self._clients["primary"],
+                secondary=self._clients["secondary"],
+                manager=self._pairing.options.secondary_namespace_manager,
+                backlog_queues=self._pairing.backlog_queues,
+                failed=partial(self._report, self._run),
+            )
+        )
+        self._began = self._pairing.clock()
+
+    def _report(self, run: int, error: Exception) -> None:
+        self._reports.put((run, error))
+
+    def _supervise(self) -> None:
+        while (report := self._reports.get()) is not None:
+            run, error = report
+            # A run may report more than once, or late, when it has already been replaced.
+            if run == self._run and not self._stopping.is_set():
+                self._restart(error)
+        self._stop_syphon()
+        self._change(state="stopped", since=_now(), restart_at=None)
+
+    def _restart(self, error: Exception) -> None:
+        """Start the syphon again after a wait. If that fails, the failure is the next report."""
+        pairing, before = self._pairing, self._status
+        if self._is_running and pairing.clock() - self._began >= STEADY_SECONDS:
+            self._failures_in_a_row = 0
+        self._stop_syphon()
+        seconds = min(RESTART_SECONDS * 2**self._failures_in_a_row, RESTART_SECONDS_MAX)
+        self._failures_in_a_row += 1
+        now = _now()
+        since = now if before.state == "running" else before.since
+        failed = SyphonFailed(
+            namespace=pairing.namespace,
+            error=error,
+            down_seconds=(now - since).total_seconds(),
+            restart_in_seconds=seconds,
+        )
+        self._change(
+            failed,
+            state="restarting",
+            since=since,
+            failures=before.failures + 1,
+            last_error=one_line(error),
+            restart_at=now + timedelta(seconds=seconds),
+        )
+        if self._stopping.wait(seconds):
+            return
+        try:
+            self._start_syphon()
+        except Exception as again:
+            self._report(self._run, again)
+            return
+        now = _now()
+        down_seconds = (now - since).total_seconds()
+        restarted = SyphonRestarted(namespace=pairing.namespace, down_seconds=down_seconds)
+        self._change(restarted, state="running", since=now, restart_at=None)
+
+    def _change(self, *events: Event, **changes: Any) -> None:
+        self._status = replace(self._status, **changes)
+        self._pairing.syphon_changed(self._status, *events)
+
+    def _stop(self) -> None:
+        """Returns when the syphon has stopped, or does not stop in time."""
+        self._stopping.set()
+        self._reports.put(None)
+        if self._thread is None:
+            self._stop_syphon()
+        elif self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS_MAX)
+            if self._thread.is_alive():
+                name = self._pairing.namespace
+                logger.warning("the syphon of %s is still stopping, in the background", name)
+
     def _stop_syphon(self) -> None:
-        with self._lock:
-            was_running, self._is_running = self._is_running, False
+        was_running, self._is_running = self._is_running, False
         if was_running:
             try:
                 self._syphon.stop(timeout_seconds=STOP_SECONDS_MAX)
             except Exception:
                 logger.exception("the syphon of %s failed to stop", self._pairing.namespace)
 
-    def _stop_listening(self) -> None:
-        for client in self._clients.values():
-            client._state.forget(self)
 
-    def _fault_both(self, reason: str) -> None:
-        """Runs on its own thread: the syphon's thread asks for this and is stopped here."""
-
-        def fault_both() -> None:
-            for which in self._clients:
-                self._fault(which, reason)
-
-        threading.Thread(target=fault_both, name="pairbus-fault", daemon=True).start()
-
-    def _fault(self, which: Which, reason: str) -> None:
-        logger.warning("faulting the %s client of %s: %s", which, self._pairing.namespace, reason)
-        self._fault_client(self._clients[which], reason)
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -113,6 +113,8 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if _java_has_ended():
+        _forget_java()
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
@@ -154,6 +156,9 @@ def end_session(session: Any) -> None:
     global _started
     from pyspark import SparkContext
 
+    if _java_has_ended():
+        _forget_java()
+        return
     session.stop()
     gateway = SparkContext._gateway
     if gateway is None or gateway is not _started:
@@ -170,6 +175,43 @@ def end_session(session: Any) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def has_ended(session: Any) -> bool:
+    """Whether a session was stopped, or its Java process has ended."""
+    return session.sparkContext._jsc is None or _java_has_ended()
+
+
+def _java_has_ended() -> bool:
+    """Whether the Java process of PySpark was killed, or ran out of memory. False if there is none,
+    or if PySpark did not start it, as under spark-submit.
+    """
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def _forget_java() -> None:
+    """Drop what PySpark remembers of a Java process that has ended. It would ask that process for
+    the active session, and so never start another one.
+    """
+    global _started
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    gateway: Any = SparkContext._gateway
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None  # there is nothing to stop in Java
+        context.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
+    _started = SparkContext._gateway = SparkContext._jvm = None
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(OSError):
+        gateway.proc.stdin.close()
 
 
 # -- the code as an archive -------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 It runs the same job in a thread, on the active Spark session or on a local one of its own, and
 connects to the namespaces with the credentials of the application's clients. If it cannot continue,
-it reports that to the pairing, which faults both clients.
+it reports that to the pairing, which starts it again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -19,7 +21,7 @@ from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
-from pairbus.spark.session import end_session, local_session
+from pairbus.spark.session import end_session, has_ended, local_session
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import SparkRunner
@@ -33,6 +35,8 @@ logger = logging.getLogger("pairbus.syphon")
 # that Spark has not started yet, and for Spark.
 ROUND_SECONDS = 1.5
 CANCEL_SECONDS = 3.2
+# How often it checks that Spark still runs. An idle syphon does not use it.
+CHECK_SECONDS = 1.0
 
 
 class BackgroundSyphon:
@@ -46,8 +50,8 @@ class BackgroundSyphon:
         self._own: Any = None
         self._ledger = ledger
         self._job: Job | None = None
-        self._thread: threading.Thread | None = None
-        self._is_stopping = False
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
 
     def start(self, context: SyphonContext) -> None:
         options = SyphonOptions(
@@ -64,6 +68,7 @@ class BackgroundSyphon:
                 self._own = spark
                 spark.sparkContext.setLogLevel("ERROR")
         group = f"pairbus-syphon-{uuid4()}"
+        self._stopping = threading.Event()
         self._job = Job(
             options,
             SparkRunner(spark),
@@ -72,42 +77,63 @@ class BackgroundSyphon:
             cancel=lambda: self._cancel(spark, group),
             cancel_seconds=CANCEL_SECONDS,
         )
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._job, context, spark, group),
-            name="pairbus-syphon",
-            daemon=True,
-        )
-        self._thread.start()
+        run = partial(self._run, self._job, context, spark, group, self._stopping)
+        watch = partial(_stop_with_spark, self._job, spark, self._stopping)
+        self._threads = [
+            threading.Thread(target=run, name="pairbus-syphon", daemon=True),
+            threading.Thread(target=watch, name="pairbus-syphon-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, *, timeout_seconds: float) -> None:
-        self._is_stopping = True
+        self._stopping.set()
         if self._job is not None:
             self._job.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_seconds)
-            if self._thread.is_alive():
-                logger.warning("the last round of the syphon is still running")
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            logger.warning("the last round of the syphon is still running")
+        self._job, self._threads = None, []
         if self._own is not None:
             own, self._own = self._own, None
             end_session(own)
 
     def _cancel(self, spark: Any, group: str) -> None:
+        if has_ended(spark):
+            return
         if self._own is not None:
             # Spark would log pages of errors about the interrupted work.
             spark.sparkContext.setLogLevel("OFF")
         spark.sparkContext.cancelJobGroup(group)
 
-    def _run(self, job: Job, context: SyphonContext, spark: Any, group: str) -> None:
+    def _run(
+        self, job: Job, context: SyphonContext, spark: Any, group: str, stopping: threading.Event
+    ) -> None:
+        failure: Exception | None = None
         try:
             spark.sparkContext.setJobGroup(group, "the syphon")
             job.run()
         except Exception as error:
-            if self._is_stopping:
-                logger.warning("the syphon of %s was interrupted: %s", context.namespace, error)
-                return
-            logger.exception("the syphon of %s cannot continue", context.namespace)
-            context.fault(f"the syphon failed: {error}")
+            failure = error
+        if stopping.is_set():
+            if failure is not None:
+                logger.warning("the syphon of %s was interrupted: %s", context.namespace, failure)
+            return
+        logger.debug("the syphon of %s cannot continue", context.namespace, exc_info=failure)
+        if failure is None or has_ended(spark):
+            failure = RuntimeError("the Spark session was stopped, or its Java process has ended")
+        context.failed(failure)
+
+
+def _stop_with_spark(job: Job, spark: Any, stopping: threading.Event) -> None:
+    """Stop the job if Spark ends. While the job only waits, it would not notice."""
+    while not stopping.wait(CHECK_SECONDS):
+        if has_ended(spark):
+            job.stop()
+            return
 
 
 def address_of(client: Any) -> Address:

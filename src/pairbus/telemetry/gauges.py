@@ -1,9 +1,9 @@
 """The current values behind gauges, computed from events that report only changes.
 
-Counts open pairings, failed-over entities and withdrawn backlog queues. An event does not say
-which client it comes from, and clients may share an observer. So an entity counts at most once for
-each open client of its primary, and not at all after the last of them has closed. Independent of
-any metrics library.
+Counts open pairings, failed-over entities, withdrawn backlog queues and failed syphons. An event
+does not say which client it comes from, and clients may share an observer. So an entity counts at
+most once for each open client of its primary, and not at all after the last of them has closed.
+Independent of any metrics library.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Paired,
+    SyphonFailed,
+    SyphonRestarted,
 )
 
 
@@ -27,6 +29,7 @@ class Gauge(Enum):
     PAIRINGS = auto()
     ENTITIES_FAILED_OVER = auto()
     QUEUES_WITHDRAWN = auto()
+    SYPHONS_DOWN = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class GaugeChange:
     gauge: Gauge
     namespace: str
     name: str
-    """The entity or the backlog queue; empty for pairings."""
+    """The entity or the backlog queue; empty for pairings and syphons."""
     delta: int
 
 
@@ -60,6 +63,10 @@ class GaugeTracker:
                 case BacklogReadmitted():
                     queue = event.backlog_queue
                     return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, -1)
+                case SyphonFailed(down_seconds=0):
+                    return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", +1)
+                case SyphonRestarted():
+                    return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", -1)
                 case Closed():
                     return self._closed(event.namespace)
         return []

@@ -26,6 +26,8 @@ from pairbus.events import (
     PrimaryFailed,
     Recovered,
     SendFailed,
+    SyphonFailed,
+    SyphonRestarted,
     Throttled,
 )
 
@@ -135,6 +137,17 @@ def _send_failed(event: SendFailed) -> Line:
     )
 
 
+def _syphon_failed(event: SyphonFailed) -> Line:
+    return WARNING, (
+        f"the syphon of {event.namespace} failed: {one_line(event.error)}; it starts again in "
+        f"{_seconds(event.restart_in_seconds)}, and until then diverted messages wait"
+    )
+
+
+def _syphon_restarted(event: SyphonRestarted) -> Line:
+    return INFO, f"the syphon of {event.namespace} runs again after {_seconds(event.down_seconds)}"
+
+
 def _entity(event: Any) -> str:
     return f"{event.path} of {event.namespace}"
 
@@ -152,6 +165,7 @@ _FAILOVER: Final = logging.getLogger("pairbus.failover")
 _BACKLOG: Final = logging.getLogger("pairbus.backlog")
 _THROTTLING: Final = logging.getLogger("pairbus.throttling")
 _PING: Final = logging.getLogger("pairbus.ping")
+_SYPHON: Final = logging.getLogger("pairbus.syphon")
 
 _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] = {
     Paired: (_PAIRING, _paired),
@@ -166,4 +180,6 @@ _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] =
     SendFailed: (_BACKLOG, _send_failed),
     Throttled: (_THROTTLING, _throttled),
     PingSent: (_PING, _ping_sent),
+    SyphonFailed: (_SYPHON, _syphon_failed),
+    SyphonRestarted: (_SYPHON, _syphon_restarted),
 }

@@ -22,6 +22,8 @@ from pairbus.events import (
     PrimaryFailed,
     Recovered,
     SendFailed,
+    SyphonFailed,
+    SyphonRestarted,
     Throttled,
 )
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
@@ -67,6 +69,8 @@ COUNTERS: Final = {
     "pairbus.backlog.withdrawals": ("{withdrawal}", "Backlog queues that left the rotation."),
     "pairbus.backlog.readmissions": ("{readmission}", "Backlog queues that came back into it."),
     "pairbus.send.failures": ("{failure}", "Sends that neither namespace accepted."),
+    "pairbus.syphon.failures": ("{failure}", "Failures of the syphon in a client."),
+    "pairbus.syphon.restarts": ("{restart}", "Restarts of the syphon in a client."),
 }
 GAUGES: Final = {
     Gauge.PAIRINGS: ("pairbus.pairings", "{pairing}", "Clients that are paired."),
@@ -80,6 +84,7 @@ GAUGES: Final = {
         "{queue}",
         "Backlog queues that are out of the rotation.",
     ),
+    Gauge.SYPHONS_DOWN: ("pairbus.syphons.down", "{syphon}", "Syphons that failed."),
 }
 # The first boundaries are those of the conventions. An outage lasts longer than a send.
 HISTOGRAMS: Final = {
@@ -113,7 +118,7 @@ def failure(error: BaseException | None) -> Attributes:
 
 class Metrics:
     def __init__(self, meter: Meter, namespace: str, *, secondary_address: str | None) -> None:
-        self._namespace = namespace
+        self._pair: Attributes = {NAMESPACE: namespace}
         self._send = operation("send", address=secondary_address)
         self._gauge_tracker = GaugeTracker()
         # Attributes for what is counted on every diverted message, built once.
@@ -164,6 +169,10 @@ class Metrics:
             case SendFailed():
                 cause = event.backlog_error or event.primary_error
                 self._add("pairbus.send.failures", self._entity(event) | failure(cause))
+            case SyphonFailed():
+                self._add("pairbus.syphon.failures", self._pair | failure(event.error))
+            case SyphonRestarted():
+                self._add("pairbus.syphon.restarts", self._pair)
         self._change_gauges(event)
 
     def _diverted(self, event: Diverted) -> None:
@@ -180,7 +189,7 @@ class Metrics:
 
     def _change_gauges(self, event: Event) -> None:
         for change in self._gauge_tracker.changes(event):
-            attributes: Attributes = {NAMESPACE: self._namespace}
+            attributes = dict(self._pair)
             if change.gauge in GAUGE_ATTRIBUTE:
                 attributes[GAUGE_ATTRIBUTE[change.gauge]] = change.name
             self._gauges[change.gauge].add(change.delta, attributes)
@@ -189,7 +198,7 @@ class Metrics:
         self._counters[name].add(1, attributes)
 
     def _entity(self, event: Any) -> Attributes:
-        return {NAMESPACE: self._namespace, ENTITY: event.path}
+        return self._pair | {ENTITY: event.path}
 
     def _queue(self, event: Any) -> Attributes:
-        return {NAMESPACE: self._namespace, BACKLOG_QUEUE: event.backlog_queue}
+        return self._pair | {BACKLOG_QUEUE: event.backlog_queue}

@@ -24,6 +24,8 @@ from pairbus.events import (
     PrimaryFailed,
     Recovered,
     SendFailed,
+    SyphonFailed,
+    SyphonRestarted,
     Throttled,
 )
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 ENTITY: Final = ("namespace", "entity")
 QUEUE: Final = ("namespace", "backlog_queue")
+PAIR: Final = ("namespace",)
 
 COUNTERS: Final = {
     "diverted_messages": ("Messages that went to a backlog queue, by entity.", ENTITY),
@@ -50,9 +53,11 @@ COUNTERS: Final = {
     "backlog_withdrawals": ("Backlog queues that left the rotation.", QUEUE),
     "backlog_readmissions": ("Backlog queues that came back into it.", QUEUE),
     "backlog_throttles": ("Sends a backlog queue rejected because it was busy.", QUEUE),
+    "syphon_failures": ("Failures of the syphon in a client.", PAIR),
+    "syphon_restarts": ("Restarts of the syphon in a client.", PAIR),
 }
 GAUGES: Final = {
-    Gauge.PAIRINGS: ("pairings", "Clients that are paired.", ("namespace",)),
+    Gauge.PAIRINGS: ("pairings", "Clients that are paired.", PAIR),
     Gauge.ENTITIES_FAILED_OVER: (
         "failed_over",
         "Clients for which the entity is failed over.",
@@ -63,6 +68,7 @@ GAUGES: Final = {
         "Clients for which the queue is out of the rotation.",
         QUEUE,
     ),
+    Gauge.SYPHONS_DOWN: ("syphons_down", "Clients whose syphon failed.", PAIR),
 }
 SEND_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -113,6 +119,10 @@ class PrometheusObserver:
                 metrics.count("pings_answered", namespace, event.path, by=int(event.answered))
             case SendFailed():
                 metrics.count("send_failures", namespace, event.path)
+            case SyphonFailed():
+                metrics.count("syphon_failures", namespace)
+            case SyphonRestarted():
+                metrics.count("syphon_restarts", namespace)
         for change in self._gauge_tracker.changes(event):
             labels = (change.namespace, change.name) if change.name else (change.namespace,)
             metrics.gauges[change.gauge].labels(*labels).inc(change.delta)
@@ -145,10 +155,15 @@ class _Metrics:
         self.counters[name].labels(*labels).inc(by)
 
     def begin(self, namespace: str, queue: str) -> None:
-        """Publish zeros for a queue from the start: `rate()` needs a zero to start from."""
+        """Publish zeros for a pair and a queue from the start: `rate()` needs a zero to start
+        from.
+        """
         for name, (_, labels) in COUNTERS.items():
             if labels == QUEUE:
                 self.counters[name].labels(namespace, queue)
+            elif labels == PAIR:
+                self.counters[name].labels(namespace)
+        self.gauges[Gauge.SYPHONS_DOWN].labels(namespace)
         self.gauges[Gauge.QUEUES_WITHDRAWN].labels(namespace, queue)
         self.divert_seconds.labels(namespace, queue)
 

@@ -1,4 +1,4 @@
-"""With a syphon, the two clients of a pair end together: in both shells."""
+"""A pair with a syphon, in both shells: it is restarted if it fails; its clients end together."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pairbus.client.aio import client as aio_client
+from pairbus.client.route.status import SyphonStatus
 from pairbus.client.sdk.errors import ClientFaulted
 from pairbus.client.state import ClientState
 from pairbus.client.syphon import (
     PARTNER_SECONDS_MAX,
+    RESTART_SECONDS,
+    RESTART_SECONDS_MAX,
     STOP_SECONDS_MAX,
     SyphonContext,
     SyphonSupervisor,
 )
+from pairbus.events import Event, SyphonFailed, SyphonRestarted
 from tests.client.shells.both import AsyncioSide, Others, Side, until
 
 SHORT_SECONDS = 0.2
@@ -69,15 +74,17 @@ class Syphon:
         self.stopped_in: list[str] = []
         self.start_error: Exception | None = None
         self.stop_error: Exception | None = None
+        self.starts = 0
         self.started = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
     @property
     def is_running(self) -> bool:
-        return self.context is not None and not self.stops
+        return self.starts > len(self.stops)
 
     def start(self, context: SyphonContext) -> None:
+        self.starts += 1
         self.started.set()
         assert self.gate.wait(10)
         if self.start_error is not None:
@@ -95,21 +102,32 @@ class Syphon:
 class Pair:
     """Two clients and a syphon, in one shell."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, secondary: Any = None) -> None:
         self.side = side
         kind = Client if side.name == "sync" else AsyncClient
         self.primary: Any = kind("contoso")
-        self.secondary: Any = kind("backup")
+        self.secondary: Any = secondary or kind("backup")
         self.syphon = Syphon()
+        self.status: SyphonStatus | None = None
+        self.events: list[Any] = []
         pairing: Any = SimpleNamespace(
             namespace="contoso",
             clock=time.monotonic,
+            syphon_changed=self._changed,
             backlog_queues=("a", "b"),
             options=SimpleNamespace(
                 messaging_factory=self.secondary, secondary_namespace_manager="manager"
             ),
         )
         self.supervisor = SyphonSupervisor(self.syphon, pairing, self.primary, fault=self._fault)
+
+    def _changed(self, status: SyphonStatus, *events: Event) -> None:
+        self.status = status
+        self.events += events
+
+    def fail(self, error: Exception) -> None:
+        assert self.syphon.context is not None
+        self.syphon.context.failed(error)
 
     def _fault(self, client: Any, reason: str) -> None:
         if isinstance(self.side, AsyncioSide):
@@ -134,17 +152,24 @@ class Pair:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is five seconds; a test below says so."""
+    """They are five seconds and one; a test below says so."""
     monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", SHORT_SECONDS)
+    monkeypatch.setattr("pairbus.client.syphon.RESTART_SECONDS", 0.01)
 
 
 @pytest.fixture
-def pair(side: Side) -> Pair:
-    return Pair(side)
+def pair(side: Side) -> Iterator[Pair]:
+    pair = Pair(side)
+    yield pair
+    pair.abandon()
 
 
-def partner_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name in ("pairbus-partner", "pairbus-fault")]
+def threads_left() -> list[str]:
+    return [
+        t.name
+        for t in threading.enumerate()
+        if t.name.startswith(("pairbus-partner", "pairbus-syphon"))
+    ]
 
 
 # --- starting
@@ -201,8 +226,9 @@ def test_when_one_closes_and_its_partner_does_not_the_partner_is_faulted(
     assert any("faulting the" in record.getMessage() for record in caplog.records)
 
 
-def test_the_moment_is_five_seconds() -> None:
+def test_the_moment_is_five_seconds_and_the_first_restart_waits_for_one() -> None:
     assert PARTNER_SECONDS_MAX == 5.0
+    assert (RESTART_SECONDS, RESTART_SECONDS_MAX) == (1.0, 60.0)
 
 
 @pytest.mark.parametrize("first", ["primary", "secondary"])
@@ -262,41 +288,156 @@ def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.Mo
     pair.close(pair.primary)
     pair.close(pair.secondary)
 
-    until(lambda: partner_threads() == [], "no thread waits")
+    until(lambda: threads_left() == [], "no thread waits")
     for client in (pair.primary, pair.secondary):
-        assert client._state._listeners == [], "and nobody keeps the pair alive"
+        assert not client._state.has_other_listeners(), "and nobody keeps the pair alive"
 
 
-# --- the syphon itself cannot go on
+# --- a syphon that fails
 
 
-def test_a_syphon_that_cannot_go_on_faults_both(pair: Pair, others: Others) -> None:
+@pytest.mark.req("X-16")
+def test_a_syphon_that_fails_is_started_again_and_no_client_ends(pair: Pair) -> None:
+    pair.start()
+    assert pair.status is not None
+    assert (pair.status.state, pair.status.failures) == ("running", 0)
+
+    pair.fail(RuntimeError("no Java"))
+    until(lambda: pair.syphon.starts == 2, "it is started again")
+    until(lambda: len(pair.events) == 2, "and reported")
+
+    failed, restarted = pair.events
+    assert isinstance(failed, SyphonFailed)
+    assert (str(failed.error), failed.down_seconds, failed.restart_in_seconds) == (
+        "no Java",
+        0,
+        0.01,
+    )
+    assert isinstance(restarted, SyphonRestarted)
+    assert restarted.down_seconds >= 0.01
+    assert (pair.status.state, pair.status.failures) == ("running", 1)
+    assert pair.status.last_error == "RuntimeError: no Java"
+    assert pair.status.restart_at is None
+    assert pair.syphon.stops == [STOP_SECONDS_MAX], "what was left of it has been freed"
+    time.sleep(2 * SHORT_SECONDS)
+    assert pair.primary.faults == pair.secondary.faults == []
+    pair.close(pair.primary)
+    pair.close(pair.secondary)
+    assert not pair.syphon.is_running
+    assert pair.status.state == "stopped"
+
+
+@pytest.mark.req("X-16")
+def test_each_failure_in_a_row_doubles_the_wait_up_to_a_limit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.syphon.RESTART_SECONDS_MAX", 0.04)
+    pair.start()
+    pair.syphon.start_error = OSError("no memory")
+
+    pair.fail(RuntimeError("no Java"))
+    until(lambda: len(pair.events) >= 4, "it fails to start again")
+    assert pair.status is not None
+    assert pair.status.state == "restarting"
+    assert pair.status.restart_at is not None
+    pair.syphon.start_error = None
+    until(lambda: isinstance(pair.events[-1], SyphonRestarted), "it runs again")
+
+    waits = [event.restart_in_seconds for event in pair.events[:4]]
+    assert waits == [0.01, 0.02, 0.04, 0.04]
+    assert [str(event.error) for event in pair.events[:2]] == ["no Java", "no memory"]
+    downs = [event.down_seconds for event in pair.events]
+    assert downs[0] == 0 < downs[1] < downs[-1]
+    assert pair.status.failures == len(pair.events) - 1
+
+
+@pytest.mark.req("X-16")
+def test_after_a_long_run_the_wait_is_short_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.syphon.STEADY_SECONDS", 0.0)
+    pair.start()
+
+    for count in (2, 4, 6):
+        pair.fail(RuntimeError("no Java"))
+        until(lambda count=count: len(pair.events) == count, "it runs again")
+
+    failures = [event for event in pair.events if isinstance(event, SyphonFailed)]
+    assert [event.restart_in_seconds for event in failures] == [0.01] * 3
+
+
+@pytest.mark.req("X-16")
+def test_late_and_repeated_reports_of_a_run_restart_it_once(pair: Pair) -> None:
     pair.start()
     assert pair.syphon.context is not None
+    failed = pair.syphon.context.failed
 
-    # From a thread of its own, as it would.
-    others.begin(pair.syphon.context.fault, "no Java").result(5)
+    failed(RuntimeError("no Java"))
+    failed(RuntimeError("no Java either"))
+    until(lambda: len(pair.events) == 2, "it runs again")
+    failed(RuntimeError("late"))
+    pair.fail(RuntimeError("the second run"))
+    until(lambda: len(pair.events) == 4, "it runs again")
 
-    until(lambda: pair.primary.faults and pair.secondary.faults, "both are faulted")
-    assert pair.primary.faults == pair.secondary.faults == ["no Java"]
-    until(lambda: pair.syphon.stops, "it is stopped")
-    assert len(pair.syphon.stops) == 1
+    assert [str(event.error) for event in pair.events[::2]] == ["no Java", "the second run"]
+    assert pair.syphon.starts == 3
+
+
+@pytest.mark.req("C-02", "X-16")
+@pytest.mark.parametrize("moment", ["waits", "starts"])
+def test_a_client_that_is_closed_while_its_syphon_restarts_leaves_nothing(
+    pair: Pair, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.start()
+    if moment == "waits":
+        monkeypatch.setattr("pairbus.client.syphon.RESTART_SECONDS", 60.0)
+    else:
+        pair.syphon.gate.clear()
+    pair.fail(RuntimeError("no Java"))
+    if moment == "waits":
+        until(lambda: pair.events, "it waits")
+    else:
+        until(lambda: pair.syphon.starts == 2, "it starts")
+        threading.Timer(0.1, pair.syphon.gate.set).start()
+
+    pair.close(pair.primary)
+    pair.close(pair.secondary)
+
+    assert not pair.syphon.is_running
+    until(lambda: threads_left() == [], "no thread is left")
 
 
 def test_it_is_stopped_by_another_thread_than_its_own(pair: Pair, others: Others) -> None:
     pair.start()
-    context = pair.syphon.context
-    assert context is not None
     asked: list[str] = []
 
-    def fault() -> None:
+    def fail() -> None:
         asked.append(threading.current_thread().name)
-        context.fault("no Java")
+        pair.fail(RuntimeError("no Java"))
 
-    others.begin(fault).result(5)
+    others.begin(fail).result(5)
 
     until(lambda: pair.syphon.stopped_in, "it is stopped")
     assert pair.syphon.stopped_in != asked
+
+
+# --- a secondary that several primaries share
+
+
+@pytest.mark.req("C-01")
+def test_a_primary_that_closes_does_not_end_the_secondary_of_another_pair(side: Side) -> None:
+    first = Pair(side)
+    second = Pair(side, first.secondary)
+    first.start()
+    second.start()
+
+    first.close(first.primary)
+    until(lambda: "pairbus-partner" not in threads_left(), "the first pair is over")
+    assert second.primary.faults == second.secondary.faults == []
+    assert second.syphon.is_running
+
+    second.close(second.primary)
+    until(lambda: second.secondary.faults, "nobody uses it any more")
 
 
 # --- ending while it starts
@@ -326,7 +467,7 @@ def test_a_pairing_that_failed_faults_nobody(pair: Pair) -> None:
     time.sleep(2 * SHORT_SECONDS)
 
     assert pair.secondary.faults == []
-    assert pair.secondary._state._listeners == []
+    assert not pair.secondary._state.has_other_listeners()
     assert len(pair.syphon.stops) == 1
 
 

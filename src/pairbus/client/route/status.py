@@ -45,6 +45,19 @@ class WithdrawnQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonStatus:
+    state: str
+    """`running`, `restarting` (it failed, and is started again) or `stopped`."""
+    since: datetime
+    failures: int
+    """How often it failed, or could not be started again."""
+    last_error: str | None
+    """The last failure."""
+    restart_at: datetime | None
+    """While restarting: when the next start begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairingStatus:
     namespace: str
     """The primary's name, as in the paths of the backlog queues."""
@@ -58,6 +71,8 @@ class PairingStatus:
     pings_sent: int
     pings_answered: int
     is_closed: bool
+    syphon: SyphonStatus | None = None
+    """The syphon in this process; None without `enable_syphon`."""
 
     def entity(self, path: str) -> EntityStatus:
         """Returns one entity by its path, case-insensitive. Raises KeyError if no sender has used
