@@ -36,6 +36,7 @@ from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
+from pairbus.broker.refusals import RefusalLog
 from pairbus.broker.storage.committer import Committer
 from pairbus.broker.storage.schema import readable
 from pairbus.broker.storage.store import Store
@@ -81,6 +82,7 @@ class Namespace:
         self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
         self.connections: set[ClientConnection] = set()
+        self.refusals = RefusalLog(options.name)
         self.store: Store
         self.committer: Committer
         self._temporary: str | None = None
@@ -136,6 +138,7 @@ class Namespace:
             self._unsubscribe()
         self.faults.close()
         self._is_closing = True
+        self.refusals.end_period()
         for timer in (self._timer, self._compile_timer):
             if timer is not None:
                 timer.cancel()

@@ -21,7 +21,7 @@ REFUSED = {
     "an empty token": ("", "MissingToken"),
     "no signature": ("Basic dXNlcg==", "not a shared access signature"),
     "a JWT": ("Bearer a.b.c", "cannot check bearer tokens"),
-    "a wrong key": (token(Policy(name=ROOT.name, key="no", rights=ROOT.rights)), "does not match"),
+    "a wrong key": (token(Policy(name=ROOT.name, key="no", rights=ROOT.rights)), "with this key"),
     "an unknown policy": (token(OWN), "no policy 'own'"),
     "an expired one": (token(expires_at=NOW - 1), "expired at"),
     "one for another entity": (token(audience=f"https://{HOST}/other"), "does not cover"),
@@ -107,7 +107,7 @@ def test_the_error_of_a_wrong_key_names_the_policy(site):
     answer = site.get("q", authorization=token(wrong))
 
     assert answer.status == 401
-    assert "does not match the key of policy 'own'" in answer.detail
+    assert "there is no policy 'own' with this key" in answer.detail
 
 
 def test_a_key_of_an_entity_cannot_lock_the_namespaces_keys_out(site):

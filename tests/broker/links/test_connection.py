@@ -1,5 +1,6 @@
 """One connection of a client, by hand on a socket: what it may cost, and how it ends."""
 
+import logging
 import socket
 import time
 
@@ -111,3 +112,31 @@ def test_after_a_failure_a_client_that_does_not_answer_loses_its_slot(monkeypatc
         with Client(broker) as another:
             another.send(HANDSHAKE)
             another.until(0x11)
+
+
+@pytest.mark.req("B-02")
+def test_without_a_token_an_unknown_entity_looks_like_any_other(caplog):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    errors = []
+    with Broker(["q"]) as broker:
+        for name in ("q", "x"):
+            with Client(broker) as client:
+                client.send(HANDSHAKE, attach(name))
+                errors.append(client.until(0x16)[2].value)
+    conditions, texts = zip(*((error[0], error[1]) for error in errors), strict=True)
+    assert set(conditions) == {"amqp:unauthorized-access"}
+    assert texts[0].replace("covers q", "covers x") == texts[1]
+    assert [line.partition(", ")[2] for line in caplog.messages] == [
+        f"entity 'q': {texts[0]}",
+        f"entity 'x': {texts[1]}",
+    ]
+
+
+def test_a_broken_rule_of_the_protocol_is_logged_with_its_reason(caplog):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    with Broker(["q"]) as broker, Client(broker) as client:
+        client.send(HANDSHAKE, encode_frame(0x10, ["again", "h"]))
+        client.until(0x18)
+        client.wait_for_end()
+    [line] = caplog.messages
+    assert line.endswith("amqp:illegal-state: a second open")

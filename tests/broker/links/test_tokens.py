@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.links import tokens
 from pairbus.broker.links.tokens import (
     NEVER,
     Grant,
@@ -165,7 +166,7 @@ def test_a_token_ends_at_its_expiry() -> None:
         ("SharedAccessSignature sr=a&sig=b&se=1", "lacks skn"),
         ("SharedAccessSignature sr=a&sr=b&sig=b&se=1&skn=Root", "'sr' twice"),
         (signed("sb://localhost", skn="Nobody"), "no policy 'Nobody'"),
-        (signed("sb://localhost", key="wrong"), "does not match the key of policy 'Root'"),
+        (signed("sb://localhost", key="wrong"), "there is no policy 'Root' with this key"),
         (signed("sb://localhost", expiry="soon"), "not a whole number"),
         (signed("sb://localhost", expiry="1_800_000_000"), "not a whole number"),
         (signed("sb://localhost", expiry="9" * 13), "not a whole number"),
@@ -292,3 +293,34 @@ def test_an_expired_bearer_token_is_refused_even_so(expiry: float) -> None:
 )
 def test_an_address_becomes_a_path(address: str, path: str) -> None:
     assert normalise_path(address) == path
+
+
+@pytest.mark.req("B-02")
+@pytest.mark.parametrize(
+    ("path", "is_covered"),
+    [
+        ("orders", True),
+        ("Orders/$DeadLetterQueue", True),
+        ("orders/$Transfer/$DeadLetterQueue/$management", True),
+        ("orders/Subscriptions/all/$DeadLetterQueue", True),
+        ("orders/urgent", False),
+        ("orders/urgent/$management", False),
+        ("orders2", False),
+        ("", False),
+    ],
+)
+def test_a_key_of_an_entity_opens_it_and_its_own_paths_alone(path: str, is_covered: bool) -> None:
+    own = Policy(name="own", key="b3du", rights=frozenset(Right))
+    token = make_token(own, audience="sb://localhost/", expires_at=NOW + 60)
+
+    found = tokens.grant(
+        token,
+        shared=POLICIES,
+        own=[own],
+        entity="Orders",
+        audience=QUEUE,
+        now=NOW,
+        accepts_bearer=False,
+    )
+
+    assert found.covers(path) == is_covered

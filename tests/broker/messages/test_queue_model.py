@@ -250,7 +250,7 @@ class QueueMachine(QueueDriver):
         found = []
         for entry in answer.body.get("messages", ()):
             notes = read_annotations(slice_message(entry["message"]).annotations)
-            found.append((notes["x-opt-sequence-number"], notes["x-opt-message-state"]))
+            found.append((notes["x-opt-sequence-number"], notes.get("x-opt-message-state", 0)))
         assert found == expected
         assert answer.status == (200 if expected else 204)
 

@@ -197,7 +197,7 @@ def test_what_the_broker_refuses_is_exit_code_1(pairbus: Run, broker: Broker) ->
 
     assert (absent.code, stranger.code) == (1, 1)
     assert f"localhost:{broker.port} has no fault 99; `pairbus fault list` shows" in absent.err
-    assert "does not match the key of policy 'RootManageSharedAccessKey'" in stranger.err
+    assert "there is no policy 'RootManageSharedAccessKey' with this key" in stranger.err
 
 
 def test_it_needs_the_manage_claim(pairbus: Run) -> None:

@@ -267,7 +267,7 @@ class Engine:
             self._on_open(fields, events)
         elif code == CLOSE:
             self._say_close(None)
-            self._over(read_error(fields[0] if fields else None), events)
+            self._over(read_error(fields[0] if fields else None), events, by_peer=True)
         elif code == BEGIN:
             self._on_begin(channel, fields, events)
         else:
@@ -456,12 +456,12 @@ class Engine:
             error = AmqpError("amqp:connection:framing-error", f"the peer broke a rule: {error}")
         self._over(error, events)
 
-    def _over(self, error: AmqpError | None, events: list[Event]) -> None:
+    def _over(self, error: AmqpError | None, events: list[Event], *, by_peer: bool = False) -> None:
         self._ended = True
         if error is not None:
             self.error = error
         self._forget_all()
-        events.append(ConnectionClosed(error))
+        events.append(ConnectionClosed(error, by_peer))
 
     def _say_close(self, error: AmqpError | None) -> None:
         wire = self._wire

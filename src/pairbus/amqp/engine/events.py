@@ -108,6 +108,16 @@ class Transferred(_Event):
         self.settled = settled
 
 
+class Oversized(_Event):
+    """A message was larger than its link allows. The engine has rejected it already."""
+
+    __slots__ = ("error", "link")
+
+    def __init__(self, link: Link, error: AmqpError) -> None:
+        self.link = link
+        self.error = error
+
+
 class Disposed(_Event):
     """The peer sent the outcome of a delivery that we sent; at most once, then its settlement.
 
@@ -129,10 +139,11 @@ class ConnectionClosed(_Event):
     Every link and session ended with it, without an event of its own.
     """
 
-    __slots__ = ("error",)
+    __slots__ = ("by_peer", "error")
 
-    def __init__(self, error: AmqpError | None) -> None:
+    def __init__(self, error: AmqpError | None, by_peer: bool) -> None:
         self.error = error
+        self.by_peer = by_peer
 
 
 Event = (
@@ -143,6 +154,7 @@ Event = (
     | Detached
     | Flowed
     | Transferred
+    | Oversized
     | Disposed
     | ConnectionClosed
 )

@@ -11,7 +11,15 @@ from typing import Any
 
 from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.engine.attach import field, read_attach
-from pairbus.amqp.engine.events import Attached, Detached, Disposed, Event, Flowed, Transferred
+from pairbus.amqp.engine.events import (
+    Attached,
+    Detached,
+    Disposed,
+    Event,
+    Flowed,
+    Oversized,
+    Transferred,
+)
 from pairbus.amqp.engine.link import Delivery, Link, SharedAnswer
 from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.frames import SERIAL, FrameError, read_error
@@ -66,7 +74,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
         if wire.received_count > wire.unsettled_max:
             raise _too_many_unsettled(wire.unsettled_max)
     if size > link._size_max:
-        delivery.settle(_too_large(link))
+        _refuse_size(link, delivery, events)
         return
     events.append(Transferred(link, delivery, data[payload:end], message_format, settled))
 
@@ -86,9 +94,11 @@ def _too_many_unsettled(limit: int) -> FrameError:
     return FrameError("amqp:resource-limit-exceeded", said)
 
 
-def _too_large(link: Link) -> Outcome:
+def _refuse_size(link: Link, delivery: Delivery, events: list[Event]) -> None:
     said = f"the message is larger than {link._size_max} bytes"
-    return rejected(AmqpError("amqp:link:message-size-exceeded", said))
+    error = AmqpError("amqp:link:message-size-exceeded", said)
+    delivery.settle(rejected(error))
+    events.append(Oversized(link, error))
 
 
 def _beyond(limit: int) -> FrameError:
@@ -150,7 +160,7 @@ def _part(
     else:
         wire.held_bytes += partial.size
     if oversize:
-        partial.settle(_too_large(link))
+        _refuse_size(link, partial, events)
     else:
         events.append(Transferred(link, partial, data, link._message_format, settled))
 

@@ -33,6 +33,9 @@ class HttpRefused(BrokerError):
     the client.
     """
 
+    policy_name: str | None = None
+    """Of the token that was refused, as far as it is known."""
+
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status = status
@@ -52,8 +55,10 @@ def conflict(detail: str) -> HttpRefused:
     return HttpRefused(409, f"SubCode=40900. Conflict. {detail}")
 
 
-def unauthorized(detail: str) -> HttpRefused:
-    return HttpRefused(401, detail, headers=_CHALLENGE)
+def unauthorized(detail: str, *, policy_name: str | None = None) -> HttpRefused:
+    refused = HttpRefused(401, detail, headers=_CHALLENGE)
+    refused.policy_name = policy_name
+    return refused
 
 
 async def read_body(request: Request, *, bytes_max: int) -> bytes:
@@ -79,7 +84,10 @@ def check_manage(request: Request, namespace: Namespace, path: str, *, audience:
     grant = _grant(_token(request), namespace, path, audience=audience)
     if not grant.allows(Right.MANAGE):
         claims = _CLAIMS.get(request.method, "Manage claim is required for this operation")
-        raise unauthorized(f"{claims}: policy {grant.policy_name!r} has no right to Manage")
+        raise unauthorized(
+            f"{claims}: policy {grant.policy_name!r} has no right to Manage",
+            policy_name=grant.policy_name,
+        )
 
 
 def check_target(request: Request, namespace: Namespace, target: str, *, header: str) -> None:
@@ -124,7 +132,9 @@ def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tok
             accepts_bearer=namespace.options.accepts_bearer,
         )
     except tokens.TokenRefused as refused:
-        raise unauthorized(f"InvalidToken: {refused.reason}") from refused
+        raise unauthorized(
+            f"InvalidToken: {refused.reason}", policy_name=refused.policy_name
+        ) from refused
 
 
 def _is_for_host(token: str, request: Request, namespace: Namespace) -> bool:

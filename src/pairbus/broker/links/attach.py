@@ -41,6 +41,12 @@ def attach(connection: LinkHost, link: Link, *, now_ms: int) -> AmqpError | None
             CbsLink(connection, link, path)
         return None
     namespace = connection.namespace
+    # First of all: without a valid token, a client does not learn which entities exist.
+    if connection.credentials.policy_for(path, now_ms=now_ms) is None:
+        return AmqpError(
+            "amqp:unauthorized-access",
+            f"no valid token on this connection covers {path}: send one to $cbs first",
+        )
     queue = namespace.find(path.entity)
     if queue is None:
         return no_entity(namespace.name, path.entity)
@@ -60,9 +66,8 @@ def attach(connection: LinkHost, link: Link, *, now_ms: int) -> AmqpError | None
 def _attach_management(
     connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
-    rights = (Right.LISTEN, Right.SEND)
-    if not any(connection.credentials.allow(path, right, now_ms=now_ms) for right in rights):
-        return _unauthorized(path, "Send or Listen")
+    if error := _missing_claim(connection, path, now_ms, Right.SEND, Right.LISTEN):
+        return error
     if link.is_sender:
         ReplyLink(connection, link, path)
     else:
@@ -73,8 +78,8 @@ def _attach_management(
 def _attach_sender(
     connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
-    if not connection.credentials.allow(path, Right.SEND, now_ms=now_ms):
-        return _unauthorized(path, "Send")
+    if error := _missing_claim(connection, path, now_ms, Right.SEND):
+        return error
     if path.kind is not MailboxKind.MAIN or isinstance(queue, Subscription):
         return AmqpError("amqp:not-allowed", f"nothing can be sent to {path}")
     error = lifecycle.refusal_to_send(queue.description)
@@ -86,8 +91,8 @@ def _attach_sender(
 def _attach_receiver(
     connection: LinkHost, link: Link, path: Path, queue: Queue, now_ms: int
 ) -> AmqpError | None:
-    if not connection.credentials.allow(path, Right.LISTEN, now_ms=now_ms):
-        return _unauthorized(path, "Listen")
+    if error := _missing_claim(connection, path, now_ms, Right.LISTEN):
+        return error
     if isinstance(queue, Topic):
         return AmqpError(
             "amqp:not-allowed",
@@ -114,8 +119,15 @@ def _attach_receiver(
     return None
 
 
-def _unauthorized(path: Path, claim: str) -> AmqpError:
+def _missing_claim(
+    connection: LinkHost, path: Path, now_ms: int, *rights: Right
+) -> AmqpError | None:
+    """One of the rights is enough."""
+    credentials = connection.credentials
+    if any(credentials.allow(path, right, now_ms=now_ms) for right in rights):
+        return None
+    claims = " or ".join(right.value for right in rights)
+    policy = credentials.policy_for(path, now_ms=now_ms)
     return AmqpError(
-        "amqp:unauthorized-access",
-        f"no valid token on this connection has the {claim} claim for {path}",
+        "amqp:unauthorized-access", f"policy {policy!r} does not have the {claims} claim for {path}"
     )

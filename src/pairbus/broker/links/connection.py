@@ -28,6 +28,7 @@ from pairbus.amqp.engine import (
     Flowed,
     Link,
     Opened,
+    Oversized,
     SaslServer,
     Session,
     SessionBegun,
@@ -48,6 +49,7 @@ from pairbus.broker.links.tokens import Credentials
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.refusals import peer_name
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +112,9 @@ class AmqpConnection(asyncio.Protocol):
             Detached: self._detached,
             Flowed: self._flowed,
             Transferred: self._transferred,
+            Oversized: self._oversized,
             Disposed: self._disposed,
-            ConnectionClosed: self._ignored,
+            ConnectionClosed: self._closed,
         }
 
     # asyncio's side
@@ -293,7 +296,10 @@ class AmqpConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        was_closed = self._engine.closed
         deadline = self._engine.tick(now=time.monotonic())
+        if self._engine.closed and not was_closed and self._engine.error is not None:
+            self.log_refusal(self._engine.error.description)
         self.flush()
         if deadline is not None and not self._transport.is_closing():
             delay = max(deadline - time.monotonic(), 0.1)
@@ -302,12 +308,24 @@ class AmqpConnection(asyncio.Protocol):
     def _handshake_overdue(self) -> None:
         if self.faulty_transport is not None and self.faulty_transport.is_silent:
             return  # the fault keeps the client from it
-        logger.info("%s sent no AMQP open in time", self._peer)
+        self.log_refusal(f"it sent no AMQP open in {self._limits.handshake_seconds:g} s")
         self._transport.abort()
 
     @property
     def _peer(self) -> str:
-        return str(self._transport.get_extra_info("peername"))
+        return peer_name(self._transport.get_extra_info("peername"))
+
+    def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
+        credentials = self.credentials
+        if policy is None and path is not None:
+            policy = credentials.policy_for(path, now_ms=self.namespace.now_ms())
+        self.namespace.refusals.add(
+            self._peer,
+            reason,
+            entity=None if path is None else str(path),
+            policy=policy,
+            is_known=credentials.has_grants,
+        )
 
     # faults on demand; FaultyTransport decides
 
@@ -379,7 +397,7 @@ class AmqpConnection(asyncio.Protocol):
         try:
             self.credentials.verify_plain(user, password, self.namespace.options.policies)
         except tokens.TokenRefused as refused:
-            logger.info("%s: %s", self._peer, refused.reason)
+            self.log_refusal(refused.reason, policy=refused.policy_name)
             return False
         return True
 
@@ -389,13 +407,9 @@ class AmqpConnection(asyncio.Protocol):
             owner = link.context
             right: Right | None = getattr(owner, "right", None)
             if right is not None and not self.credentials.allow(owner.path, right, now_ms=now_ms):
-                self.end(
-                    link,
-                    AmqpError(
-                        "amqp:unauthorized-access",
-                        f"the token for {owner.path} has expired and was not renewed",
-                    ),
-                )
+                reason = f"the token for {owner.path} has expired and was not renewed"
+                self.log_refusal(reason, owner.path)
+                self.end(link, AmqpError("amqp:unauthorized-access", reason))
 
     def entity_gone(self, queue: Queue) -> None:
         for link in list(self._links):
@@ -434,6 +448,18 @@ class AmqpConnection(asyncio.Protocol):
     def _ignored(self, event: Any, now_ms: int) -> None:
         """The engine has answered it."""
 
+    def _closed(self, event: ConnectionClosed, now_ms: int) -> None:
+        # A wrong password has a line already, with its policy.
+        if (
+            event.error is not None
+            and not event.by_peer
+            and event.error.condition != "amqp:unauthorized-access"
+        ):
+            self.log_refusal(f"{event.error.condition}: {event.error.description}")
+
+    def _oversized(self, event: Oversized, now_ms: int) -> None:
+        self.log_refusal(event.error.description, paths.parse(address_of(event.link)))
+
     def _opened(self, event: Opened, now_ms: int) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
@@ -460,6 +486,8 @@ class AmqpConnection(asyncio.Protocol):
         link = event.link
         error = attach(self, link, now_ms=now_ms)
         if error is not None:
+            if self.namespace.active_faults is None:  # else it may be the fault, which is wanted
+                self.log_refusal(error.description, paths.parse(address_of(link)))
             link.refuse(error)
             return
         self._links.add(link)

@@ -51,6 +51,9 @@ class LinkHost(Protocol):
     def may_deliver(self, path: Path) -> bool:
         """False while a fault on demand keeps the entity's messages back."""
 
+    def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
+        """Log that the client was refused. By default, the policy is that of its token."""
+
     def queue_request(self, handle: Callable[[int], None]) -> None:
         """Call `handle(now_ms)` in a separate turn of the event loop."""
 

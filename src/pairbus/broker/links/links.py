@@ -86,14 +86,18 @@ class SenderLink:
             else:
                 batch = [IncomingMessage(slice_message(data), len(data))]
         except MalformedMessage as error:
-            delivery.reject(malformed(error))
+            self._refuse(delivery, malformed(error))
             return
         size = len(data)
         result = self.queue.enqueue(batch, self._enqueued, delivery, size, now_ms=now_ms)
         if isinstance(result, AmqpError):
-            delivery.reject(result)
+            self._refuse(delivery, result)
         else:
             self.connection.hold(size)
+
+    def _refuse(self, delivery: Delivery, error: AmqpError) -> None:
+        self.connection.log_refusal(error.description, self.path)
+        delivery.reject(error)
 
     def _enqueued(self, error: AmqpError | None, delivery: Delivery, size: int) -> None:
         """The batch is durable, or the disk refused it.

@@ -145,9 +145,12 @@ class CbsLink(RequestLink):
                 accepts_bearer=namespace.options.accepts_bearer,
             )
         except tokens.TokenRefused as refused:
+            self.connection.log_refusal(refused.reason, path, refused.policy_name)
             return Reply(401, refused.reason)
         if path.entity and namespace.find(path.entity) is None:
-            return refusal(no_entity(namespace.name, path.entity))
+            error = no_entity(namespace.name, path.entity)
+            self.connection.log_refusal(error.description, path, grant.policy_name)
+            return refusal(error)
         self.connection.credentials.add(path, grant)
         return Reply(202, "Accepted")
 
@@ -188,10 +191,12 @@ class ManagementLink(RequestLink):
     def _refusal(self, name: str, operation: ManagementOperation, now_ms: int) -> AmqpError | None:
         right = operation.right
         if not self.connection.credentials.allow(self.path, right, now_ms=now_ms):
-            return AmqpError(
+            error = AmqpError(
                 "amqp:unauthorized-access",
                 f"{name!r} on {self.queue.name!r} needs the {right.value} claim",
             )
+            self.connection.log_refusal(error.description, self.path)
+            return error
         refused = self.connection.namespace.fault_refusal(
             self.path.entity, Operation.MANAGEMENT, OPERATION_OF_RIGHT[right]
         )

@@ -15,7 +15,7 @@ import hmac
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -38,11 +38,15 @@ NEVER: Final = float("inf")
 
 
 class TokenRefused(BrokerError):
-    """The token is not valid. `reason` may be shown to the client that sent it."""
+    """The token is not valid. `reason` may be shown to the client that sent it.
 
-    def __init__(self, reason: str) -> None:
+    `policy_name` is what the token claims, where it can be read.
+    """
+
+    def __init__(self, reason: str, *, policy_name: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.policy_name = policy_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +59,17 @@ class Grant:
     """Lower-case path prefix without slashes at its ends; empty for the whole namespace."""
     expires_at: float
     """UTC epoch seconds."""
+    is_of_entity: bool = False
+    """Signed with a key of one entity: valid for it and its own sub-paths, such as its dead-letter
+    queue or its subscriptions. An entity whose name merely begins like it is another one.
+    """
 
     def covers(self, entity_path: str) -> bool:
-        return _is_within(normalise_path(entity_path), self.scope)
+        path = normalise_path(entity_path)
+        if not _is_within(path, self.scope):
+            return False
+        rest = path[len(self.scope) :]
+        return not self.is_of_entity or not rest or rest.startswith(("/$", "/subscriptions/"))
 
     def allows(self, right: Right) -> bool:
         return right in self.rights or Right.MANAGE in self.rights
@@ -85,13 +97,24 @@ class Credentials:
         """The newest token for a path counts."""
         self._grants[str(path).lower()] = grant
 
+    @property
+    def has_grants(self) -> bool:
+        """The client has shown a valid token, which may have expired since."""
+        return bool(self._grants) or self._identity is not None
+
     def allow(self, path: Path, right: Right, *, now_ms: int) -> bool:
+        return any(grant.allows(right) for grant in self._valid(path, now_ms))
+
+    def policy_for(self, path: Path, *, now_ms: int) -> str | None:
+        """The policy of a valid token that covers the path, if there is one."""
+        return next((grant.policy_name for grant in self._valid(path, now_ms)), None)
+
+    def _valid(self, path: Path, now_ms: int) -> Iterator[Grant]:
         grants = [*self._grants.values(), *([self._identity] if self._identity else [])]
-        return any(
-            grant.allows(right)
-            and grant.covers(str(path))
-            and not grant.is_expired(now=now_ms / 1000)
+        return (
+            grant
             for grant in grants
+            if grant.covers(str(path)) and not grant.is_expired(now=now_ms / 1000)
         )
 
 
@@ -146,14 +169,14 @@ def grant(
             raise
     # The shared policies fail here again; they are listed so that the reason names the right key.
     found = verify(token, [*own, *shared], audience=audience, now=now)
-    return replace(found, scope=entity.lower())
+    return replace(found, scope=entity.lower(), is_of_entity=True)
 
 
 def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:
     """SASL PLAIN: the user is a policy's name, the password its key. Valid for the namespace."""
     policy = _policy(user, policies)
-    if not _is_one_of(password, policy.keys):
-        raise TokenRefused(f"the password is not the key of policy {policy.name!r}")
+    if policy is None or not _is_one_of(password, policy.keys):
+        raise _wrong_key(user)
     return Grant(policy_name=policy.name, rights=policy.rights, scope="", expires_at=NEVER)
 
 
@@ -181,20 +204,23 @@ def _verify_signature(
 ) -> Grant:
     fields = _fields(token[len(_SAS_PREFIX) :])
     expires_at = _expiry(fields["se"])
-    policy = _policy(_decoded(fields["skn"]), policies)
-
+    name = _decoded(fields["skn"])
+    policy = _policy(name, policies)
     # The signature is over the resource as it stands in the token, encoded or not.
     # Compared as text: base64 has several spellings of the same bytes, and only one was signed.
-    expected = [_sign(key, fields["sr"], fields["se"]) for key in policy.keys]
-    if not _is_one_of(unquote(fields["sig"]), expected):
-        raise TokenRefused(
-            f"the signature does not match the key of policy {policy.name!r}: "
-            "check SharedAccessKey in the connection string"
-        )
+    keys = () if policy is None else policy.keys
+    expected = [_sign(key, fields["sr"], fields["se"]) for key in keys]
+    if policy is None or not _is_one_of(unquote(fields["sig"]), expected):
+        raise _wrong_key(name)
     if expires_at <= now:
-        raise TokenRefused(f"the token expired at {_utc(expires_at)}; it is now {_utc(now)}")
-
-    scope = _covered_scope(unquote(fields["sr"]), audience)
+        raise TokenRefused(
+            f"the token expired at {_utc(expires_at)}; it is now {_utc(now)}", policy_name=name
+        )
+    try:
+        scope = _covered_scope(unquote(fields["sr"]), audience)
+    except TokenRefused as refused:
+        refused.policy_name = name
+        raise
     return Grant(policy_name=policy.name, rights=policy.rights, scope=scope, expires_at=expires_at)
 
 
@@ -224,11 +250,19 @@ def _expiry(text: str) -> float:
     return float(text)
 
 
-def _policy(name: str, policies: Iterable[Policy]) -> Policy:
-    for policy in policies:
-        if policy.name == name:
-            return policy
-    raise TokenRefused(f"there is no policy {name[:100]!r}: check SharedAccessKeyName")
+def _policy(name: str, policies: Iterable[Policy]) -> Policy | None:
+    return next((policy for policy in policies if policy.name == name), None)
+
+
+def _wrong_key(name: str) -> TokenRefused:
+    """One text for an unknown policy and for a wrong key: the policies of an entity are known only
+    where the entity exists, and nobody may learn that without a valid key.
+    """
+    return TokenRefused(
+        f"there is no policy {name[:100]!r} with this key: check SharedAccessKeyName and "
+        "SharedAccessKey in the connection string",
+        policy_name=name,
+    )
 
 
 def _decoded(text: str) -> str:

@@ -36,6 +36,7 @@ from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.refusals import peer_name
 from pairbus.errors import ConfigError, MissingExtra, requires_extra
 
 HEALTH_PATH: Final = "/$health"
@@ -83,6 +84,7 @@ def make_app(namespace: Namespace) -> Starlette:
             Exception: _unexpected_error,
         },
     )
+    app.state.refusals = namespace.refusals
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app.router.redirect_slashes = False
     # Entity names may hold slashes, encoded or not, so the administration reads paths by itself.
@@ -163,9 +165,11 @@ def check_manage(request: Request, namespace: Namespace) -> None:
             now=namespace.faults.now(),
         )
     except tokens.TokenRefused as refused:
-        raise access.unauthorized(refused.reason) from refused
+        raise access.unauthorized(refused.reason, policy_name=refused.policy_name) from refused
     if not grant.allows(Right.MANAGE):
-        raise access.unauthorized(f"policy {grant.policy_name!r} has no Manage claim")
+        raise access.unauthorized(
+            f"policy {grant.policy_name!r} has no Manage claim", policy_name=grant.policy_name
+        )
 
 
 async def _faults(request: Request, namespace: Namespace) -> Response:
@@ -242,6 +246,7 @@ async def _metrics(request: Request, namespace: Namespace) -> Response:
         with requires_extra(METRICS_PATH, "prometheus"):
             from pairbus.broker.port.metrics import CONTENT_TYPE, metrics_of
     except HttpRefused as refused:
+        _log(request, refused)
         return Response(refused.detail, refused.status, refused.headers, media_type="text/plain")
     except MissingExtra as missing:
         return Response(f"{missing}\n", 501, media_type="text/plain")
@@ -263,6 +268,7 @@ def _with_json_errors(endpoint: HttpEndpoint) -> HttpEndpoint:
         try:
             return await endpoint(request)
         except HttpRefused as refused:
+            _log(request, refused)
             return JSONResponse({"error": refused.detail}, refused.status, refused.headers)
         except ConfigError as error:
             return JSONResponse({"error": str(error)}, 400)
@@ -287,8 +293,20 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return error_response(error.status_code, detail, headers=headers)
 
 
+def _log(request: Request, refused: HttpRefused) -> None:
+    """Only what a key or a limit refuses; that an entity is not there is an ordinary answer."""
+    if refused.status in (401, 413):
+        request.app.state.refusals.add(
+            peer_name(request.scope.get("client")),
+            refused.detail,
+            entity=request.scope["path"].strip("/"),
+            policy=refused.policy_name,
+        )
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpRefused)
+    _log(request, error)
     return error_response(error.status, error.detail, headers=error.headers)
 
 

@@ -21,6 +21,7 @@ from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.certificates import Certificates
 from pairbus.broker.port.connection_limit import ConnectionLimit, Slot
 from pairbus.broker.port.sockets import close_all, listen_again, reserve
+from pairbus.broker.refusals import peer_name
 from pairbus.errors import StartError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                accepted, _address = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -125,19 +126,17 @@ class Listener:
                     self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
                     return
                 continue  # the peer went away before it was accepted
-            self._open(accepted)
+            self._open(accepted, peer_name(address))
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._is_stopped and listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _open(self, accepted: socket.socket) -> None:
+    def _open(self, accepted: socket.socket, peer: str) -> None:
         slot = self.connections.acquire()
         if slot is None:
-            logger.warning(
-                "namespace %s refused a connection: it has %d, which is its limit",
-                self.namespace.name,
-                len(self.connections),
+            self.namespace.refusals.add(
+                peer, f"{len(self.connections)} connections are open, which is the limit"
             )
             accepted.close()
             return
@@ -259,7 +258,8 @@ class UnknownProtocol(asyncio.Protocol):
         # No HTTP method starts with a prefix of "AMQP", so even its first letter decides.
         is_amqp = self._pending.startswith(_AMQP) or _AMQP.startswith(self._pending)
         if self._listener.is_tls_only and not self._is_encrypted:
-            logger.info("refused a connection without TLS: this broker accepts only TLS")
+            peer = peer_name(self._transport.get_extra_info("peername"))
+            self._listener.namespace.refusals.add(peer, "this broker accepts only TLS")
             self._transport.write(_AMQP_TLS_HEADER if is_amqp else _HTTP_NEEDS_TLS)
             self._transport.close()
         elif is_amqp:
