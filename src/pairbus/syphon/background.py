@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -35,8 +34,8 @@ logger = logging.getLogger("pairbus.syphon")
 # that Spark has not started yet, and for Spark.
 ROUND_SECONDS = 1.5
 CANCEL_SECONDS = 3.2
-# How often it checks that Spark still runs. An idle syphon does not use it.
-CHECK_SECONDS = 1.0
+# A Java process that is killed closes its sockets a moment before it has ended.
+ENDING_SECONDS = 0.5
 
 
 class BackgroundSyphon:
@@ -50,7 +49,7 @@ class BackgroundSyphon:
         self._own: Any = None
         self._ledger = ledger
         self._job: Job | None = None
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
     def start(self, context: SyphonContext) -> None:
@@ -78,25 +77,18 @@ class BackgroundSyphon:
             cancel_seconds=CANCEL_SECONDS,
         )
         run = partial(self._run, self._job, context, spark, group, self._stopping)
-        watch = partial(_stop_with_spark, self._job, spark, self._stopping)
-        self._threads = [
-            threading.Thread(target=run, name="pairbus-syphon", daemon=True),
-            threading.Thread(target=watch, name="pairbus-syphon-watch", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=run, name="pairbus-syphon", daemon=True)
+        self._thread.start()
 
     def stop(self, *, timeout_seconds: float) -> None:
         self._stopping.set()
         if self._job is not None:
             self._job.stop()
-        deadline = time.monotonic() + timeout_seconds
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
-            logger.warning("the last round of the syphon is still running")
-        self._job, self._threads = None, []
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                logger.warning("the last round of the syphon is still running")
+        self._job = self._thread = None
         if self._own is not None:
             own, self._own = self._own, None
             end_session(own)
@@ -112,28 +104,17 @@ class BackgroundSyphon:
     def _run(
         self, job: Job, context: SyphonContext, spark: Any, group: str, stopping: threading.Event
     ) -> None:
-        failure: Exception | None = None
         try:
             spark.sparkContext.setJobGroup(group, "the syphon")
             job.run()
         except Exception as error:
-            failure = error
-        if stopping.is_set():
-            if failure is not None:
-                logger.warning("the syphon of %s was interrupted: %s", context.namespace, failure)
-            return
-        logger.debug("the syphon of %s cannot continue", context.namespace, exc_info=failure)
-        if failure is None or has_ended(spark):
-            failure = RuntimeError("the Spark session was stopped, or its Java process has ended")
-        context.failed(failure)
-
-
-def _stop_with_spark(job: Job, spark: Any, stopping: threading.Event) -> None:
-    """Stop the job if Spark ends. While the job only waits, it would not notice."""
-    while not stopping.wait(CHECK_SECONDS):
-        if has_ended(spark):
-            job.stop()
-            return
+            if stopping.wait(ENDING_SECONDS):
+                logger.warning("the syphon of %s was interrupted: %s", context.namespace, error)
+                return
+            logger.debug("the syphon of %s cannot continue", context.namespace, exc_info=True)
+            if has_ended(spark):
+                error = RuntimeError("the Spark session was stopped, or its Java process has ended")
+            context.failed(error)
 
 
 def address_of(client: Any) -> Address:
