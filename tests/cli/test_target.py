@@ -73,6 +73,21 @@ def test_several_connection_strings_are_split() -> None:
     assert split_targets("  ") == []
 
 
+def test_host_names_are_split_like_connection_strings() -> None:
+    signed = "Endpoint=sb://h;SharedAccessSignature=SharedAccessSignature sr=a&sig=b"
+    hosts = ["east.example", "sb://west.example/", "localhost:5671", "[::1]:5672"]
+
+    assert split_targets(" ".join([*hosts, signed, AZURE])) == [*hosts, signed, AZURE]
+    assert split_targets(f"{LOCAL} {hosts[0]} {signed} {hosts[2]}") == [
+        LOCAL,
+        hosts[0],
+        signed,
+        hosts[2],
+    ]
+    spaced = "Endpoint = sb://h ; SharedAccessKeyName = p ; SharedAccessKey = k"
+    assert split_targets(spaced) == [spaced]
+
+
 def test_keys_do_not_show_in_a_traceback() -> None:
     assert "s3cret" not in repr(parse_target(LOCAL))
 
@@ -82,8 +97,8 @@ def test_keys_do_not_show_in_a_traceback() -> None:
     [
         (None, "which namespace?"),
         ("  ", "which namespace?"),
-        ("s3cret", "a part without '='"),
-        (f"{LOCAL} {AZURE}", "found 2 connection strings; give only one"),
+        ("s3cret", "expected a connection string, .* or the host name"),
+        (f"{LOCAL} {AZURE}", "found 2 namespaces; give only one"),
     ],
 )
 def test_an_error_does_not_repeat_the_key(text: str | None, complaint: str) -> None:

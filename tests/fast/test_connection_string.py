@@ -40,6 +40,28 @@ def test_an_endpoint_may_have_a_scheme_and_a_port(
     assert (string.host, string.port, string.address) == (host, port, address)
 
 
+@pytest.mark.parametrize(
+    ("text", "host", "port", "address"),
+    [
+        ("ns.example", "ns.example", None, "ns.example"),
+        (" sb://ns.example/ ", "ns.example", None, "ns.example"),
+        ("https://ns.example:443/", "ns.example", 443, "ns.example:443"),
+        ("localhost", "localhost", None, "localhost"),
+        ("broker:5671", "broker", 5671, "broker:5671"),
+        ("[::1]:5671", "::1", 5671, "[::1]:5671"),
+    ],
+)
+def test_a_host_name_means_an_identity(
+    text: str, host: str, port: int | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PAIRBUS_CREDENTIAL", raising=False)
+    string = parse(text)
+
+    assert (string.host, string.port, string.address) == (host, port, address)
+    assert str(string.identity) == "azure.identity:DefaultAzureCredential"
+    assert (string.is_emulator, string.entity_path) == (False, None)
+
+
 @pytest.mark.parametrize("word", ["true", "True", "TRUE"])
 def test_an_emulator_is_recognised_in_any_case(word: str) -> None:
     assert parse(f"Endpoint=sb://h;{KEY};UseDevelopmentEmulator={word}").is_emulator
@@ -68,8 +90,11 @@ def test_a_signature_replaces_the_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "without '='"),
-        ("s3cret", "without '='"),
+        ("", "or the host name of a namespace, such as contoso"),
+        ("s3cret", "or the host name of a namespace, such as contoso"),
+        ("s3cret/s3cret.s3cret", "or the host name of a namespace"),
+        ("s3cret.s3cret/orders", "or the host name of a namespace"),
+        ("s3cret+s3.cret", "or the host name of a namespace"),
         ("Endpoint=sb://ns.example;nonsense", "without '='"),
         (KEY, "has no Endpoint"),
         (f"Endpoint=sb://;{KEY}", "names no host"),

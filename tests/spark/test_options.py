@@ -12,6 +12,8 @@ import pytest
 from pairbus.errors import OptionsError
 from pairbus.fast.address import Address
 from pairbus.fast.columns import DESTINATION, NAMES
+from pairbus.fast.connection_string import ConnectionString
+from pairbus.fast.token_cache import SCOPE, LoginFailed
 from pairbus.fast.typed import TYPES
 from pairbus.spark.options import READ, WRITE, read_options, write_options
 from tests.spark.world import VARIABLE
@@ -124,8 +126,8 @@ def test_rows_may_have_their_own_destination() -> None:
         ({"connectionString.env": "X"}, "not connectionString and connectionString.env"),
         ({"credential": "a:b"}, "option credential is for the option namespace"),
         (
-            {"connectionString": None, "namespace": "n.servicebus.windows.net"},
-            "option credential: namespace needs the name of a function or class",
+            {"connectionString": None, "namespace": "n.example", "credential": "b"},
+            "option credential: expected the name of a class or function without arguments",
         ),
         (
             {"connectionString": None, "namespace": "https://n/", "credential": "a:b"},
@@ -226,10 +228,21 @@ def test_a_credential_is_made_where_it_is_needed() -> None:
 def test_a_credential_is_found_by_its_name() -> None:
     given = {"namespace": "n.servicebus.windows.net", "queue": "q"}
     options = read_options(given | {"credential": "azure.core.credentials:Nobody"}, streaming=True)
-    with pytest.raises(OptionsError, match=r"credential: azure\.core\.credentials:Nobody"):
-        options.address.client()
-    options = read_options(given | {"credential": "tests.spark.world:Nobody"}, streaming=True)
     assert options.address.host == "n.servicebus.windows.net"
+    credential = pickle.loads(pickle.dumps(options.address)).source.credential()
+    with pytest.raises(LoginFailed, match=r"credential azure\.core\.credentials:Nobody cannot be"):
+        credential.get_token(SCOPE)
+    with pytest.raises(OptionsError, match="credential nowhere:Nobody cannot be imported: no mod"):
+        read_options(given | {"credential": "nowhere:Nobody"}, streaming=True)
+
+
+def test_without_a_credential_the_default_identity_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"namespace": "n.servicebus.windows.net:5671", "queue": "q"}
+    for name in ("azure.identity:DefaultAzureCredential", "tests.spark.test_options:Credential"):
+        address = read_options(given, streaming=False).address
+        assert isinstance(address.source, ConnectionString)
+        assert str(address.source.identity) == name
+        monkeypatch.setenv("PAIRBUS_CREDENTIAL", "tests.spark.test_options:Credential")
 
 
 # -- the page -------------------------------------------------------------------------------------

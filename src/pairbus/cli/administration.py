@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pairbus.cli.target import Target, cannot_reach, why_unreachable
+from pairbus.cli.target import Target, cannot_reach, login_failure, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class EntityNotFound(NamespaceError):
 
 
 class AccessDenied(NamespaceError):
-    """The key is wrong, or its policy lacks the Manage right."""
+    """The key is wrong, its policy lacks the Manage right, or the identity lacks the role."""
 
 
 def administration_client(target: Target, **settings: Any) -> ServiceBusAdministrationClient:
@@ -67,8 +67,11 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
     if target.is_local:
         # Ignore the environment's proxies and CA bundles: they are not for local connections.
         settings["use_env_settings"] = False
-    text = target.text.reveal()
     try:
+        if target.identity is not None:
+            credential = target.credential()
+            return ServiceBusAdministrationClient(target.address, credential, **settings)
+        text = target.text.reveal()
         return ServiceBusAdministrationClient.from_connection_string(text, **settings)
     except ValueError as error:
         raise UsageError(f"the SDK does not understand the connection string: {error}") from error
@@ -147,18 +150,15 @@ class Administration:
         except core.ResourceExistsError as error:
             raise NamespaceError(f"{what} already exists in {address}") from error
         except core.ClientAuthenticationError as error:
-            raise AccessDenied(rejection(self._target)) from error
+            raise AccessDenied(access_denied(error, self._target)) from error
         except core.HttpResponseError as error:
             raise NamespaceError(f"{what}: {address} answered: {answer_text(error)}") from error
         except core.AzureError as error:
             raise NamespaceError(cannot_reach(self._target, why_unreachable(error))) from error
 
 
-def rejection(target: Target) -> str:
-    return (
-        f"{target.address} rejected policy {target.policy_name!r}: check the key, and that the "
-        "policy has the Manage right"
-    )
+def access_denied(error: BaseException, target: Target) -> str:
+    return login_failure(error, target) or target.rejection("Manage")
 
 
 def answer_text(error: HttpResponseError) -> str:

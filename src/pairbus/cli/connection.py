@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_path import EntityPath
-from pairbus.cli.target import Target, cannot_reach, why_unreachable
+from pairbus.cli.target import Target, bearer_token, cannot_reach, login_failure, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.fast.rows import MessageView, UnreadableMessage, read
 
 if TYPE_CHECKING:
     from azure.core.exceptions import AzureError
+    from azure.servicebus import ServiceBusClient
 
     from pairbus.fast.client import FastClient
     from pairbus.fast.sender import Sender
@@ -46,8 +47,10 @@ def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[
         client.close()
 
 
-def sdk_settings(target: Target) -> dict[str, Any]:
-    """Settings for the SDK's client. It uses a port only in an emulator's connection string."""
+def sdk_client(target: Target) -> ServiceBusClient:
+    """The SDK's client. By itself, it uses a port only in an emulator's connection string."""
+    from azure.servicebus import ServiceBusClient
+
     settings: dict[str, Any] = {}
     if target.is_local:
         settings["retry_total"] = 0  # a fault of a local broker should show at once
@@ -56,7 +59,10 @@ def sdk_settings(target: Target) -> dict[str, Any]:
             settings["custom_endpoint_address"] = f"sb://{target.address}"
         if target.ca_file is not None:
             settings["connection_verify"] = str(target.ca_file)
-    return settings
+    if target.identity is not None:
+        bearer_token(target)  # the SDK would log a traceback for a credential that gives none
+        return ServiceBusClient(target.host, target.credential(), **settings)
+    return ServiceBusClient.from_connection_string(target.text.reveal(), **settings)
 
 
 def peek_messages(
@@ -152,16 +158,15 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
 
     address = target.address
     error = getattr(error, "error", None) or error  # the fast client wraps the first error
+    if (failure := login_failure(error, target)) is not None:
+        return failure
     if getattr(getattr(error, "inner_exception", None), "status_code", None) == _NOT_FOUND:
         return _not_found(target, entity)  # the namespace refused a token for it
     match error:
         case sdk.MessagingEntityNotFoundError():
             return _not_found(target, entity)
         case sdk.ServiceBusAuthorizationError() | sdk.ServiceBusAuthenticationError():
-            return (
-                f"{address} rejected policy {target.policy_name!r}: check the key, and that the "
-                f"policy has the {right} right for {entity.description}"
-            )
+            return target.rejection(right, entity.description)
         case sdk.SessionCannotBeLockedError():
             return f"another receiver holds the session of {entity.description} in {address}"
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():

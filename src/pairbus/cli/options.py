@@ -72,7 +72,7 @@ CONNECTION_STRING = Annotated[
         "-c",
         metavar="TEXT",
         envvar=ENVIRONMENT,
-        help="Connection string of the namespace.",
+        help="Connection string of the namespace, or its host name, to log in without a key.",
     ),
 ]
 CA_FILE = Annotated[

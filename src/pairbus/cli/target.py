@@ -1,4 +1,4 @@
-"""The namespace of a command: its connection string, and the CA to trust."""
+"""The namespace of a command: its connection string or host name, and the CA to trust."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pairbus.errors import OptionsError, UsageError
+from pairbus.errors import NamespaceError, OptionsError, UsageError
 from pairbus.fast.connection_string import ConnectionString
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
-_BETWEEN: Final = re.compile(r"\s+(?=(?:endpoint|hostname)\s*=)", re.IGNORECASE)
+_BETWEEN: Final = re.compile(
+    r"(?<![=\s])\s+(?=(?:endpoint|hostname)\s*=|[\w\[][^\s=;]*[.:][^\s=;]*(?:\s|$))", re.IGNORECASE
+)
+"""The space before a connection string or a host name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +48,48 @@ class Target(ConnectionString):
 
 
 def split_targets(text: str) -> list[str]:
-    """Split several connection strings, separated by spaces. A signature may contain a space."""
+    """Split several connection strings or host names, separated by spaces. A signature may contain
+    a space.
+    """
     return [one for one in _BETWEEN.split(text.strip()) if one]
 
 
 def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
     if not text or not text.strip():
         raise UsageError(
-            f"which namespace? Give its connection string with -c, or in {ENVIRONMENT}; "
-            "`pairbus broker` prints one"
+            f"which namespace? Give its connection string or host name with -c, or in "
+            f"{ENVIRONMENT}; `pairbus broker` prints a connection string"
         )
     if (count := len(split_targets(text))) > 1:
-        raise UsageError(f"found {count} connection strings; give only one")
+        raise UsageError(f"found {count} namespaces; give only one")
     if ca_file is not None and not ca_file.is_file():
         raise UsageError(f"--ca-file {ca_file}: no such file")
     try:
-        return Target.parse(text, ca_file=ca_file)
+        target = Target.parse(text, ca_file=ca_file)
+        if target.identity is not None:
+            target.identity.check_installed()
     except OptionsError as error:
         raise UsageError(str(error)) from None
+    return target
+
+
+def bearer_token(target: Target) -> str:
+    """For a request over HTTP. Raises NamespaceError."""
+    from pairbus.fast.token_cache import SCOPE, LoginFailed
+
+    try:
+        return str(target.credential().get_token(SCOPE).token)
+    except LoginFailed as error:
+        raise NamespaceError(f"cannot log in to {target.address}: {error.message}") from error
+
+
+def login_failure(error: BaseException, target: Target) -> str | None:
+    """The text for a credential that gave no token. The SDK wraps what it raises."""
+    from pairbus.fast.token_cache import LoginFailed
+
+    inner = getattr(error, "inner_exception", None)
+    failed = next((one for one in (error, inner) if isinstance(one, LoginFailed)), None)
+    return None if failed is None else f"cannot log in to {target.address}: {failed.message}"
 
 
 def cannot_reach(target: Target, reason: str) -> str:

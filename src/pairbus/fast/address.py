@@ -1,8 +1,10 @@
 """Where a namespace is and how to connect to it, in a form that can be sent to Spark's tasks.
 
 A pickled address contains its secret; a printed one never does. A connection string from the
-environment, or a credential from a factory, is fetched in the process that connects and is never
-sent. Neither Spark nor the SDK is imported before a client is made.
+environment is read in the process that connects and is never sent. The same holds for the
+credential of an identity: its name is sent, and each process logs in by itself. In place of a
+credential object, its current token is sent. Neither Spark nor the SDK is imported before a client
+is made.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FromEnvironment:
-    """The environment variable that holds a connection string."""
+    """The environment variable that holds a connection string or a host name."""
 
     name: str
 
@@ -30,7 +32,7 @@ class FromEnvironment:
         if not text:
             raise OptionsError(
                 f"the environment variable {self.name} is not set; it must hold a connection "
-                "string, on the driver and in the Python processes of the executors"
+                "string or a host name, on the driver and in the Python processes of the executors"
             )
         try:
             return ConnectionString.parse(text)
@@ -43,7 +45,7 @@ class FromEnvironment:
 class WithCredential:
     """A credential of azure-identity's kind, or a function without arguments that makes one.
 
-    The function is called once for each connection, in the process that connects.
+    The function is called once in each process that connects.
     """
 
     namespace: str
@@ -54,7 +56,11 @@ class WithCredential:
         return f"WithCredential({self.namespace!r}, {type(self.credential).__name__})"
 
     def make(self) -> Any:
-        return self.credential() if _is_factory(self.credential) else self.credential
+        if not _is_factory(self.credential):
+            return self.credential
+        from pairbus.fast.token_cache import login
+
+        return login(self.credential)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +71,15 @@ class Address:
     ca_file: str | None = None
     """PEM file of the authorities to trust. None: those of the `certifi` package."""
     port: int | None = None
-    """None: 5671, or the port in an emulator's connection string."""
+    """None: 5671, or the port of a host name or of an emulator's connection string."""
 
     @classmethod
     def from_connection_string(
         cls, text: str, *, ca_file: object = None, port: int | None = None
     ) -> Self:
-        """Raise OptionsError, without quoting the text, if it is not a connection string."""
+        """A connection string, or a host name. Raise OptionsError, without quoting the text, if it
+        is neither.
+        """
         return cls(ConnectionString.parse(text), _text_or_none(ca_file), port)
 
     @classmethod
@@ -91,11 +99,17 @@ class Address:
         ca_file: object = None,
         port: int | None = None,
     ) -> Self:
-        """`credential` is pickled for the tasks; a class or function that makes one is better."""
+        """With a class or function that makes a credential, each process of Spark logs in by
+        itself. In place of a credential object, each task gets its current token.
+        """
         if not namespace or "/" in namespace or "=" in namespace:
             raise OptionsError(
                 "expected the host of a namespace, such as contoso.servicebus.windows.net"
             )
+        if not _is_factory(credential):
+            from pairbus.fast.token_cache import cached
+
+            credential = cached(credential)
         return cls(WithCredential(namespace, credential, use_tls), _text_or_none(ca_file), port)
 
     @property
@@ -122,6 +136,8 @@ class Address:
             string = self._string()
             namespace, credential = string.address, string.credential()
             where |= {"use_tls": not string.is_emulator, "entity_path": string.entity_path}
+            if string.identity is not None:
+                where["port"] = self.port or string.port
         return FastClient(namespace, credential, **where, **options)
 
     def _string(self) -> ConnectionString:

@@ -1,14 +1,21 @@
-"""The one parser of connection strings. It imports no SDK, so a command that parses starts fast."""
+"""The one parser of connection strings, and of host names in their place.
+
+It imports no SDK, so a command that only parses starts fast.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from pairbus.errors import OptionsError
+from pairbus.fast.identity import Identity, requirement
 
 _FORM: Final = "Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.IGNORECASE)
 
 
 class Secret:
@@ -32,25 +39,33 @@ class Secret:
         return hash(self._text)
 
 
+_EMPTY: Final = Secret("")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionString:
-    """The parts of a connection string."""
+    """The parts of a connection string, or a host name whose client logs in with an identity."""
 
     text: Secret
     """As the SDK understands it, which is stricter: it takes only `true`, and only `sb://HOST`."""
     host: str
     port: int | None
-    policy_name: str
-    key: Secret
-    signature: Secret
-    is_emulator: bool
+    policy_name: str = ""
+    key: Secret = _EMPTY
+    signature: Secret = _EMPTY
+    identity: Identity | None = None
+    """What logs in, if there is no key and no signature."""
+    is_emulator: bool = False
     """UseDevelopmentEmulator=true: AMQP without TLS, on the port of the Endpoint."""
-    entity_path: str | None
+    entity_path: str | None = None
     """The only entity that the string may be used for."""
 
     @classmethod
     def parse(cls, text: str, **more: Any) -> Self:
-        """Raise OptionsError, which never quotes a key, if `text` is not a connection string."""
+        """Raise OptionsError, which never quotes a key, if `text` is neither."""
+        if "=" not in text:
+            identity = Identity.from_environment()
+            return cls.of_host(text, identity, **more)
         parts = _parts(text)
         host, port = _endpoint(parts.get("endpoint") or parts.get("hostname") or "")
         name, key = parts.get("sharedaccesskeyname", ""), parts.get("sharedaccesskey", "")
@@ -78,6 +93,20 @@ class ConnectionString:
             **more,
         )
 
+    @classmethod
+    def of_host(cls, text: str, identity: Identity, **more: Any) -> Self:
+        """Raise OptionsError, without quoting the text, if it is not the host of a namespace."""
+        try:
+            host, port = split_host(text.strip())
+        except ValueError:
+            host, port = "", None
+        if not _is_host(host, text, port):
+            raise OptionsError(
+                f"expected a connection string, whose form is {_FORM}, or the host name of a "
+                "namespace, such as contoso.servicebus.windows.net"
+            )
+        return cls(text=Secret(text.strip()), host=host, port=port, identity=identity, **more)
+
     @property
     def address(self) -> str:
         """The host, with the port if the string has one."""
@@ -85,12 +114,34 @@ class ConnectionString:
 
     def credential(self) -> Any:
         """The credential in the form of the SDK."""
+        if self.identity is not None:
+            from pairbus.fast.token_cache import login
+
+            return login(self.identity)
         from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
         signature = self.signature.reveal()
         if signature:
             return AzureSasCredential(signature)
         return AzureNamedKeyCredential(self.policy_name, self.key.reveal())
+
+    def rejection(self, right: str, what: str = "") -> str:
+        """The text for a namespace that refuses the login. `what`: the entity that it is for."""
+        where = f" for {what}" if what else ""
+        if self.identity is not None:
+            return (
+                f"{self.address} rejected the identity of {self.identity.attribute}: check that it "
+                f"has {requirement(right)}{where}. A new role takes some minutes to apply"
+            )
+        if self.signature.reveal():
+            return (
+                f"{self.address} rejected the shared access signature: check that it has not "
+                f"expired, and that its policy has the {right} right{where}"
+            )
+        return (
+            f"{self.address} rejected policy {self.policy_name!r}: check the key, and that the "
+            f"policy has the {right} right{where}"
+        )
 
 
 def _parts(text: str) -> dict[str, str]:
@@ -129,6 +180,19 @@ def _endpoint(text: str) -> tuple[str, int | None]:
     if not host:
         raise OptionsError(f"the Endpoint {shown} names no host; its form is sb://HOST/")
     return host, port
+
+
+def _is_host(host: str, text: str, port: int | None) -> bool:
+    """A single word could be a mistyped key, or only the first label of a name."""
+    try:
+        ipaddress.ip_address(host)
+        return True
+    except ValueError:
+        pass
+    rest = text.strip().partition("//")[2] or text.strip()
+    is_alone = rest.rstrip("/").lower() in (host, f"{host}:{port}")
+    is_clear = "." in host or port is not None or host == "localhost"
+    return is_alone and is_clear and _HOST.fullmatch(host) is not None
 
 
 def split_host(text: str) -> tuple[str, int | None]:

@@ -1,7 +1,7 @@
 """Tokens: made from any credential that the SDK takes, put on `$cbs`, and renewed in time.
 
-The service needs one for each entity and connection, and ends links whose token has expired. A
-token is renewed when a tenth of its life is left, as in the SDK. Knows nothing of messages.
+The service needs one for each entity and connection, and ends links whose token has expired. Knows
+nothing of messages.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from pairbus.amqp.client.connection import (
 from pairbus.amqp.client.requests import RequestLinks, Response
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.fast.errors import from_token_status
+from pairbus.fast.token_cache import RETRY_SECONDS, SCOPE, renewal_time
 
 SAS: Final = "servicebus.windows.net:sastoken"
 JWT: Final = "jwt"
-_SCOPE: Final = "https://servicebus.azure.net//.default"
 _LIFE_SECONDS: Final = 3600
-_RETRY_SECONDS: Final = 30.0
-_LAST_PART: Final = 0.1  # the last part of its life, in which a token is renewed
 _CBS: Final = "$cbs"
 
 logger = logging.getLogger(__name__)
@@ -52,7 +50,7 @@ class Token:
     def accepted(self, now: float) -> None:
         """Records that the service has accepted the token. From now on it is renewed in time."""
         if math.isfinite(self.expires):
-            self.renew_at = self.expires - _LAST_PART * max(self.expires - now, 0.0)
+            self.renew_at = renewal_time(self.expires, now=now)
 
 
 TokenSource = Callable[[str, float], Token]
@@ -95,7 +93,7 @@ def source_of(credential: Any) -> TokenSource:
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
 
     def by_asking(audience: str, now: float) -> Token:
-        token = credential.get_token(audience if kind == SAS else _SCOPE)
+        token = credential.get_token(audience if kind == SAS else SCOPE)
         text = token.token.decode() if isinstance(token.token, bytes) else token.token
         return Token(text, float(token.expires_on), kind)
 
@@ -154,7 +152,7 @@ class TokenAuthority:
             token = self._accepted[audience]
             left = token.expires - now
             if left > 0:
-                token.renew_at = now + min(_RETRY_SECONDS, max(left / 2, 1.0))
+                token.renew_at = now + min(RETRY_SECONDS, max(left / 2, 1.0))
             else:
                 del self._accepted[audience]
         self._plan()

@@ -1,14 +1,12 @@
 """The options of the data source: texts in, checked values out.
 
 Spark passes strings, with names in any case. A wrong option is an OptionsError that names the
-option, its value and what is expected; it never quotes a secret. A credential factory is imported
-only when a connection is made.
+option, its value and what is expected; it never quotes a secret.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +15,7 @@ from pairbus.errors import OptionsError
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection_string import ConnectionString, check_entity_path
+from pairbus.fast.identity import Identity
 from pairbus.fast.peek import Peeker
 
 PEEK, PEEK_LOCK, RECEIVE_AND_DELETE = "peek", "peekLock", "receiveAndDelete"
@@ -168,13 +167,13 @@ def _address(given: _OptionTexts) -> Address:
     if len(ways) != 1:
         found = " and ".join(ways) if ways else "none"
         raise OptionsError(
-            "expected one of the options connectionString, connectionString.env and namespace "
-            f"(with credential), not {found}"
+            "expected one of the options connectionString, connectionString.env and namespace, not "
+            f"{found}"
         )
     port = given.whole("port", least=1, most=65_535)
     ca_file = given.text("caFile")
     if ways == ["namespace"]:
-        return _with_credential(given, port, ca_file)
+        return _with_identity(given, port, ca_file)
     given.only_if(
         "credential", False, "for the option namespace; a connection string contains its own"
     )
@@ -188,37 +187,21 @@ def _address(given: _OptionTexts) -> Address:
         raise OptionsError(f"option connectionString: {error}") from None
 
 
-def _with_credential(given: _OptionTexts, port: int | None, ca_file: str | None) -> Address:
-    name = given.text("credential")
-    module, _, attribute = (name or "").partition(":")
-    if not module or not attribute:
-        raise OptionsError(
-            "option credential: namespace needs the name of a function or class without "
-            f"arguments, such as azure.identity:DefaultAzureCredential, not {name!r}"
-        )
-    namespace = given.text("namespace") or ""
+def _with_identity(given: _OptionTexts, port: int | None, ca_file: str | None) -> Address:
+    name, namespace = given.text("credential"), given.text("namespace") or ""
     try:
-        return Address.from_credential(
-            namespace, CredentialFactory(module, attribute), ca_file=ca_file, port=port
-        )
+        identity = Identity.from_environment() if name is None else Identity.named(name)
     except OptionsError as error:
-        raise OptionsError(f"option namespace: {error}, not {namespace!r}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class CredentialFactory:
-    """Makes a credential. Pickled, it is only the name of a function or class."""
-
-    module: str
-    attribute: str
-
-    def __call__(self) -> Any:
-        try:
-            return getattr(importlib.import_module(self.module), self.attribute)()
-        except (ImportError, AttributeError) as error:
-            raise OptionsError(
-                f"option credential: {self.module}:{self.attribute} cannot be imported: {error}"
-            ) from error
+        raise OptionsError(f"option credential: {error}") from None
+    try:
+        string = ConnectionString.of_host(namespace, identity)
+    except OptionsError:
+        raise OptionsError(
+            "option namespace: expected the host of a namespace, such as "
+            f"contoso.servicebus.windows.net, not {namespace!r}"
+        ) from None
+    identity.check_installed()
+    return Address(string, ca_file, port)
 
 
 def _source_path(given: _OptionTexts, address: Address) -> str:

@@ -275,6 +275,34 @@ def test_a_bearer_token_is_taken_unchecked_only_where_that_is_allowed(
     assert grant.covers("anything")
 
 
+@pytest.mark.parametrize(
+    ("roles", "rights"),
+    [
+        (["Azure Service Bus Data Sender"], {Right.SEND}),
+        (["Azure Service Bus Data Receiver"], {Right.LISTEN}),
+        (
+            ["Azure Service Bus Data Sender", "Azure Service Bus Data Receiver"],
+            {Right.SEND, Right.LISTEN},
+        ),
+        (["Azure Service Bus Data Owner"], set(Right)),
+        (["Task.Read"], set(Right)),
+        ([], set(Right)),
+        ("Sender", set(Right)),
+        (7, set(Right)),
+        ([["nested"]], set(Right)),
+    ],
+)
+def test_the_roles_of_service_bus_in_a_bearer_token_limit_it(
+    roles: object, rights: set[Right]
+) -> None:
+    token = jwt({"exp": NOW + 5, "roles": roles})
+
+    grant = verify(token, POLICIES, audience=QUEUE, now=NOW, accepts_bearer=True)
+
+    assert {right for right in Right if grant.allows(right)} == rights
+    assert grant.expires_at == NOW + 5
+
+
 @pytest.mark.parametrize("expiry", [NOW, 0, -1, float("nan")])
 def test_an_expired_bearer_token_is_refused_even_so(expiry: float) -> None:
     with pytest.raises(TokenRefused, match="expired"):

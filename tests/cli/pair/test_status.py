@@ -148,7 +148,7 @@ def test_several_primaries_may_share_a_secondary(
     assert len(found["backlog"]["queues"]) == 3
     assert "give each its own --primary-name" in pairbus("status").err
     assert "2 primaries but 1 time --primary-name" in pairbus("status", "--primary-name", "a").err
-    assert "found 2 connection strings" in pairbus("peek", "orders").err
+    assert "found 2 namespaces" in pairbus("peek", "orders").err
 
 
 def test_an_unreachable_namespace_is_reported_with_exit_code_1(pairbus: Run, pair: Pair) -> None:
@@ -345,7 +345,7 @@ def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
     ("words", "complaint"),
     [
         (["--primary", ""], "which namespaces? Put their connection strings"),
-        (["--primary", "x"], "the primary: the connection string has a part without '='"),
+        (["--primary", "x"], "the primary: expected a connection string"),
         (["--secondary", "Endpoint=sb://h"], "the secondary: the connection string has neither"),
         (["--metrics", "ftp://h"], "--metrics 'ftp://h' is not a URL"),
         (["--metrics", "h", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),

@@ -70,8 +70,8 @@ def test_one_file_is_for_all_primaries_and_several_are_for_one_each(tmp_path):
     [
         ({"primary_name": ["a", "b"]}, "1 primary but 2 times --primary-name"),
         ({"primary": [EAST, EAST]}, "two primaries have the name 'east'"),
-        ({"primary": ["x"]}, "the primary: the connection string"),
-        ({"secondary": "x"}, "the secondary: the connection string"),
+        ({"primary": ["x"]}, "the primary: expected a connection string"),
+        ({"secondary": "x"}, "the secondary: expected a connection string"),
     ],
 )
 def test_an_error_says_what_is_wrong(options, text):

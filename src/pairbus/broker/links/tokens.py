@@ -34,6 +34,11 @@ _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 # Clients encode the policy name once or twice; the bound limits the cost of a hostile name.
 _DECODINGS_MAX: Final = 4
 _BEARER_SECONDS: Final = 3600.0
+_ROLES: Final = {
+    "Azure Service Bus Data Sender": frozenset({Right.SEND}),
+    "Azure Service Bus Data Receiver": frozenset({Right.LISTEN}),
+    "Azure Service Bus Data Owner": frozenset(Right),
+}
 NEVER: Final = float("inf")
 
 
@@ -324,18 +329,25 @@ def _is_within(path: str, scope: str) -> bool:
 
 
 def _unchecked_bearer(token: str, *, now: float) -> Grant:
-    """A JWT's `exp` is honoured where it can be read, so that clients exercise their renewal."""
+    """A JWT's `exp` is honoured where it can be read, so that clients exercise their renewal.
+
+    So are `roles` that name those of Service Bus, so that a test can show which ones are needed.
+    """
     expires_at = now + _BEARER_SECONDS
+    rights: frozenset[Right] = frozenset()
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        expires_at = float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error, RecursionError):
+        expires_at = float(claims.get("exp", expires_at))
+        roles = claims.get("roles")
+        rights = frozenset().union(*(_ROLES.get(str(role), ()) for role in roles or ()))
+    except (IndexError, AttributeError, TypeError, ValueError, binascii.Error, RecursionError):
         pass
     # Written as a negation, so that an expiry of NaN, which JSON allows, is refused.
     if not now < expires_at:
         raise TokenRefused(f"the bearer token expired; it is now {_utc(now)}")
-    return Grant(policy_name="bearer", rights=frozenset(Right), scope="", expires_at=expires_at)
+    rights = rights or frozenset(Right)
+    return Grant(policy_name="bearer", rights=rights, scope="", expires_at=expires_at)
 
 
 def _utc(seconds: float) -> str:

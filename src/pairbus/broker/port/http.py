@@ -163,6 +163,7 @@ def check_manage(request: Request, namespace: Namespace) -> None:
             namespace.options.policies,
             audience="",
             now=namespace.faults.now(),
+            accepts_bearer=namespace.options.accepts_bearer,
         )
     except tokens.TokenRefused as refused:
         raise access.unauthorized(refused.reason, policy_name=refused.policy_name) from refused

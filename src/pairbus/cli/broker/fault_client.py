@@ -1,4 +1,4 @@
-"""A client for a broker's `/$faults`, over HTTP with a shared access signature."""
+"""A client for a broker's `/$faults`, over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.links.tokens import make_token
 from pairbus.cli.http import HttpClient, HttpResponse
-from pairbus.cli.target import Target, cannot_reach
+from pairbus.cli.target import Target, bearer_token, cannot_reach
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
@@ -73,6 +73,8 @@ class FaultClient:
     def _authorization(self) -> str:
         # Use the broker's signing code: the fast client's would load the SDK.
         target = self._target
+        if target.identity is not None:
+            return f"Bearer {bearer_token(target)}"
         if signature := target.signature.reveal():
             return signature
         # The rights have no effect here: a signature does not contain them, and the broker knows

@@ -270,9 +270,8 @@ def _history_window(target: Target, destination: EntityPath) -> timedelta | None
             found = _properties(admin, destination)
         except AccessDenied as error:
             raise UsageError(
-                f"cannot check whether {destination.description} has duplicate detection, because "
-                f"policy {target.policy_name!r} lacks the Manage right. Use --new-ids, or "
-                "--keep-ids if it has none"
+                f"cannot check whether {destination.description} has duplicate detection, "
+                f"because {error}. Use --new-ids, or --keep-ids if it has none"
             ) from error
     if not found.requires_duplicate_detection:
         return None

@@ -14,13 +14,12 @@ from typing import Any, ClassVar, Final
 from azure.core.exceptions import AzureError
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
-    ServiceBusClient,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.cli.connection import connect, sdk_settings
+from pairbus.cli.connection import connect, sdk_client
 from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
 from pairbus.cli.messages.settlement import SettlementAction
@@ -122,10 +121,7 @@ class SdkSource(Source):
     ) -> None:
         super().__init__()
         self._deletes = delete
-        text = target.text.reveal()
-        client = self._stack.enter_context(
-            ServiceBusClient.from_connection_string(text, **sdk_settings(target))
-        )
+        client = self._stack.enter_context(sdk_client(target))
         settings: dict[str, Any] = {
             "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE
             if delete

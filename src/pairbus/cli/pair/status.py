@@ -110,7 +110,7 @@ def status(
     )
     if not questions.targets and not questions.urls:
         raise UsageError(
-            "which namespaces? Put their connection strings into PAIRBUS_PRIMARY and "
+            "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
             "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
         )
     if watch is not None:

@@ -17,7 +17,7 @@ import typer
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.administration import administration_client, answer_text, rejection
+from pairbus.cli.administration import access_denied, administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
 from pairbus.cli.pair.targets import PairOptions, PairTargets, parse_pair
@@ -149,7 +149,7 @@ def _check(targets: PairTargets) -> Target:
     ):
         if is_missing:
             raise UsageError(
-                f"which namespace is the {role}? Put its connection string into "
+                f"which namespace is the {role}? Put its connection string or host name into "
                 f"PAIRBUS_{role.upper()}, or give it with --{role}"
             )
     assert targets.secondary is not None
@@ -252,7 +252,7 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
     try:
         return list_queues()
     except ClientAuthenticationError as error:
-        raise NamespaceError(f"the secondary {rejection(secondary)}") from error
+        raise NamespaceError(f"the secondary: {access_denied(error, secondary)}") from error
     except AzureError as error:
         if isinstance(error, HttpResponseError):
             reason = answer_text(error)

@@ -22,9 +22,9 @@ class PairOptions:
         list[str] | None,
         option(
             metavar="TEXT",
-            help=f"Connection string of the primary (default: {ENVIRONMENT}). Repeat it for each "
-            "primary that has its backlog on this secondary; in the variable, separate them by "
-            "spaces.",
+            help="Connection string of the primary, or its host name, to log in without a key "
+            f"(default: {ENVIRONMENT}). Repeat it for each primary that has its "
+            "backlog on this secondary; in the variable, separate them by spaces.",
         ),
     ] = None
     secondary: Annotated[
@@ -33,7 +33,7 @@ class PairOptions:
             metavar="TEXT",
             envvar="PAIRBUS_SECONDARY",
             show_envvar=False,
-            help="Connection string of the secondary (default: PAIRBUS_SECONDARY).",
+            help="Connection string or host name of the secondary (default: PAIRBUS_SECONDARY).",
         ),
     ] = None
     primary_name: Annotated[
@@ -63,7 +63,7 @@ class PairTargets:
     """By their names in the paths of their backlog queues."""
     secondary: Target | None
     names: tuple[str, ...]
-    """The names of all primaries, including those without a connection string."""
+    """The names of all primaries, including those that are not given."""
 
 
 def parse_pair(options: PairOptions) -> PairTargets:
