@@ -300,7 +300,7 @@ def test_a_secondary_that_refuses_is_exit_code_1_before_spark_starts(run, broker
 
     assert code == 1
     assert err == (
-        f"pairbus: the secondary: localhost:{brokers[1].port} rejected policy 'Root': check the "
+        f"pairbus: the secondary localhost:{brokers[1].port} rejected policy 'Root': check the "
         "key, and that the policy has the Manage right\n"
     )
 

@@ -150,15 +150,12 @@ class Administration:
         except core.ResourceExistsError as error:
             raise NamespaceError(f"{what} already exists in {address}") from error
         except core.ClientAuthenticationError as error:
-            raise AccessDenied(access_denied(error, self._target)) from error
+            text = login_failure(error, self._target) or self._target.rejection("Manage")
+            raise AccessDenied(text) from error
         except core.HttpResponseError as error:
             raise NamespaceError(f"{what}: {address} answered: {answer_text(error)}") from error
         except core.AzureError as error:
             raise NamespaceError(cannot_reach(self._target, why_unreachable(error))) from error
-
-
-def access_denied(error: BaseException, target: Target) -> str:
-    return login_failure(error, target) or target.rejection("Manage")
 
 
 def answer_text(error: HttpResponseError) -> str:

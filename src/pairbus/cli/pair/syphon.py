@@ -17,12 +17,12 @@ import typer
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.administration import access_denied, administration_client, answer_text
+from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
 from pairbus.cli.pair.targets import PairOptions, PairTargets, parse_pair
 from pairbus.cli.signals import graceful_stop
-from pairbus.cli.target import Target, why_unreachable
+from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
 from pairbus.fast.address import Address
 from pairbus.spark.session import require_spark, syphon_session
@@ -252,7 +252,8 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
     try:
         return list_queues()
     except ClientAuthenticationError as error:
-        raise NamespaceError(f"the secondary: {access_denied(error, secondary)}") from error
+        text = login_failure(error, secondary) or f"the secondary {secondary.rejection('Manage')}"
+        raise NamespaceError(text) from error
     except AzureError as error:
         if isinstance(error, HttpResponseError):
             reason = answer_text(error)
