@@ -136,7 +136,7 @@ class ConnectionString:
         if self.signature.reveal():
             return (
                 f"{self.address} rejected the shared access signature: check that it has not "
-                f"expired, and that its policy has the {right} right{where}"
+                f"expired, and that the policy has the {right} right{where}"
             )
         return (
             f"{self.address} rejected policy {self.policy_name!r}: check the key, and that the "
