@@ -13,7 +13,7 @@ from pairbus.cost.estimate import (
     find_savings,
 )
 from pairbus.cost.prices import load, parse
-from pairbus.cost.usage import RECHECK_MESSAGES, Usage
+from pairbus.cost.usage import Usage
 from pairbus.errors import OptionsError
 
 KB = 1024
@@ -100,15 +100,22 @@ def test_an_envelope_may_push_a_message_beyond_64_kib():
     assert found["home_sends"] == 1
 
 
-def test_each_syphon_rechecks_waiting_messages_each_minute_up_to_a_bound():
-    usage = Usage(messages_per_day=24 * 50_000, outage_hours=1, backlog_queues=4)
+@pytest.mark.req("M-02", "M-03")
+def test_messages_that_wait_for_the_end_of_an_outage_add_little():
+    usage = Usage(messages_per_day=10**6, outage_hours=4, entities=5, clients=20)
+    found = items(usage)
 
-    assert items(usage)["rechecks"] == items(usage)["recheck_releases"] == 60 * 4 * RECHECK_MESSAGES
-    assert items(replace(usage, syphons=3))["rechecks"] == 3 * 60 * 4 * RECHECK_MESSAGES
+    assert found["backlog_receives"] == 166_667
+    # For each entity: every 5 s for ten minutes, then every 30 s.
+    assert found["probes"] == found["probe_releases"] == 5 * (120 + 460)
+    # The size of the messages in units of 64 KiB, and a page a minute for each backlog queue.
+    assert found["peeks"] == 2_859 + 240 * 10
+    assert found["probes"] + found["peeks"] < 0.05 * found["backlog_receives"]
+    assert items(replace(usage, syphons=3))["probes"] == 3 * found["probes"]
 
 
-def test_no_more_messages_are_rechecked_than_wait():
-    assert items(Usage(messages_per_day=240, outage_hours=1))["rechecks"] == 60 * 5  # half of ten
+def test_nothing_is_probed_if_nothing_was_diverted():
+    assert set(items(Usage(outage_hours=1))) == {"polls", "pings"}
 
 
 def test_without_a_syphon_nothing_comes_home():
@@ -206,9 +213,10 @@ def test_each_possible_saving_is_listed():
     }
 
     polls = items(usage)["polls"]
-    looks = items(usage)["rechecks"] + items(usage)["recheck_releases"]
+    looks = sum(items(usage)[name] for name in ("probes", "probe_releases", "peeks"))
     assert found["1"] == (polls + looks) // 2  # syphon
-    assert found["5"] == polls // 2  # backlog queues: as many messages wait in fewer
+    # Backlog queues: each is polled, and peeked at once a minute by both syphons.
+    assert found["5"] == polls // 2 + 5 * 600 * 2
     assert found["a"] == 600 - 120  # a ping
     assert found["messages"] > 2 * 1000 * 29  # once less for each send and receive
     assert found["`pairbus"] == polls + looks
@@ -265,8 +273,8 @@ def test_a_ledger_shows_what_diverting_has_cost():
         "home_sends": 100,
         "home_receives": 100,
         "home_settlements": 100,
-        "rechecks": 300,
-        "recheck_releases": 300,
+        "probes": 300,
+        "probe_releases": 300,
     }
     assert estimate.operations == 2 * 4 * 24 + 4 * 100 + 2 * 5 + 300
 

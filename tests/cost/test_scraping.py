@@ -108,9 +108,9 @@ def test_a_syphon_is_scraped_while_a_destination_is_down_and_when_it_is_back():
                 thread.start()
                 assert has_ended.wait(30)
                 down = scraped(port)
-            while not (up := scraped(port)).get(home):
+            while (up := scraped(port)).get(home) != 3:
                 has_ended.clear()
-                assert scraped(port).get(home) or has_ended.wait(30)
+                assert scraped(port).get(home) == 3 or has_ended.wait(30)
         finally:
             job.stop()
             thread.join(30)

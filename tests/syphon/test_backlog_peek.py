@@ -1,9 +1,11 @@
 import threading
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import Broker
 from pairbus.syphon.backlog_peek import BacklogPeek
+from tests.syphon.backlog import encoded
 from tests.syphon.stage import Stage, backlog_names, numbered
 
 BACKLOGS = backlog_names(2)
@@ -20,17 +22,33 @@ def peek(stage):
     return BacklogPeek(stage.address(stage.secondary).client, stopping=threading.Event())
 
 
-def test_arrivals_are_seen_without_receiving(stage, peek):
+def test_destinations_are_seen_without_receiving(stage, peek):
     stage.divert(numbered(600))
+    stage.divert(["behind"], "Invoices")
 
-    assert peek.without_arrivals(BACKLOGS) == [], "it is not known what was there before"
-    assert peek.without_arrivals(BACKLOGS) == BACKLOGS
-    stage.divert(numbered(1), queue=BACKLOGS[1])
-    assert peek.without_arrivals(BACKLOGS) == BACKLOGS[:1]
-    assert peek.without_arrivals(BACKLOGS) == BACKLOGS
-    with stage.secondary.faults.unreachable():
-        assert peek.without_arrivals(BACKLOGS) == []
+    found = peek.look_into({BACKLOGS[0]: False, BACKLOGS[1]: False})
+    assert found[BACKLOGS[0]].ahead == {"orders": 0, "invoices": 600}
+    assert found[BACKLOGS[1]].ahead == {}
+    assert all(one.is_complete and one.has_order for one in found.values())
     assert stage.secondary.meter.read().total.receive == 0
+
+
+def test_later_only_what_has_arrived_is_peeked_at(stage, peek):
+    stage.divert(numbered(600))
+    peek.look_into({BACKLOGS[0]: False})
+    before = stage.secondary.meter.read().total.peek
+    stage.divert(["new"], "invoices")
+
+    found = peek.look_into({BACKLOGS[0]: True})[BACKLOGS[0]]
+
+    assert found.ahead == {"orders": 0, "invoices": 600}
+    assert stage.secondary.meter.read().total.peek - before <= 2
+
+
+def test_an_unreadable_message_has_no_destination(stage, peek):
+    stage.put([encoded(ServiceBusMessage(b"not ours"))])
+
+    assert peek.look_into({BACKLOGS[0]: False})[BACKLOGS[0]].ahead == {"": 0}
 
 
 def test_a_queue_whose_messages_are_locked_is_not_empty(stage, peek):

@@ -96,7 +96,7 @@ def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
 
 
 def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 2)
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_SECONDS", 0.5)
     stage.divert(["a"])
     job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
 

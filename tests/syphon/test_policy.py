@@ -201,11 +201,54 @@ def waits(failure, count):
 
 @pytest.mark.req("S-04")
 def test_waits_double_up_to_their_limit():
-    assert [*waits(Failure.UNREACHABLE, 9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert [*waits(Failure.THROTTLED, 5)] == [10, 20, 40, 60, 60]
-    assert [*waits(Failure.QUOTA_EXCEEDED, 8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert [*waits(Failure.UNREACHABLE, 5)] == [15, 30, 60, 60, 60]
+    assert [*waits(Failure.THROTTLED, 3)] == [10, 10, 10]
+    assert [*waits(Failure.DISABLED, 4)] == [60, 120, 240, 300]
     assert [*waits(Failure.NOT_FOUND, 3)] == [60, 60, 60]
     assert max(waits(Failure.UNREACHABLE, 2000)) == 60
+
+
+def test_after_ten_minutes_messages_are_tried_less_often():
+    """Each attempt is a message that is received and billed."""
+    pauses = [*waits(Failure.QUOTA_EXCEEDED, 130)]
+    assert pauses == [5] * 121 + [30] * 9
+
+
+@pytest.mark.req("S-04")
+@pytest.mark.parametrize("failure", [Failure.UNREACHABLE, Failure.DISABLED, Failure.UNAUTHORIZED])
+def test_a_link_shows_that_a_destination_may_be_back(failure):
+    destination = failed(failure)
+    assert destination.is_back_by_link
+
+    destination.reopened(now=T0 + 2)
+
+    assert next_step(message(), destination, now=T0 + 2) is NextStep.SEND
+    assert destination.is_failing, "only a message proves it"
+    destination.sent(now=T0 + 2)
+    assert not destination.is_failing
+    assert failed(failure, destination=destination).is_back_by_link
+
+
+def test_a_link_is_not_trusted_again_if_messages_fail_all_the_same():
+    destination, pauses = failed(Failure.UNREACHABLE), []
+    destination.reopened(now=T0 + 2)
+    now = T0 + 2
+    for _ in range(5):
+        failed(Failure.UNREACHABLE, destination=destination, now=now)
+        pauses.append(destination.until - now)
+        now = destination.until
+
+    assert not destination.is_back_by_link
+    assert pauses == [2, 4, 5, 5, 5]
+
+
+@pytest.mark.parametrize("failure", [Failure.ERROR, Failure.THROTTLED, Failure.QUOTA_EXCEEDED])
+def test_a_link_does_not_show_that_a_destination_accepts_messages(failure):
+    destination = Destination("orders")
+    for _ in range(3):
+        failed(failure, destination=destination)
+    assert destination.is_failing
+    assert not destination.is_back_by_link
 
 
 @pytest.mark.req("S-04")
@@ -228,16 +271,16 @@ def test_failures_of_sends_that_were_under_way_together_count_once():
     for late in (0.0, 0.1, 0.2):
         failed(Failure.UNREACHABLE, destination=destination, now=T0 + late)
     assert destination.failures == 1
-    assert destination.until == T0 + 1.2
+    assert destination.until == T0 + 15.2
 
 
 def test_another_kind_of_failure_starts_a_new_count():
     destination = Destination("orders")
-    for now in (T0, T0 + 1, T0 + 3):
+    for now in (T0, T0 + 15, T0 + 45):
         failed(Failure.UNREACHABLE, destination=destination, now=now)
-    failed(Failure.QUOTA_EXCEEDED, destination=destination, now=T0 + 7)
+    failed(Failure.QUOTA_EXCEEDED, destination=destination, now=T0 + 105)
     assert (destination.condition, destination.failures) == (Condition.FULL, 1)
-    assert (destination.since, destination.until) == (T0 + 7, T0 + 12)
+    assert (destination.since, destination.until) == (T0 + 105, T0 + 110)
 
 
 @pytest.mark.req("R-03")
@@ -260,7 +303,7 @@ def test_after_throttling_neither_does_another_failure():
 
 @pytest.mark.req("R-03")
 def test_throttling_while_the_destination_waits_for_something_else_still_counts_ten_seconds():
-    destination = failed(Failure.UNREACHABLE)
+    destination = failed(Failure.QUOTA_EXCEEDED)
     failed(Failure.THROTTLED, destination=destination, now=T0 + 0.5)
     assert destination.until == T0 + 10.5
 
@@ -274,7 +317,7 @@ def test_one_failing_destination_does_not_affect_another():
     failed(Failure.UNREACHABLE, destination=destinations["orders"])
     assert next_step(message(), destinations["orders"], now=T0) is NextStep.WAIT
     assert next_step(message(), destinations["events"], now=T0) is NextStep.SEND
-    assert next_step(message(), destinations["orders"], now=T0 + 1) is NextStep.SEND
+    assert next_step(message(), destinations["orders"], now=T0 + 15) is NextStep.SEND
 
 
 def test_the_case_of_a_path_does_not_matter():

@@ -68,7 +68,7 @@ def test_each_message_goes_home_to_the_primary_that_its_backlog_queue_names(worl
 
 @pytest.mark.req("S-04")
 def test_a_primary_that_is_down_is_named_and_does_not_hold_up_another(world, monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_SECONDS", 1.0)
     world.contoso.divert(numbered(5, "c"))
     world.fabrikam.divert(numbered(5, "f"))
 
@@ -113,7 +113,7 @@ def test_new_messages_of_one_primary_go_home_while_those_of_another_wait(world):
 def test_a_primary_that_refuses_the_credentials_ends_the_run_only_if_no_other_accepts_messages(
     world, monkeypatch
 ):
-    monkeypatch.setattr("pairbus.syphon.job.FUTILE_ROUNDS_MAX", 1)
+    monkeypatch.setattr("pairbus.syphon.job.FUTILE_SECONDS", 1.0)
     text = world.fabrikam.primary.connection_string
     broker = type("Wrong", (), {"connection_string": text.replace("AccessKey=", "AccessKey=A")})
     wrong = {"fabrikam": world.fabrikam.address(broker)}

@@ -136,7 +136,13 @@ def _usage_items(usage: Usage) -> Iterator[CostItem]:
         brought_home=brought_home,
         brought_home_units=brought_home * usage.units,
     )
-    yield from _recheck_items(usage.rechecks, usage.rechecks * usage.diverted_units)
+    yield from _probe_items(usage.probes, usage.probes * usage.diverted_units)
+    yield CostItem(
+        name="peeks",
+        description="waiting: peeks at the messages in the backlog, at most",
+        kind="peek",
+        operations=usage.peeks,
+    )
     yield CostItem(
         name="pings",
         description=f"pings of {_count(usage.entities, 'entity')} by "
@@ -187,16 +193,16 @@ def _diverted_items(
         )
 
 
-def _recheck_items(count: int, units: int) -> Iterator[CostItem]:
+def _probe_items(count: int, units: int) -> Iterator[CostItem]:
     yield CostItem(
-        name="rechecks",
-        description="re-checks: receives while the primary was down, at most",
+        name="probes",
+        description="waiting: receives of messages that the primary did not accept, at most",
         kind="receive",
         operations=units,
     )
     yield CostItem(
-        name="recheck_releases",
-        description="re-checks: releases of these messages",
+        name="probe_releases",
+        description="waiting: releases of these messages",
         kind="settle",
         operations=count,
     )
@@ -243,7 +249,7 @@ def estimate_ledger(
             brought_home=totals.brought_home,
             brought_home_units=home_units,
         ),
-        *_recheck_items(totals.waiting, _units(totals.waiting, totals.waiting_bytes)),
+        *_probe_items(totals.waiting, _units(totals.waiting, totals.waiting_bytes)),
     )
     return Estimate(
         prices=prices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,11 +13,13 @@ ENVELOPE_BYTES: Final = 100
 """What an envelope adds to a message, rounded up: the destination, and an id if it has none."""
 POLL_SECONDS: Final = 900.0
 """How long a syphon waits for a message in one receive from an idle backlog queue."""
-RECHECK_SECONDS: Final = 60.0
-"""How often a syphon re-checks a destination that has been down for some minutes."""
-RECHECK_MESSAGES: Final = 2_500
-"""How many messages of each backlog queue a re-check receives at most: what a task receives ahead.
-While no new messages arrive in the backlog, it is only a few."""
+PROBE_SECONDS: Final = 5.0
+"""How often a syphon tries an entity with one message, for the first ten minutes of an outage. It
+does so only if a link, which is not billed, cannot show that the entity is back."""
+FIRST_HOURS: Final = 1 / 6
+LATER_PROBE_SECONDS: Final = 30.0
+PEEK_SECONDS: Final = 60.0
+"""How often a syphon peeks at what has arrived in a backlog queue whose messages wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +100,32 @@ class Usage:
     @property
     def polls_per_hour(self) -> float:
         """Receives from an idle backlog."""
-        syphons = self.syphons if self.always_on else 0
-        return self.backlog_queues * syphons * 3600 / POLL_SECONDS
+        return self.backlog_queues * self._syphons * 3600 / POLL_SECONDS
 
     @property
     def pings(self) -> int:
         return int(self.outage_hours * 3600 / self.ping_seconds) * self.entities * self.clients
 
     @property
-    def rechecks(self) -> int:
+    def probes(self) -> int:
         """The maximum number of messages that are received only to be released again."""
-        if not self.syphons or not self.always_on:
+        if not self.diverted:
             return 0
-        # Messages arrive evenly during the outage, so on average half of them wait.
-        waiting = min(self.diverted / 2, self.backlog_queues * RECHECK_MESSAGES)
-        return round(self.outage_hours * 3600 / RECHECK_SECONDS * waiting) * self.syphons
+        first = min(self.outage_hours, FIRST_HOURS) * 3600 / PROBE_SECONDS
+        later = max(self.outage_hours - FIRST_HOURS, 0) * 3600 / LATER_PROBE_SECONDS
+        return math.ceil(first + later) * self.entities * self._syphons
+
+    @property
+    def peeks(self) -> int:
+        """The maximum number of operations for peeks at messages that wait. A peek returns many
+        messages, and is billed by their total size."""
+        if not self.diverted:
+            return 0
+        pages = units_of(self.diverted * (self.message_bytes + ENVELOPE_BYTES))
+        calls = math.ceil(self.outage_hours * 3600 / PEEK_SECONDS) * self.backlog_queues
+        return (pages + calls) * self._syphons
+
+    @property
+    def _syphons(self) -> int:
+        """Those that run during an outage."""
+        return self.syphons if self.always_on else 0

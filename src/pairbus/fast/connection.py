@@ -254,6 +254,25 @@ def attach_all(
             _attach(new)
 
 
+def attach_each(
+    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
+) -> list[Exception | None]:
+    """Attach several links of one client at the same time, to see which ones the service accepts.
+
+    No credit is granted and nothing is sent, so nothing is billed. Returns the error of each link,
+    or None. Raises AzureError if the namespace does not answer.
+    """
+    namespace = attachments[0]._namespace
+    with namespace.translating_errors(f"connecting to {namespace.namespace}"):
+        errors = _attach(attachments)
+    return [
+        from_client_error(error, f"a link of {one.path!r}")
+        if isinstance(error, ClientError)
+        else error
+        for one, error in zip(attachments, errors, strict=True)
+    ]
+
+
 def _attach(
     attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
 ) -> list[Exception | None]:

@@ -3,7 +3,8 @@
     job.py            the driver's loop of rounds; options.py has its options
     discovery.py      which backlog queues exist
     long_poll.py      the idle wait between rounds: a poll of 15 minutes for each queue
-    backlog_peek.py   whether messages have arrived in queues whose messages wait
+    backlog_peek.py   where the messages are to go in queues whose messages wait
+    link_probes.py    whether a primary that was down is back
     schedule.py       pure: which queues the next round takes, and when
     runner.py         runs the tasks of a round, on Spark or in this process
     drain.py          one task: receive, restore, send, settle (delivery.py, backlog_queue.py)

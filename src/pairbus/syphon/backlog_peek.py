@@ -1,66 +1,99 @@
-"""Peeks at backlog queues between rounds.
+"""Peeks at backlog queues between rounds, to see where their messages are to go.
 
-A page of 250 messages costs an operation or two, and nothing is locked.
+A page of 250 messages costs a few operations instead of 250 receives, and nothing is locked.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from azure.core.exceptions import AzureError
-
+from pairbus.client.route.envelope import EnvelopeError
 from pairbus.fast.client import FastClient
 from pairbus.fast.message import read_annotations_of
 from pairbus.syphon.long_poll import ANSWER_SECONDS
-
-logger = logging.getLogger("pairbus.syphon")
+from pairbus.syphon.restore import restore
 
 # Messages in a page, and pages per call. They limit how long a stop waits.
 _PAGE = 250
-_PAGES_MAX = 40
+_PAGES_MAX = 20
+
+
+@dataclass(slots=True)
+class Peeked:
+    """What is known of the messages of one queue."""
+
+    ahead: dict[str, int] = field(default_factory=dict)
+    """Their destinations, in lower case, and how many messages are ahead of the first one for each.
+    Messages that cannot be read have the destination ""."""
+    count: int = 0
+    last_number: int = 0
+    is_complete: bool = False
+    """The end of the queue was reached."""
+    has_order: bool = True
+    """False for a partitioned queue, whose sequence numbers have no order. Then new messages cannot
+    be told from old ones."""
 
 
 class BacklogPeek:
     def __init__(self, connect: Callable[..., FastClient], *, stopping: threading.Event) -> None:
         self._connect = connect
         self._stopping = stopping
-        self._last_numbers: dict[str, int] = {}
-        """The last sequence number of each queue that was peeked at."""
+        self._peeked: dict[str, Peeked] = {}
 
     def non_empty(self, queues: Iterable[str]) -> list[str]:
         """The queues that hold messages, locked or not. Raises AzureError."""
-        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
+        with self._client() as client:
             return [
                 queue
                 for queue in queues
                 if not self._stopping.is_set() and client.management(queue).peek(0, 1)
             ]
 
-    def without_arrivals(self, queues: Iterable[str]) -> list[str]:
-        """Returns the queues in which no message has arrived since the last call.
+    def look_into(self, queues: Mapping[str, bool]) -> dict[str, Peeked]:
+        """Peeks at each queue. If its value is true, only at what has arrived since the last call.
+        Raises AzureError."""
+        with self._client() as client:
+            return {
+                queue: self._look_into(client, queue, is_continued)
+                for queue, is_continued in queues.items()
+                if not self._stopping.is_set()
+            }
 
-        It omits a queue if that is unknown: in the first call, or if the secondary does not answer.
-        """
-        try:
-            with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
-                return [queue for queue in queues if not self._has_arrivals(client, queue)]
-        except AzureError as error:
-            logger.info("cannot peek at the backlog queues: %s", error)
-            return []
+    @contextmanager
+    def _client(self) -> Iterator[FastClient]:
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
+            yield client
 
-    def _has_arrivals(self, client: FastClient, queue: str) -> bool:
-        has_arrivals = queue not in self._last_numbers
+    def _look_into(self, client: FastClient, queue: str, is_continued: bool) -> Peeked:
+        if not is_continued or queue not in self._peeked:
+            self._peeked[queue] = Peeked()
+        peeked = self._peeked[queue]
+        peeked.is_complete = False
         management = client.management(queue)
         for _ in range(_PAGES_MAX):
-            last = self._last_numbers.setdefault(queue, 0)
-            if self._stopping.is_set() or not (page := management.peek(last + 1, _PAGE)):
-                return has_arrivals
+            if self._stopping.is_set():
+                break
+            page = management.peek(peeked.last_number + 1, _PAGE)
+            if not page:
+                peeked.is_complete = True
+                break
             numbers = [read_annotations_of(one).get("x-opt-sequence-number") for one in page]
             newest = max((one for one in numbers if isinstance(one, int)), default=0)
-            has_arrivals = True
-            if newest <= last:
-                break  # the numbers of a partitioned queue have no order
-            self._last_numbers[queue] = newest
-        return True
+            if newest <= peeked.last_number:
+                peeked.has_order = False
+                break
+            peeked.last_number = newest
+            for data in page:
+                peeked.ahead.setdefault(_destination_of(data), peeked.count)
+                peeked.count += 1
+        return peeked
+
+
+def _destination_of(data: bytes) -> str:
+    try:
+        return restore(data, now_ms=0).path.lower()
+    except EnvelopeError:
+        return ""

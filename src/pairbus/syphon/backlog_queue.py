@@ -30,12 +30,22 @@ RENEW_SECONDS = 20.0
 
 
 class BacklogQueue:
-    def __init__(self, client: FastClient, name: str, report: TaskReport, *, credit: int) -> None:
+    def __init__(
+        self,
+        client: FastClient,
+        name: str,
+        report: TaskReport,
+        *,
+        credit: int,
+        at_most: int | None = None,
+    ) -> None:
         self.name = name
-        self.receiver = client.receiver(name, credit=credit)
+        self.receiver = client.receiver(name, credit=credit, at_most=at_most)
         self.held: dict[str, list[Pair]] = {}
         """By destination, in lower case. Later messages for it must not overtake these."""
         self.held_count = 0
+        self.held_before = 0
+        """How many were held when a message was last settled."""
         self.empty_since: float | None = None
         self._client = client
         self._report = report

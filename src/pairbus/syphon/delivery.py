@@ -72,8 +72,8 @@ class BatchDelivery:
         self._destinations = destinations
         self._report = report
         self._senders: dict[str, Sender] = {}
-        self.is_primary_lost = False
-        """The primary does not answer at all, so no destination needs to be tried."""
+        self.primary_error = ""
+        """Why the primary does not answer at all, so that no destination needs to be tried."""
         self.bug: BaseException | None = None
         """An error that neither the primary nor a message caused. The other messages are held."""
         self.sends_until = math.inf
@@ -104,7 +104,7 @@ class BatchDelivery:
         """Attach new senders all at once: the primary may be far away."""
         now = self._report.now()
         paths = [one.destination.path for one in parts if one.destination.is_open(now=now)]
-        if not self.is_primary_lost and any(path not in self._senders for path in paths):
+        if not self.primary_error and any(path not in self._senders for path in paths):
             attach_all([self._sender(path) for path in paths])
 
     def _sender(self, path: str) -> Sender:
@@ -126,7 +126,7 @@ class BatchDelivery:
         destination, parts = sending.destination, sending.parts
         while parts:
             now = self._report.now()
-            if self.is_primary_lost or self.bug is not None or now > self.sends_until:
+            if self.primary_error or self.bug is not None or now > self.sends_until:
                 self._hold(batch, destination, parts)
                 return False
             part = parts.pop(0)
@@ -192,8 +192,9 @@ class BatchDelivery:
         if failure is None:
             self.bug = self.bug or failed.error
             return [left]
-        self.is_primary_lost |= failure is Failure.UNREACHABLE and not self._primary.is_open
         now, detail = self._report.now(), str(failed.error)
+        if failure is Failure.UNREACHABLE and not self._primary.is_open:
+            self.primary_error = self.primary_error or detail
         step = after_failure(destination, failure, count=len(left), now=now, detail=detail)
         if isinstance(step, ToDeadLetter):
             self._dead_letter(batch, step, left)

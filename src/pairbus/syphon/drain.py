@@ -56,7 +56,10 @@ class DrainTask:
     open_seconds: float = ANSWER_SECONDS_MAX
     """How long each of the two namespaces may take to accept the connection."""
     held_max: int = HELD_MAX
-    """How many messages of each queue may be held for destinations that are down."""
+    """A queue is left after this many messages in a row had to be held for destinations that are
+    down."""
+    at_most: int | None = None
+    """How many messages to receive from each queue; None: as many as there is time for."""
     ttl_keeps_running: bool = False
     known: tuple[Destination, ...] = ()
     """The state of the destinations, from earlier tasks."""
@@ -76,7 +79,9 @@ class _Drain:
         self._secondary = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
         self._delivery = BatchDelivery(self._primary, self._destinations, self._report)
         self._queues = [
-            BacklogQueue(self._secondary, name, self._report, credit=_credit(task))
+            BacklogQueue(
+                self._secondary, name, self._report, credit=_credit(task), at_most=task.at_most
+            )
             for name in task.queues
         ]
         self._active = list(self._queues)
@@ -85,10 +90,12 @@ class _Drain:
         self._in_flight: QueueBatch | None = None
         self._settling: BacklogQueue | None = None
         self._received = 0
-        self._grants_no_more = False
+        # After `at_most` messages, the receiver itself grants no more.
+        self._grants_no_more = task.at_most is not None
         self._full: set[str] = set()
         self._window = TaskWindow(task.seconds)
         self._has_opened_primary = False
+        self._has_reached_primary = False
 
     def run(self) -> Drained:
         try:
@@ -107,6 +114,8 @@ class _Drain:
             errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
             usage=(self._primary.usage(), self._secondary.usage()),
+            has_reached_primary=self._has_reached_primary and not self._delivery.primary_error,
+            primary_error=self._delivery.primary_error,
         )
 
     def _work(self) -> None:
@@ -148,6 +157,7 @@ class _Drain:
         began = time.monotonic()
         self._primary.set_deadline(began + self._task.open_seconds)
         self._delivery.start(batch)
+        self._has_reached_primary = self._primary.is_open
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
         self._window.primary_opened(took=time.monotonic() - began, answer_seconds=answer_seconds)
         self._set_deadlines()
@@ -164,7 +174,7 @@ class _Drain:
         delivery = self._delivery
         return (
             self._window.has_time(now=self._report.now())
-            and not delivery.is_primary_lost
+            and not delivery.primary_error
             and delivery.bug is None
         )
 
@@ -248,7 +258,7 @@ class _Drain:
     # --- one batch after the other ----------------------------------------------------------------
 
     def _start(self, batch: QueueBatch) -> None:
-        if batch.queue not in self._active:
+        if batch.queue.name in self._report.errors:
             # The queue has failed in the meantime. Do not send what cannot be settled.
             for path, pairs in batch.by_path.items():
                 batch.queue.hold(path, pairs)
@@ -271,13 +281,15 @@ class _Drain:
         self._settling = queue
         if queue in self._active and queue.name in self._report.errors:
             self._active.remove(queue)
-        if queue.held_count >= self._task.held_max:
+        if batch.done or batch.dead_letters:
+            queue.held_before = queue.held_count
+        if queue.held_count - queue.held_before >= self._task.held_max:
             self._leave([queue])
         if sum(each.held_count for each in self._queues) >= HELD_MAX:
             self._leave(self._active)
 
     def _leave(self, queues: Sequence[BacklogQueue]) -> None:
-        """Whether so many messages are held that the task cannot see the ones behind them."""
+        """So many messages are held that the task does not look at the ones behind them."""
         for queue in list(queues):
             if queue in self._active:
                 self._active.remove(queue)

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -23,7 +22,8 @@ from azure.core.exceptions import AzureError
 from pairbus.errors import NamespaceError
 from pairbus.syphon.backlog_peek import BacklogPeek
 from pairbus.syphon.discovery import ListQueues, PeriodicDiscovery
-from pairbus.syphon.drain import DrainTask
+from pairbus.syphon.drain import HELD_MAX, DrainTask
+from pairbus.syphon.link_probes import LinkProbes
 from pairbus.syphon.long_poll import LongPolls
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome, RoundEnded, merged
@@ -44,10 +44,11 @@ RETRY_SECONDS = 5.0
 # A round that is still running this long after a stop is cancelled, if the runner can do that:
 # Spark may have no free core for it.
 CANCEL_SECONDS = 4.0
-# How many messages a probe takes from a queue. A few more may be in transit.
-PROBE_MESSAGES = 5
-# With `once`: give up after this many rounds in a row without progress.
-FUTILE_ROUNDS_MAX = 10
+# A queue is left after this many messages in a row that have to wait. What is behind them is
+# peeked at, which costs less than receiving it.
+HELD_IN_A_ROW_MAX = 1_000
+# With `once`: give up after this long without progress.
+FUTILE_SECONDS = 60.0
 ONCE_REST_SECONDS_MAX = 5.0
 # With `once`: check this often, this far apart, whether messages that others have locked are free.
 # Together that is longer than a lock lasts.
@@ -96,7 +97,11 @@ class Job:
             stopping=self._stopping,
             clock=clock,
         )
+        self._probes = LinkProbes(
+            {name: address.client for name, address in options.primaries.items()}, clock=clock
+        )
         self._round = 0
+        self._progress_at = clock()
         self._rounds_without_progress = 0
         self._locked_checks = 0
         self._errors: tuple[tuple[str, str], ...] = ()
@@ -122,14 +127,16 @@ class Job:
                 if once:
                     if not self.schedule.pending and not self._wait_for_locked():
                         break
-                    self._stopping.wait(self.schedule.pause(now=self._clock()))
+                    pause = self.schedule.pause(now=self._clock())
+                    self._stopping.wait(min(pause, CHECK_SECONDS))
                 else:
                     self._wait()
+                self._ask_primaries()
                 receipts = merged([*receipts, *self._run_round()], across_rounds=True)
                 if once and self._is_futile():
                     errors = [f"{queue}: {text}" for queue, text in self._errors]
                     why = "; ".join([*self.schedule.failing, *errors])
-                    self._give_up(f"nothing could be brought home for a while: {why}")
+                    self._give_up(f"nothing could be brought home for {FUTILE_SECONDS:g} s: {why}")
                     break
         finally:
             self._ended.set()
@@ -182,15 +189,39 @@ class Job:
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
                 logger.warning("cannot wait for messages on the secondary: %s", error)
-            self._stopping.wait(pause if pending else RETRY_SECONDS)
+            self._stopping.wait(min(pause, CHECK_SECONDS) if pending else RETRY_SECONDS)
+
+    def _ask_primaries(self) -> None:
+        """Ask those that are down whether they are back, and collect the answers."""
+        wanted = self.schedule.to_probe(now=self._clock())
+        for primary, paths in self._probes.poll(wanted).items():
+            self.schedule.answered(primary, paths, now=self._clock())
+
+    def _peek_at_resting(self) -> None:
+        """See what is in the queues that rest. It costs less than receiving it."""
+        queues = self.schedule.to_peek(now=self._clock())
+        if not queues:
+            return
+        try:
+            peeked = self._peek.look_into(queues)
+        except AzureError as error:
+            logger.info("cannot peek at the backlog queues: %s", error)
+            for queue in queues:
+                self.schedule.peek_failed(queue, now=self._clock())
+            return
+        for queue, found in peeked.items():
+            self.schedule.peeked(
+                queue,
+                found.ahead if found.has_order else None,
+                is_complete=found.is_complete,
+                now=self._clock(),
+            )
 
     # --- rounds -----------------------------------------------------------------------------------
 
     def _run_round(self) -> list[Receipt]:
         """Returns the receipts of the round. Empty if no queue is due."""
-        if stale := self.schedule.stale(now=self._clock()):
-            unchanged = self._peek.without_arrivals(stale)
-            self.schedule.nothing_new(unchanged, now=self._clock())
+        self._peek_at_resting()
         plans = self.schedule.tasks(max(1, self._runner.slots), now=self._clock())
         if not plans or self._stopping.is_set():
             return []
@@ -231,7 +262,7 @@ class Job:
 
     def _task(self, plan: TaskPlan) -> DrainTask:
         options = self._options
-        task = DrainTask(
+        return DrainTask(
             run=self.run_id,
             round=self._round,
             queues=plan.queues,
@@ -242,11 +273,9 @@ class Job:
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
             known=self.schedule.destinations_of(plan.primary),
+            at_most=plan.at_most,
+            held_max=HELD_MAX if plan.is_deep or plan.at_most else HELD_IN_A_ROW_MAX,
         )
-        if not plan.is_probe:
-            return task
-        few = min(options.chunk, PROBE_MESSAGES)
-        return replace(task, chunk=few, held_max=few)
 
     def _learn(self, results: Sequence[tuple[TaskPlan, Drained]]) -> None:
         self.schedule.round_ended(results, now=self._clock())
@@ -260,6 +289,8 @@ class Job:
             for _, result in results
         )
         self._rounds_without_progress = 0 if has_progress else self._rounds_without_progress + 1
+        if has_progress:
+            self._progress_at = self._clock()
         for queue in self.schedule.newly_full:
             logger.warning(
                 "backlog queue %s: too many messages wait, so those behind them "
@@ -303,7 +334,7 @@ class Job:
         return True
 
     def _is_futile(self) -> bool:
-        return bool(self.schedule.pending) and self._rounds_without_progress >= FUTILE_ROUNDS_MAX
+        return bool(self.schedule.pending) and self._clock() - self._progress_at > FUTILE_SECONDS
 
     def _give_up(self, why: str) -> None:
         self.left = why

@@ -93,24 +93,31 @@ class Rule:
     of_many: Reaction = Reaction.WAIT
     """... if the send had several messages."""
     of_one: Reaction = Reaction.WAIT
+    is_back_by_link: bool = False
+    """Whether a link that can be attached shows that the destination is back. That is not billed,
+    so it is tried every few seconds, and a message only after these pauses. Otherwise only a
+    message can show it.
+    """
 
 
 POLICY: Final[dict[Failure, Rule]] = {
-    Failure.UNREACHABLE: Rule(condition=Condition.DOWN, first_seconds=1, seconds_max=60),
+    Failure.UNREACHABLE: Rule(
+        condition=Condition.DOWN, first_seconds=15, seconds_max=60, is_back_by_link=True
+    ),
     # Split, so that one message which the primary cannot process delays only itself.
     Failure.ERROR: Rule(
         condition=Condition.DOWN,
         first_seconds=1,
-        seconds_max=60,
+        seconds_max=5,
         strikes=3,
         of_many=Reaction.SPLIT,
     ),
     # At least 10 seconds: the service asks for that.
-    Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=60),
-    # These end when a receiver empties the entity or an operator enables it. Longer pauses are
-    # fine.
-    Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=300),
-    Failure.DISABLED: Rule(condition=Condition.DISABLED, first_seconds=5, seconds_max=300),
+    Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=10),
+    Failure.QUOTA_EXCEEDED: Rule(condition=Condition.FULL, first_seconds=5, seconds_max=5),
+    Failure.DISABLED: Rule(
+        condition=Condition.DISABLED, first_seconds=60, seconds_max=300, is_back_by_link=True
+    ),
     # For a minute, other messages for it are dead-lettered without an attempt. Then the primary is
     # tried again, because the entity may have been created.
     Failure.NOT_FOUND: Rule(
@@ -121,7 +128,9 @@ POLICY: Final[dict[Failure, Rule]] = {
         of_one=Reaction.DEAD_LETTER,
     ),
     # The operator must correct wrong credentials. They never cause a dead letter.
-    Failure.UNAUTHORIZED: Rule(condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300),
+    Failure.UNAUTHORIZED: Rule(
+        condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300, is_back_by_link=True
+    ),
     Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.DEAD_LETTER),
 }
 
@@ -133,7 +142,13 @@ DESCRIPTION_MAX: Final = 4096
 """Characters that Service Bus accepts as a reason or a description."""
 SLOW_SECONDS: Final = 0.5
 """An answer that takes longer is slow."""
+LONG_SECONDS: Final = 600.0
+"""After this long, a destination that only a message can test is tried less often: a message is
+received for each attempt, and billed."""
+LONG_PAUSE_SECONDS: Final = 30.0
 _DOUBLINGS_MAX: Final = 32  # far beyond every `seconds_max`
+# The pauses of a destination that accepts links but no messages.
+_NO_LINK: Final = Rule(condition=None, first_seconds=1, seconds_max=5)
 
 # --- from an exception to a failure ---------------------------------------------------------------
 
@@ -198,6 +213,23 @@ class Destination:
     """Single messages in a row that failed without proving that it is down."""
     answer_seconds: float = 0.0
     """How long to wait for its answers if it is slow, and 0 if it is not."""
+    failure: Failure | None = None
+    """The last failure; None if it is up or unknown."""
+    is_reopened: bool = False
+    """A link was attached since the last success."""
+    trusts_link: bool = True
+    """False if a link was attached and messages failed all the same."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether messages wait for it. Messages for one that does not exist are dead-lettered."""
+        return self.condition not in (Condition.UP, Condition.UNKNOWN, Condition.NOT_FOUND)
+
+    @property
+    def is_back_by_link(self) -> bool:
+        """Whether to attach a link to see if it is back."""
+        rule = None if self.failure is None else POLICY[self.failure]
+        return self.is_failing and self.trusts_link and rule is not None and rule.is_back_by_link
 
     def is_open(self, *, now: float) -> bool:
         return now >= self.until
@@ -210,7 +242,20 @@ class Destination:
             self._set_condition(Condition.THROTTLED, now=now)
             return
         self._set_condition(Condition.UP, now=now)
-        self.until, self.failures, self.detail = 0.0, 0, ""
+        self._forget_failures()
+
+    def reopened(self, *, now: float) -> None:
+        """A link was attached: it may be back. A message will show."""
+        self.until, self.is_reopened = min(self.until, now), True
+
+    def may_be_up(self, *, now: float) -> None:
+        """It may be up, as far as is known: it has answered, or what made it fail has ended."""
+        self._set_condition(Condition.UNKNOWN, now=now)
+        self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        self.until, self.failures, self.detail, self.failure = 0.0, 0, "", None
+        self.is_reopened, self.trusts_link = False, True
 
     def failed(self, failure: Failure, *, now: float, detail: str = "") -> None:
         """A send has failed. Called by `after_failure`."""
@@ -228,12 +273,21 @@ class Destination:
             # While the destination is closed, only sends that were already in flight fail. They
             # belong to the same outage, so they count once.
             self.failures += 1
-        self.strikes, self.detail = 0, detail
-        doublings = min(self.failures - 1, _DOUBLINGS_MAX)
-        wait = min(rule.first_seconds * 2**doublings, rule.seconds_max)
+        self.strikes, self.detail, self.failure = 0, detail, failure
+        wait = self._pause(rule, now=now)
         self.until = max(self.until, now + wait)
         if rule.condition is Condition.THROTTLED:
             self.throttled_until = max(self.throttled_until, now + wait)
+
+    def _pause(self, rule: Rule, *, now: float) -> float:
+        if rule.is_back_by_link:
+            if self.is_reopened:
+                self.trusts_link = False
+            rule = rule if self.trusts_link else _NO_LINK
+        if not rule.is_back_by_link and now - self.since > LONG_SECONDS:
+            return max(rule.seconds_max, LONG_PAUSE_SECONDS)
+        doublings = min(self.failures - 1, _DOUBLINGS_MAX)
+        return min(rule.first_seconds * float(2**doublings), rule.seconds_max)
 
     def answered(self, *, after: float) -> None:
         """An answer took this many seconds. If that is slow, the next may take twice as long."""
@@ -271,6 +325,10 @@ class Destinations:
 
     def __iter__(self) -> Iterator[Destination]:
         return iter(self._by_path.values())
+
+    def find(self, path: str) -> Destination:
+        """Returns a destination. An unknown one is not added."""
+        return self._by_path.get(path.lower()) or Destination(path)
 
     def learn(self, other: Destination) -> bool:
         """Merge what another task found out, if it is newer."""

@@ -92,6 +92,9 @@ class Drained:
     """
     usage: tuple[Reading, ...] = ()
     """The billed operations of the task, for each namespace."""
+    has_reached_primary: bool = False
+    primary_error: str = ""
+    """Why the primary as a whole does not answer; empty if it does or was not needed."""
 
 
 class TaskReport:

@@ -1,45 +1,53 @@
 """Which backlog queues the next round takes, and when: decided from the results of earlier rounds.
 
-Looking at waiting messages means receiving each of them, which costs operations. So a backlog queue
-from which nothing could be brought home rests until one of its destinations may be tried again.
-Then a probe takes a handful of messages first. A full look, at all of the queue, follows when
-another of its destinations may be available. It also follows once a minute, except when it is known
-that no message has arrived.
+Looking at waiting messages means receiving each of them, which costs operations. So while a
+destination is down, the destination is asked and not the backlog. A queue from which nothing could
+be brought home rests. It is looked at again when it is known to hold a message that can go home:
+
+- A link that can be attached shows that a destination may be back (`link_probes.py`). If a link
+  cannot show it, its pause ends. Then one message is sent there, as a probe.
+- Peeks show which destinations the messages of a resting queue have (`backlog_peek.py`).
+
+If the primary as a whole does not answer, it is treated like a destination of its own: nothing is
+received for it, except one message as a probe.
 
 Pure: `now` (UTC, in seconds) is an argument, and tasks are only described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pairbus.syphon.discovery import namespace_of
-from pairbus.syphon.policy import Condition, Destination, Destinations
-from pairbus.syphon.receipts import Drained, ReceiptOutcome
+from pairbus.syphon.policy import Condition, Destination, Destinations, Failure
+from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
 
 REST_SECONDS_MIN = 0.5
 REST_SECONDS_MAX = 60.0
-# If no destination says when to try again, each rest is twice as long as the last.
+# If no destination is to blame, each rest is twice as long as the last.
 _DOUBLINGS_MAX = 5
 # If fewer than this fraction of the messages were settled, the queue rests for a second for each
 # 200 messages that wait: receiving them repeatedly to deliver a few is too expensive.
 _LITTLE = 0.1
 _WAITING_A_SECOND = 200
-# Probes are enough for this long. Then other messages may have arrived.
-FULL_LOOK_SECONDS = 60.0
-# If it is known that none have arrived, probes are enough for this long.
-STALE_SECONDS_MAX = 900.0
+# A probe that has to receive other messages first is repeated less often: ten messages a second.
+_PROBED_A_SECOND = 10
+# How often to peek at what has arrived in a resting queue.
+PEEK_SECONDS = 60.0
+# If peeks cannot show what is in a queue, it is looked at this often.
+BLIND_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
     primary: str
     queues: tuple[str, ...]
-    is_probe: bool = False
-    """Take only a few messages from each queue, to see whether its destinations are available
-    again.
-    """
+    at_most: int | None = None
+    """A probe: receive no more messages than this, to see whether a destination is available."""
+    is_deep: bool = False
+    """Messages that can go home are behind others that wait: hold as many of those as possible."""
 
 
 @dataclass(slots=True)
@@ -47,16 +55,18 @@ class _Rest:
     """A queue from which nothing, or little, could be brought home."""
 
     until: float
-    full_look_at: float
-    """From this time on, a task takes all of the queue. Before, it takes only a probe."""
-    last_full_look: float
-    is_forced: bool = False
-    """The full look is due because messages could be delivered, not only because some may have
-    arrived.
-    """
-    destinations: frozenset[str] = frozenset()
-    """The destinations of the messages in the last full look, in lower case."""
+    """No look at the queue before this time."""
+    destinations: dict[str, int] = field(default_factory=dict)
+    """The destinations of its messages, in lower case, and how many messages are ahead of the first
+    one for it."""
+    forced_at: float = math.inf
+    """Look at the queue after this time, whatever the state of its destinations."""
     attempts: int = 0
+    probe_at: float = 0.0
+    """No probe takes messages of this queue before this time."""
+    peek_at: float = -math.inf
+    is_peeked: bool = False
+    """The last peeks belong to this rest: only what has arrived since is of interest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,15 +78,11 @@ class QueueState:
     is_pending: bool
     """It may hold messages."""
     last_turn: float = 0.0
+    is_deep: bool = False
+    """Messages that can go home are known to be behind others that wait."""
     is_full: bool = False
-    """The last task to take all of it held too many messages to see what is behind them."""
+    """The last deep look held too many messages to see what is behind them."""
     rest: _Rest | None = None
-
-    def is_due(self, *, now: float) -> bool:
-        return self.is_pending and (self.rest is None or self.rest.until <= now)
-
-    def needs_probe(self, *, now: float) -> bool:
-        return self.rest is not None and now < self.rest.full_look_at
 
 
 class Schedule:
@@ -88,6 +94,8 @@ class Schedule:
         self.rest_seconds_max = REST_SECONDS_MAX
         self._shares = shares
         self._destinations = {name: Destinations() for name in primaries}
+        self._primaries = {name: Destination("") for name in self._destinations}
+        """The primaries as a whole: whether they answer at all."""
         self._queues: dict[str, QueueState] = {}
         self.newly_full: list[str] = []
         """Queues that the last round found full, and the round before did not."""
@@ -139,7 +147,15 @@ class Schedule:
         return tuple((name, each) for name, some in self._destinations.items() for each in some)
 
     def destinations_of(self, primary: str) -> tuple[Destination, ...]:
-        return tuple(self._destinations[primary])
+        """What a task is told. If the primary did not answer at all, its own pause counts, and not
+        those of the entities that were not reached."""
+        known = tuple(self._destinations[primary])
+        if not self._primaries[primary].is_failing:
+            return known
+        return tuple(
+            replace(each, until=0.0) if each.failure is Failure.UNREACHABLE else each
+            for each in known
+        )
 
     @property
     def forbidden_everywhere(self) -> tuple[str, Destination] | None:
@@ -155,22 +171,80 @@ class Schedule:
 
     @property
     def failing(self) -> list[str]:
-        """The destinations that are not up, and what they are instead."""
+        """The primaries and destinations that are not up, what they are instead, and why."""
         has_several = len(self._destinations) > 1
         return [
+            f"the primary {name} is {state.condition.value}: {state.detail}"
+            for name, state in self._primaries.items()
+            if state.is_failing
+        ] + [
             f"{f'{primary}: ' if has_several else ''}{each.path} is {each.condition.value}"
+            f"{f': {each.detail}' if each.detail else ''}"
             for primary, each in self.destinations
-            if each.condition is not Condition.UP
+            if each.condition is not Condition.UP and not self._primaries[primary].is_failing
         ]
+
+    # --- links --------------------------------------------------------------------------------
+
+    def to_probe(self, *, now: float) -> dict[str, tuple[str, ...]]:
+        """The primaries to connect to, and the entities there to attach a link to. For a primary
+        that does not answer at all, there are none."""
+        wanted: dict[str, tuple[str, ...]] = {}
+        for name, primary in self._primaries.items():
+            resting = [queue for queue in self._of(name) if queue.is_pending]
+            if primary.is_failing:
+                if resting and primary.is_back_by_link and not primary.is_open(now=now):
+                    wanted[name] = ()
+                continue
+            awaited = {path for queue in resting if queue.rest for path in queue.rest.destinations}
+            paths = tuple(
+                each.path
+                for each in self._destinations[name]
+                if each.path.lower() in awaited
+                and each.is_back_by_link
+                and not each.is_open(now=now)
+            )
+            if paths:
+                wanted[name] = paths
+        return wanted
+
+    def answered(self, primary: str, paths: Iterable[str], *, now: float) -> None:
+        """A primary has accepted a connection, and links to these entities."""
+        if self._primaries[primary].is_failing:
+            self._primaries[primary].reopened(now=now)
+        for path in paths:
+            self._destinations[primary][path].reopened(now=now)
+
+    def primary_lost(self, primary: str, detail: str, *, now: float) -> None:
+        self._primaries[primary].failed(Failure.UNREACHABLE, now=now, detail=detail)
 
     # --- the next round ---------------------------------------------------------------------------
 
     def pause(self, *, now: float) -> float:
         """Seconds until the next round is due; 0 if it is, or if nothing is pending."""
         pending = [queue for queue in self._queues.values() if queue.is_pending]
-        if any(queue.is_due(now=now) for queue in pending):
-            return 0.0
-        return min((queue.rest.until - now for queue in pending if queue.rest), default=0.0)
+        dues = [at for queue in pending for at in self._due_times(queue)]
+        return max(min(dues, default=now + PEEK_SECONDS if pending else now) - now, 0.0)
+
+    def _due_times(self, queue: QueueState) -> Iterator[float]:
+        """When a look at this queue, or a probe of it, is due."""
+        primary, rest = self._primaries[queue.primary], queue.rest
+        if primary.is_failing:
+            yield max(primary.until, rest.probe_at if rest else 0.0)
+        elif rest is None:
+            yield 0.0
+        else:
+            yield rest.forced_at
+            for path in rest.destinations:
+                each = self._destinations[queue.primary].find(path)
+                yield max(each.until, rest.probe_at) if each.is_failing else rest.until
+
+    def _has_deliverable(self, queue: QueueState) -> bool:
+        """Whether a resting queue holds messages for a destination that may accept them."""
+        known = self._destinations[queue.primary]
+        return queue.rest is not None and any(
+            not known.find(path).is_failing for path in queue.rest.destinations
+        )
 
     def tasks(self, slots: int, *, now: float) -> list[TaskPlan]:
         """The tasks of the next round: each queue that is due in one of them, or in its shares.
@@ -178,47 +252,106 @@ class Schedule:
         No more than can run at once, because a round must be short and each task needs its time.
         Queues that have waited longest come first.
         """
-        due = self._due(now=now)
+        looks = {name: self._looks(name, now=now) for name in self._destinations}
+        count = sum(map(len, looks.values()))
         plans: list[TaskPlan] = []
-        for primary in self._destinations:
-            own = [queue for queue in due if queue.primary == primary]
-            if own:
-                plans += self._tasks_of(primary, own, max(1, slots * len(own) // len(due)), now=now)
+        for primary, own in looks.items():
+            room = max(1, slots * len(own) // count) if own else 0
+            is_deep = any(queue.is_deep for queue in own)
+            plans += [
+                TaskPlan(primary=primary, queues=queues, is_deep=is_deep)
+                for queues in _dealt([queue.name for queue in own], room, self._shares)
+            ]
+            plans += self._probes(primary, own, now=now)
         if len(plans) > slots:
             plans.sort(key=lambda plan: min(self._queues[name].last_turn for name in plan.queues))
         return plans[: max(1, slots)]
 
-    def _tasks_of(
-        self, primary: str, due: Sequence[QueueState], slots: int, *, now: float
-    ) -> list[TaskPlan]:
-        probed = [queue.name for queue in due if queue.needs_probe(now=now)]
-        full = [queue.name for queue in due if queue.name not in probed]
-        dealt = _dealt(full, slots, self._shares)
-        plans = [TaskPlan(primary=primary, queues=queues) for queues in dealt]
-        return plans + [
-            TaskPlan(primary=primary, queues=queues, is_probe=True)
-            for queues in _dealt(probed, slots - len(plans), 1)
+    def _of(self, primary: str) -> list[QueueState]:
+        return [queue for queue in self._queues.values() if queue.primary == primary]
+
+    def _looks(self, primary: str, *, now: float) -> list[QueueState]:
+        if self._primaries[primary].is_failing:
+            return []
+        due = [
+            queue
+            for queue in self._of(primary)
+            if queue.is_pending
+            and (
+                queue.rest is None
+                or queue.rest.forced_at <= now
+                or (queue.rest.until <= now and self._has_deliverable(queue))
+            )
+        ]
+        for queue in due:
+            queue.is_deep |= queue.rest is not None
+        return due
+
+    def _probes(self, primary: str, looks: Sequence[QueueState], *, now: float) -> list[TaskPlan]:
+        """One message for each destination whose pause has ended, from the queue in which it has
+        the fewest others ahead."""
+        free = [
+            queue
+            for queue in self._of(primary)
+            if queue.is_pending and (queue.rest is None or queue.rest.probe_at <= now)
+        ]
+        if self._primaries[primary].is_failing:
+            if not free or not self._primaries[primary].is_open(now=now):
+                return []
+            first = min(free, key=lambda queue: queue.last_turn)
+            return [TaskPlan(primary=primary, queues=(first.name,), at_most=1)]
+        sizes: dict[str, int] = {}
+        tried = {path for queue in looks if queue.rest for path in queue.rest.destinations}
+        for each in self._destinations[primary]:
+            path = each.path.lower()
+            if path in tried or not each.is_failing or not each.is_open(now=now):
+                continue
+            ahead = {
+                queue.name: queue.rest.destinations[path]
+                for queue in free
+                if queue not in looks and queue.rest and path in queue.rest.destinations
+            }
+            if ahead:
+                best = min(ahead, key=lambda name: ahead[name])
+                sizes[best] = max(sizes.get(best, 0), ahead[best] + 1)
+        return [
+            TaskPlan(primary=primary, queues=(name,), at_most=size) for name, size in sizes.items()
         ]
 
-    def _due(self, *, now: float) -> list[QueueState]:
-        return [queue for queue in self._queues.values() if queue.is_due(now=now)]
+    # --- peeks --------------------------------------------------------------------------------
 
-    def stale(self, *, now: float) -> tuple[str, ...]:
-        """Queues that are due for a full look only because messages may have arrived."""
-        return tuple(
-            queue.name
-            for queue in self._due(now=now)
-            if (rest := queue.rest) is not None
-            and rest.full_look_at <= now < rest.last_full_look + STALE_SECONDS_MAX
-            and not rest.is_forced
-        )
+    def to_peek(self, *, now: float) -> dict[str, bool]:
+        """The queues to peek at, and whether to begin with what has arrived since the last time.
 
-    def nothing_new(self, names: Iterable[str], *, now: float) -> None:
-        """No message has arrived in these queues since their last full look: a probe is enough."""
-        for name in names:
-            rest = self._queues[name].rest
-            if rest is not None:
-                rest.full_look_at = now + FULL_LOOK_SECONDS
+        If the primary does not answer, nothing in them can go home, so none is of interest."""
+        return {
+            queue.name: queue.rest.is_peeked
+            for queue in self._queues.values()
+            if queue.is_pending
+            and queue.rest is not None
+            and queue.rest.peek_at <= now
+            and not self._primaries[queue.primary].is_failing
+        }
+
+    def peeked(
+        self, name: str, ahead: Mapping[str, int] | None, *, is_complete: bool = True, now: float
+    ) -> None:
+        """`ahead`: the destinations that were seen in the queue, in lower case, and how many
+        messages are ahead of the first one for each. None if peeks cannot show that."""
+        rest = self._queues[name].rest
+        assert rest is not None
+        rest.is_peeked = True
+        if ahead is None:
+            rest.peek_at, rest.forced_at = math.inf, now + BLIND_SECONDS
+            return
+        rest.peek_at = now + PEEK_SECONDS if is_complete else now
+        rest.destinations |= ahead
+
+    def peek_failed(self, name: str, *, now: float) -> None:
+        """The secondary did not answer. Peek again later."""
+        rest = self._queues[name].rest
+        if rest is not None:
+            rest.peek_at = now + PEEK_SECONDS
 
     # --- the last round ---------------------------------------------------------------------------
 
@@ -228,70 +361,112 @@ class Schedule:
             by_primary.setdefault(plan.primary, []).append((plan, result))
         self.newly_full = []
         for primary, some in by_primary.items():
-            self._round_ended(primary, some, now=now)
+            self._learn(primary, [result for _, result in some], now=now)
+            receipts = [each for _, result in some for each in result.receipts]
+            plans = {name: plan for plan, _ in some for name in plan.queues}
+            for name, plan in plans.items():
+                queue = self._queues.get(name)
+                if queue is None:
+                    continue  # it was deleted meanwhile
+                queue.last_turn = now
+                own = [each for each in receipts if each.queue == name]
+                if any(name in result.emptied for _, result in some):
+                    queue.is_pending, queue.is_deep, queue.rest = False, False, None
+                    continue
+                has_failed = any(name in dict(result.errors) for _, result in some)
+                if plan.at_most is not None:
+                    self._probe_ended(queue, own, has_failed, now=now)
+                else:
+                    is_full = any(name in result.full for _, result in some)
+                    self._look_ended(queue, own, has_failed, plan.is_deep and is_full, now=now)
 
-    def _round_ended(
-        self, primary: str, results: Sequence[tuple[TaskPlan, Drained]], *, now: float
+    def _learn(self, primary: str, results: Sequence[Drained], *, now: float) -> None:
+        known, state = self._destinations[primary], self._primaries[primary]
+        news = {
+            each.path.lower() for result in results for each in result.destinations
+            if known.learn(each)
+        }  # fmt: skip
+        if any(result.has_reached_primary for result in results):
+            if state.is_failing:
+                for each in known:
+                    if each.failure is Failure.UNREACHABLE and each.path.lower() not in news:
+                        each.may_be_up(now=now)
+            state.sent(now=now)
+        elif error := next((each.primary_error for each in results if each.primary_error), None):
+            self.primary_lost(primary, error, now=now)
+
+    def _look_ended(
+        self,
+        queue: QueueState,
+        receipts: Sequence[Receipt],
+        has_failed: bool,
+        is_full: bool,
+        *,
+        now: float,
     ) -> None:
-        known = self._destinations[primary]
-        learned = [each for _, result in results for each in result.destinations]
-        news = [known[path] for path in {each.path for each in learned if known.learn(each)}]
-        is_failing = any(one.condition is not Condition.UP for one in news)
-        emptied = {name for _, result in results for name in result.emptied}
-        failed = {name for _, result in results for name, _ in result.errors}
-        receipts = [each for _, result in results for each in result.receipts]
-        full = {name for _, result in results for name in result.full}
-        probed = {name: plan.is_probe for plan, _ in results for name in plan.queues}
-        for name, was_probe in probed.items():
-            queue = self._queues.get(name)
-            if queue is None:
-                continue  # it was deleted meanwhile
-            queue.last_turn = now
-            queue.is_pending = queue.is_pending and name not in emptied
-            if not was_probe:  # a probe sees only a handful
-                if name in full and not queue.is_full:
-                    self.newly_full.append(name)
-                queue.is_full = name in full
-            own = [each for each in receipts if each.queue == name]
-            waiting = sum(each.count for each in own if each.outcome is ReceiptOutcome.WAITING)
-            settled = sum(each.count for each in own) - waiting
-            is_little = 0 < settled < _LITTLE * waiting and not was_probe
-            # A queue without receipts had no turn, perhaps because the primary was lost.
-            is_futile = not settled and (waiting or name in failed or is_failing)
-            if not queue.is_pending or not (is_little or is_futile):
-                queue.rest = None
-                continue
-            rest = queue.rest = queue.rest or _Rest(now, now, now)
-            if not was_probe:
-                rest.last_full_look, rest.full_look_at = now, now + FULL_LOOK_SECONDS
-                rest.is_forced = False
-                rest.destinations = frozenset(each.path.lower() for each in own)
-            closed = _closed(known, now=now)
-            if is_little:
-                seconds = waiting / _WAITING_A_SECOND
-            else:
-                seconds = _rest_seconds(rest, closed, now=now, has_news=bool(news))
-            if is_little or (was_probe and rest.destinations - closed.keys()):
-                # Behind what the probe received, there are messages that could go home.
-                rest.full_look_at, rest.is_forced = now, True
-            rest.until = now + min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
+        if is_full and not queue.is_full:
+            self.newly_full.append(queue.name)
+        queue.is_full = is_full
+        waiting = sum(each.count for each in receipts if each.outcome is ReceiptOutcome.WAITING)
+        settled = sum(each.count for each in receipts) - waiting
+        is_little = 0 < settled < _LITTLE * waiting
+        # A queue without receipts had no turn, perhaps because the primary was lost.
+        is_lost = self._primaries[queue.primary].is_failing
+        if not is_little and (settled or not (waiting or has_failed or is_lost)):
+            queue.rest = None
+            return
+        queue.is_deep = queue.is_deep and bool(settled)
+        attempts = queue.rest.attempts if queue.rest else 0
+        rest = queue.rest = _Rest(now, _waiting_for(receipts), attempts=attempts)
+        if is_full:
+            rest.peek_at = math.inf  # what is behind them cannot be reached anyway
+        if is_little:
+            rest.until = rest.forced_at = now + self._limited(waiting / _WAITING_A_SECOND)
+        elif has_failed or (not is_lost and self._has_deliverable(queue)):
+            rest.until = rest.probe_at = now + self._next_doubling(rest)
+            rest.forced_at = rest.until if has_failed else math.inf
+
+    def _next_doubling(self, rest: _Rest) -> float:
+        rest.attempts += 1
+        return self._limited(REST_SECONDS_MIN * 2 ** min(rest.attempts - 1, _DOUBLINGS_MAX))
+
+    def _limited(self, seconds: float) -> float:
+        return min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
+
+    def _probe_ended(
+        self, queue: QueueState, receipts: Sequence[Receipt], has_failed: bool, *, now: float
+    ) -> None:
+        known, waits = self._destinations[queue.primary], _waiting_for(receipts)
+        for path in {each.path.lower() for each in receipts} - waits.keys():
+            each = known.find(path)
+            if each.is_failing and each.is_open(now=now):
+                each.may_be_up(now=now)  # its message is settled, so it is worth a look
+        if queue.rest is None:
+            if not waits and not has_failed:
+                return
+            queue.rest = _Rest(now, forced_at=now if has_failed else math.inf)
+        rest = queue.rest
+        if has_failed:
+            rest.probe_at = now + self._next_doubling(rest)
+            rest.until = max(rest.until, rest.probe_at)
+            rest.forced_at = max(rest.forced_at, rest.probe_at)
+            return
+        for path in [*rest.destinations]:
+            each = known.find(path)
+            if each.is_failing and each.is_open(now=now) and path not in waits:
+                # The probe did not find its message, so it is not where it was thought to be.
+                del rest.destinations[path]
+                rest.is_peeked, rest.peek_at = False, now
+        rest.destinations = waits | rest.destinations
+        waiting = sum(each.count for each in receipts if each.outcome is ReceiptOutcome.WAITING)
+        pause = max(REST_SECONDS_MIN, min(waiting / _PROBED_A_SECOND, BLIND_SECONDS))
+        rest.until, rest.probe_at = now, now + pause
 
 
-def _closed(destinations: Destinations, *, now: float) -> dict[str, float]:
-    """The destinations that nothing is sent to now, and until when."""
-    return {one.path.lower(): one.until for one in destinations if not one.is_open(now=now)}
-
-
-def _rest_seconds(rest: _Rest, closed: dict[str, float], *, now: float, has_news: bool) -> float:
-    """The seconds until one of the queue's destinations may be tried again."""
-    own = [until for path, until in closed.items() if path in rest.destinations]
-    if own and len(own) < len(rest.destinations):
-        if has_news:
-            return 0.0  # one of them is open, and was not tried
-    elif closed:
-        return min(own or closed.values()) - now
-    rest.attempts += 1
-    return float(REST_SECONDS_MIN * 2 ** min(rest.attempts - 1, _DOUBLINGS_MAX))
+def _waiting_for(receipts: Iterable[Receipt]) -> dict[str, int]:
+    return {
+        each.path.lower(): 0 for each in receipts if each.outcome is ReceiptOutcome.WAITING
+    }  # fmt: skip
 
 
 def _dealt(queues: Sequence[str], slots: int, shares: int) -> list[tuple[str, ...]]:

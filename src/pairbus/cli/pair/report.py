@@ -150,7 +150,7 @@ def _print_report(report: Report) -> None:
             ("receives from the backlog", f"{operations.out_of_backlog:,}"),
             ("sends to the primary", f"{operations.to_primary:,}"),
             ("receives from the primary, by your receivers", f"{operations.out_of_primary:,}"),
-            ("re-checks: receives that were released", f"{operations.released:,}"),
+            ("waiting: receives that were released", f"{operations.released:,}"),
             ("total", f"{operations.total:,}"),
         ),
     )
