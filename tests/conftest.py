@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("ci", derandomize=True, deadline=None, database=None)
-settings.register_profile(
-    "night", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# How long an example takes says nothing on a machine that others use, too.
+EVERYWHERE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", EVERYWHERE, derandomize=True, database=None)
+settings.register_profile("night", EVERYWHERE, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

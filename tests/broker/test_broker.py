@@ -45,10 +45,10 @@ def is_open(port: int) -> bool:
 def health(port: int, ca_file: Path | None = None) -> object:
     connection: http.client.HTTPConnection
     if ca_file is None:
-        connection = http.client.HTTPConnection("localhost", port, timeout=10)
+        connection = http.client.HTTPConnection("localhost", port, timeout=60)
     else:
         context = ssl.create_default_context(cafile=str(ca_file))
-        connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=context)
+        connection = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
     try:
         connection.request("GET", "/$health")
         return json.loads(connection.getresponse().read())
@@ -192,7 +192,7 @@ def test_it_works_without_uvloop(monkeypatch):
         client.get_queue_receiver("orders") as receiver,
     ):
         sender.send_messages(ServiceBusMessage("order 1"))
-        [message] = receiver.receive_messages(max_wait_time=5)
+        [message] = receiver.receive_messages(max_wait_time=30)
         receiver.complete_message(message)
 
         assert str(message) == "order 1"

@@ -242,14 +242,14 @@ class World:
         commit = store.commit
 
         def commit_when_nobody_looks():
-            assert may_begin.wait(timeout=10)
+            assert may_begin.wait(timeout=60)
             commit()
             is_done.set()
 
         store.commit = commit_when_nobody_looks
         self.loop.run_until_complete(asyncio.sleep(0))
         may_begin.set()
-        assert is_done.wait(timeout=10)
+        assert is_done.wait(timeout=60)
         store.commit = commit
 
     @contextmanager

@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x1
 SASL_INIT, SASL_OUTCOME = 0x41, 0x44
 SOURCE, TARGET, DATA = 0x28, 0x29, 0x75
 ACCEPTED, REJECTED = 0x24, 0x25
+ANSWER_SECONDS_MAX: Final = 20.0  # only so that a test cannot hang
 # Where the error stands among the fields of those that may carry one.
 _ERROR_FIELD: Final = {DETACH: 2, END: 0, CLOSE: 0}
 
@@ -148,7 +149,7 @@ class Peer:
         self._socket: socket.socket = socket.socket()
         if receive_buffer is not None:  # before connect: the window is agreed on there
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self._socket.settimeout(5)
+        self._socket.settimeout(ANSWER_SECONDS_MAX)
         self._socket.connect((address.host, address.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
@@ -192,7 +193,7 @@ class Peer:
                 continue
             except OSError:
                 break
-        self._socket.settimeout(5)
+        self._socket.settimeout(ANSWER_SECONDS_MAX)
         return sent
 
     def send_and_read(self, data: bytes, *, seconds: float) -> None:
@@ -204,7 +205,7 @@ class Peer:
             with suppress(OSError):
                 while chunk := self._socket.recv(65_536):
                     self._buffer += chunk
-        self._socket.settimeout(5)
+        self._socket.settimeout(ANSWER_SECONDS_MAX)
 
     # --- the right way --------------------------------------------------------------------------
 
@@ -262,7 +263,16 @@ class Peer:
                 value, _ = decode(body)
                 yield Frame(int(value.descriptor), list(value.value), channel)
 
-    def farewell(self, *, within: float = 3.0) -> Farewell:
+    def frames_until(self, is_last: Callable[[Frame], object]) -> list[Frame]:
+        """Up to and with that frame, or all if the broker hangs up before."""
+        found: list[Frame] = []
+        for frame_ in self.frames():
+            found.append(frame_)
+            if is_last(frame_):
+                break
+        return found
+
+    def farewell(self, *, within: float = ANSWER_SECONDS_MAX) -> Farewell:
         """Reads until the broker hangs up, for at most that long."""
         started = time.monotonic()
         data, self._buffer, is_closed = self._buffer, b"", False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = "chaos"
-READY_SECONDS_MAX = 15.0
+READY_SECONDS_MAX = 60.0
 
 
 def free_port() -> int:

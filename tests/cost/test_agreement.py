@@ -20,7 +20,7 @@ from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import InProcessRunner
 
 SMALL, LARGE = 100, 70_000
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def message(size):

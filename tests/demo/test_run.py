@@ -86,8 +86,8 @@ class Courier:
                 for index in range(BACKLOG_QUEUES)
             ]
             for receiver in map(stack.enter_context, receivers):
-                while found := receiver.receive_messages(max_message_count=100, max_wait_time=0.5):
-                    for message in found:
+                while receiver.peek_messages():
+                    for message in receiver.receive_messages(100, max_wait_time=SECONDS_MAX):
                         self._bring_one(message)
 
     def _bring_one(self, message):

@@ -20,7 +20,7 @@ POLICIES = (
     Policy(name="sender", key="c2VuZA==", rights=frozenset({Right.SEND})),
     Policy(name="listener", key="bGlzdGVu", rights=frozenset({Right.LISTEN})),
 )
-SECONDS = 5.0
+SECONDS = 30.0
 """How long a client waits for an answer."""
 
 Connect = Callable[..., FastClient]

@@ -35,14 +35,14 @@ from pairbus.fast.errors import SendIncomplete
 from tests.fast.world import exhaust, listening, message, messages, names, send_one, take
 
 KEY = AzureNamedKeyCredential("name", "key")
-SHORT = 0.5
+SHORT = 1.5
 
 
 @contextmanager
 def at_most(seconds: float):
     begun = time.monotonic()
     yield
-    assert time.monotonic() - begun < seconds + 5
+    assert time.monotonic() - begun < seconds + 25
 
 
 def client_of(port: int, **more) -> FastClient:
@@ -168,9 +168,9 @@ def test_a_hanging_namespace_looks_like_an_empty_queue_only_for_a_while(connect,
 
 
 def test_heartbeats_keep_a_quiet_connection(connect, broker):
-    client = connect(silence_seconds=2.0)
+    client = connect(silence_seconds=4.0)
     receiver = client.receiver("q", credit=10)
-    assert receiver.receive(1, max_wait_seconds=3.0) == []
+    assert receiver.receive(1, max_wait_seconds=5.0) == []
     assert client.is_open
 
 

@@ -97,7 +97,7 @@ def test_an_unknown_entity_raises_the_error_of_the_sdk(client):
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_another(connect, broker):
-    client = connect(timeout_seconds=0.5)
+    client = connect(timeout_seconds=2)
     client.sender("q").send(messages(2))
     management = client.management("q")
     with broker.faults.hang("q"), pytest.raises(OperationTimeoutError):

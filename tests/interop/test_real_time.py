@@ -56,7 +56,7 @@ def test_the_sdk_sees_a_session_lock_end(bus):
     receiver = bus.receiver(session_id="s")
     [message] = take(receiver)
     with pytest.raises(SessionLockLostError):
-        receiver.receive_messages(max_wait_time=3)
+        receiver.receive_messages(max_wait_time=30)
     with pytest.raises(SessionLockLostError):
         receiver.complete_message(message)
     with pytest.raises(SessionLockLostError):
@@ -83,14 +83,14 @@ def test_a_waiting_receiver_gets_a_scheduled_message_at_its_time(bus):
     [message] = take(bus.receiver())
     assert str(message) == "soon"
     assert datetime.now(UTC) >= due - MARGIN
-    assert due - MARGIN <= message.enqueued_time_utc < due + 2 * SECOND
+    assert due - MARGIN <= message.enqueued_time_utc < due + 60 * SECOND
 
 
 @pytest.mark.req("B-05")
 def test_an_expired_message_is_not_delivered(bus):
     receiver, passing_time = bus.receiver(), bus.receiver(sub_queue="deadletter")
-    bus.send("short", time_to_live=SECOND)
+    bus.send("short", time_to_live=3 * SECOND)
     assert bus.left_bodies() == ["short"]
-    assert passing_time.receive_messages(max_wait_time=1.2) == []
+    assert passing_time.receive_messages(max_wait_time=3.2) == []
     assert receiver.receive_messages(max_wait_time=0.3) == []
     assert bus.left() == []

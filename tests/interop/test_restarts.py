@@ -72,7 +72,7 @@ def test_a_receiver_of_a_stopped_broker_gets_a_connection_error(bus, broker):
     receiver = bus.receiver()
     broker.stop()
     with pytest.raises(ServiceBusConnectionError):
-        receiver.receive_messages(max_wait_time=5)
+        receiver.receive_messages(max_wait_time=30)
     broker.start()
 
 

@@ -163,7 +163,7 @@ def test_the_next_session_is_waited_for_as_long_as_the_receiver_says(bus, wait_s
 def test_a_session_is_locked_by_one_receiver_and_free_once_it_closes(bus):
     send(bus, "s", "x")
     holder = bus.receiver(session_id="s")
-    [held] = holder.receive_messages(max_wait_time=5)
+    [held] = holder.receive_messages(max_wait_time=30)
     with pytest.raises(SessionCannotBeLockedError):
         bus.receiver(session_id="s")
     holder.close()

@@ -301,7 +301,7 @@ def test_credit_left_over_is_used_for_later_messages_and_released_ones_are_not_c
     """Without prefetch the SDK hands back, as released, what arrives outside a receive call."""
     receiver = bus.receiver()
     bus.send("a")
-    [first] = receiver.receive_messages(5, max_wait_time=5)  # four credits stay with the broker
+    [first] = receiver.receive_messages(5, max_wait_time=30)  # four credits stay with the broker
     receiver.complete_message(first)
     bus.send("b", "c")
     receiver.close()

@@ -116,13 +116,13 @@ def test_an_asyncio_lock_renewer_keeps_messages_and_sessions(bus: Broker) -> Non
             )
             messages: list = []
             while len(messages) < MESSAGES:
-                messages += await receiver.receive_messages(MESSAGES, max_wait_time=5)
+                messages += await receiver.receive_messages(MESSAGES, max_wait_time=30)
             for message in messages:
                 renewer.register(receiver, message, max_lock_renewal_duration=60)
             for session in sessions:
                 async with client.get_queue_receiver("sessions", session_id=session) as held:
                     renewer.register(held, held.session, max_lock_renewal_duration=60)
-                    [message] = await held.receive_messages(1, max_wait_time=5)
+                    [message] = await held.receive_messages(1, max_wait_time=30)
                     await held.session.renew_lock()
                     await held.complete_message(message)
                     settled += 1
@@ -147,7 +147,7 @@ def test_everything_at_once_on_one_asyncio_receiver_and_sender(bus: Broker) -> N
         ):
             messages: list = []
             while len(messages) < 40:
-                messages += await receiver.receive_messages(40, max_wait_time=5)
+                messages += await receiver.receive_messages(40, max_wait_time=30)
             deferred, completed, renewed = messages[:10], messages[10:20], messages[20:]
             await asyncio.gather(*(receiver.defer_message(message) for message in deferred))
             numbers = [message.sequence_number for message in deferred]

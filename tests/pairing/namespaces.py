@@ -35,7 +35,7 @@ POLICIES = {
 }
 
 
-def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = 15.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
     """Its first true answer. Asked often, and not for ever."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

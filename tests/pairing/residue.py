@@ -30,7 +30,7 @@ import pairbus
 import pairbus.aio
 from tests.pairing.namespaces import wait_until
 
-SETTLE_SECONDS_MAX = 1.0
+SETTLE_SECONDS_MAX = 20.0
 DELAYS_SECONDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4)
 """From the pairing to its end, for a client that is closed in haste: opening a link takes half a
 second."""
@@ -138,7 +138,7 @@ def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
     primary.close()
     seconds = time.monotonic() - seconds
     for thread in stuck:
-        thread.join(10)
+        thread.join(30)
     after = residue()  # the secondary's client is still open, but nobody uses it any more
     secondary.close()
     return {

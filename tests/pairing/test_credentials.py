@@ -165,11 +165,11 @@ def test_a_primary_that_hangs_in_the_tls_handshake_is_failed_over_in_bounded_tim
         transport_type=TransportType.Amqp,
         connection_verify=world.primary.ca_file,
     )
-    world.pair(client, send_timeout=SECOND)
+    world.pair(client, send_timeout=3 * SECOND)
     with world.primary.fault("hang"):
         began = time.monotonic()
         sender = client.get_queue_sender(queue)
         world.send(sender, "diverted")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         sender.close()
     world.check(queue, backlog=["diverted"])

@@ -199,7 +199,7 @@ def test_a_crowd_is_diverted_soon_after_the_kill(world):
         world.primary.kill()
         began = time.monotonic()
         more_acknowledged(account, 50)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
     finally:
         crowd.stop()
     world.primary.start()

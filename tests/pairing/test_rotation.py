@@ -20,6 +20,12 @@ from tests.pairing.namespaces import wait_until
 from tests.pairing.world import SECOND, ids
 
 
+@pytest.fixture(autouse=True)
+def long_rests(monkeypatch):
+    """No queue comes back into the rotation in the midst of a test, however slow the machine."""
+    monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 600.0)
+
+
 @pytest.fixture
 def short_rests(monkeypatch):
     """A withdrawn queue is looked at again after a second, and not after half a minute."""
@@ -119,10 +125,8 @@ def test_a_whole_call_goes_to_the_next_queue(world):
 
 
 @pytest.mark.req("F-06")
-def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world, monkeypatch):
+def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world):
     """Ten entities and two queues: without the news, half of them would try the broken one."""
-    # It takes links, so the background would have it back in the rotation in the midst of this.
-    monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 600.0)
     queues = [world.queue(f"{number}") for number in range(10)]
     client = world.pair(backlog_queue_count=2)
     senders = [client.get_queue_sender(queue) for queue in queues]

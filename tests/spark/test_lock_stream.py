@@ -131,11 +131,9 @@ def test_available_now_waits_for_what_others_have_locked_but_not_for_ever(
     reader.prepareForTriggerAvailableNow()
     with caplog.at_level(logging.WARNING, "pairbus.spark"):
         found, end = run(reader, reader.initialOffset())
+        assert advance(reader, end) == end
     assert found == [["m-2"]]
-    assert "still has messages that other receivers have locked" in caplog.text
-    began = time.monotonic()
-    assert advance(reader, end) == end
-    assert time.monotonic() - began < 0.2
+    assert caplog.text.count("still has messages that other receivers have locked") == 1
 
 
 def test_available_now_does_not_chase_what_arrives_later(
@@ -170,11 +168,11 @@ def test_available_now_ends_on_a_partitioned_entity(make_bus: Buses, make_reader
 def test_locks_are_renewed_while_a_batch_takes_its_time(
     make_bus: Buses, make_reader: Readers
 ) -> None:
-    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=2)))
+    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=4)))
     bus.send("q", messages(300))
     reader = make_reader(bus)
     end = advance(reader, reader.initialOffset())
-    time.sleep(3.5)
+    time.sleep(5)
     assert advance(reader, end) == end
     assert bus.peek("q") == []
 

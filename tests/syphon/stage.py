@@ -88,7 +88,7 @@ class Stage:
 
     def client(self, namespace: Namespace) -> FastClient:
         return Address.from_connection_string(namespace.connection_string).client(
-            timeout_seconds=15.0
+            timeout_seconds=60.0
         )
 
     def home(self, path: str = "orders") -> list[str]:

@@ -27,7 +27,7 @@ from pairbus.syphon.ledger import ledger_files
 KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
 QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
 SECONDS = 120
-STOP_SECONDS_MAX = 5
+STOP_SECONDS_MAX = 30
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def at_once(broker, queue, count):
     ):
         found = []
         while len(found) < count:
-            more = receiver.receive_messages(max_message_count=count, max_wait_time=2)
+            more = receiver.receive_messages(max_message_count=count, max_wait_time=20)
             if not more:
                 break
             found += more

@@ -73,7 +73,10 @@ class Pair:
             else:
                 receiver = client.get_queue_receiver(entity, **options)
             with receiver:
-                messages = receiver.receive_messages(max_message_count=500, max_wait_time=0.5)
+                count = len(receiver.peek_messages(max_message_count=500))
+                messages = []
+                while len(messages) < count:
+                    messages += receiver.receive_messages(count - len(messages), max_wait_time=30)
                 for message in messages:
                     receiver.complete_message(message)
         return messages
@@ -87,9 +90,10 @@ class Pair:
         ):
             with Address.from_connection_string(broker.connection_string).client() as client:
                 for path in paths:
+                    left = len(client.management(path).peek(1, 500))
                     receiver = client.receiver(path, credit=500, mode="receiveAndDelete")
-                    while receiver.receive(500, max_wait_seconds=0.05):
-                        pass
+                    while left and (some := receiver.receive(left, max_wait_seconds=5)):
+                        left -= len(some)
 
     def left(self):
         with (

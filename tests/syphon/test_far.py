@@ -47,7 +47,7 @@ def test_a_primary_that_answers_late_is_given_more_time_and_gets_nothing_again_a
     known, receipts = (), []
 
     with stage.primary.faults.slow_disk(latency_seconds=0.7):
-        for _ in range(6):
+        for _ in range(20):
             drained = stage.drain(seconds=0.1, known=reopened(known))
             receipts += drained.receipts
             known = drained.destinations

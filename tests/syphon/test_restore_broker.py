@@ -183,7 +183,7 @@ def test_the_sdk_receives_from_its_session_and_finds_no_alias(broker, client):
     bring_home(broker, 2)
 
     with client.get_queue_receiver("sessions", session_id="a session") as receiver:
-        [received] = receiver.receive_messages(2, max_wait_time=5)
+        [received] = receiver.receive_messages(2, max_wait_time=30)
         receiver.complete_message(received)
         [waiting] = receiver.peek_messages(2)
     for message, name in ((received, "now"), (waiting, "later")):

@@ -12,7 +12,7 @@ from pairbus.fast.address import Address
 from tests.broker.world import encoded
 
 LARGE = encoded(b"x" * (64 * 1024))
-SECONDS = 5.0
+SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class Bench:
     def commit(self):
         self.commits.append(threading.current_thread().name)
         self._has_begun.set()
-        assert self.gate.wait(timeout=10)
+        assert self.gate.wait(timeout=60)
         if self.failures:
             raise self.failures.pop(0)
         self._commit()
@@ -59,7 +59,7 @@ class Bench:
         self.gate.clear()
         self._has_begun.clear()
         self.turn()
-        assert self._has_begun.wait(timeout=10)
+        assert self._has_begun.wait(timeout=60)
 
     def flush(self):
         self.gate.set()
@@ -289,7 +289,7 @@ def test_a_closed_loop_ends_the_thread(tmp_path):
 
     bench.loop.close()
     bench.gate.set()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
 
     assert not thread.is_alive()
     bench.store.close()

@@ -77,7 +77,7 @@ def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
     done = shell(
         broker,
         "seq 250 | pairbus send a --lines && "
-        "pairbus receive a --all --wait 0.3s --json | pairbus send b --json-lines && "
+        "pairbus receive a --all --wait 2s --json | pairbus send b --json-lines && "
         "(set +o pipefail; pairbus peek b --json --count 250 | head -n 1 | wc -l) && "
         "pairbus receive b --count 250 --json > all.jsonl",
     )

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.broker import Broker, QueueDescription
 from tests.cli.conftest import Run
 
-SECONDS = 30
+SECONDS = 60
 
 
 def sent(pairbus: Run, queue: str, count: int, *more: str) -> None:
@@ -52,7 +52,7 @@ def test_one_message_is_printed_and_completed(pairbus: Run, queue: str) -> None:
 def test_json_has_a_line_for_each_message(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 3)
 
-    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--json")
+    done = pairbus("receive", queue, "--all", "--wait", "1s", "--json")
 
     assert done.err == ""
     assert [form["body"] for form in forms(done.out)] == ["body 0", "body 1", "body 2"]
@@ -65,9 +65,7 @@ def test_no_more_messages_are_received_than_asked_for_and_none_stays_locked(
     sent(pairbus, queue, 5)
 
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
-    assert (
-        len(forms(pairbus("receive", queue, "--count", "9", "--json", "--wait", "0.1s").out)) == 3
-    )
+    assert len(forms(pairbus("receive", queue, "--count", "9", "--json", "--wait", "1s").out)) == 3
 
 
 def test_what_is_received_can_be_sent_again_as_it_was(
@@ -109,7 +107,7 @@ def test_what_is_received_can_be_sent_again_as_it_was(
 def test_messages_can_be_abandoned(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 3)
 
-    done = pairbus("receive", queue, "--all", "--abandon", "--json", "--wait", "0.1s")
+    done = pairbus("receive", queue, "--all", "--abandon", "--json", "--wait", "1s")
 
     assert len(forms(done.out)) == 3
     counts = [form["deliveryCount"] for form in forms(pairbus("peek", queue, "--json").out)]
@@ -169,7 +167,7 @@ def test_each_message_can_be_written_to_a_file_and_none_is_overwritten(
     (folder / "2.json").write_text("mine")
     sent(pairbus, queue, 2)
 
-    done = pairbus("receive", queue, "--all", "--wait", "0.1s", "--output-dir", str(folder))
+    done = pairbus("receive", queue, "--all", "--wait", "1s", "--output-dir", str(folder))
 
     assert done == (0, f"wrote 2 messages of {queue!r} to {folder}\n", "")
     assert sorted(file.name for file in folder.iterdir()) == ["1.json", "2.2.json", "2.json"]
@@ -256,8 +254,8 @@ def test_a_signal_ends_it_with_nothing_locked(
         _, err = process.communicate(timeout=SECONDS)
 
     assert (process.returncode, err) == (128 + number, b"")
-    assert time.monotonic() - before < 5
-    assert len(forms(pairbus("receive", queue, "--json", "--wait", "0.5s").out)) == 1
+    assert time.monotonic() - before < 25
+    assert len(forms(pairbus("receive", queue, "--json", "--wait", "5s").out)) == 1
 
 
 def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
@@ -273,7 +271,7 @@ def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
                 _, err = process.communicate(timeout=SECONDS)
 
     assert (process.returncode, err) == (130, b"")
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 25
 
 
 def test_a_kill_between_writing_and_completing_loses_nothing(
@@ -306,7 +304,7 @@ def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> N
             ServiceBusClient.from_connection_string(broker.connection_string) as client,
             client.get_queue_receiver("s", session_id="a") as receiver,
         ):
-            assert len(receiver.receive_messages(max_wait_time=5)) == 1
+            assert len(receiver.receive_messages(max_wait_time=30)) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ import pairbus.client.blocking.sender as blocking_sender
 from tests.client import fakes
 from tests.client.fakes import StandIn
 
-HANG_SECONDS = 30.0
+HANG_SECONDS = 60.0
 
 
-def until(condition: Callable[[], Any], what: str = "it", seconds: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "it", seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"

@@ -222,7 +222,7 @@ def test_a_task_may_stop_the_worker_that_runs_it(asyncio_side: AsyncioSide, agen
     agenda.tasks = numbered(1)
     asyncio_side.call(worker.wake)
 
-    stopped.result(5)
+    stopped.result(30)
     until(lambda: _tasks(asyncio_side) == [], "nothing runs")
 
 
@@ -310,7 +310,7 @@ def test_a_stuck_task_is_freed_when_it_stops(blocking: Workers, agenda: Agenda) 
 def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
     blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 1.0)
     release = threading.Event()
 
     def perform(task: BackgroundTask) -> None:
@@ -327,7 +327,7 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
     took = time.monotonic() - began
     release.set()
 
-    assert took < 1.5, "the bound is that of all of them"
+    assert took < 4, "the bound is that of all of them"
     until(lambda: threads() == [], "they end by themselves")
 
 
@@ -353,7 +353,7 @@ def test_it_may_be_stopped_by(blocking: Workers, who: str, agenda: Agenda) -> No
     agenda.tasks = numbered(1)
     worker.wake()
 
-    assert stopped.wait(5)
+    assert stopped.wait(30)
     until(lambda: threads() == [], "nothing runs")
 
 
@@ -408,7 +408,7 @@ def test_a_stuck_call_is_freed_when_its_time_is_over(blocking: Workers, agenda: 
         ):
             sender.send_messages(ServiceBusMessage("a"))
 
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         client.close()
     worker.stop()
 
@@ -437,13 +437,12 @@ def test_a_call_that_gets_stuck_on_an_open_link_is_freed_in_time(
     freed = threading.Event()
     monkeypatch.setattr(private, "cut", lambda sender: freed.set())
     worker = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked, and sleeps")
-    time.sleep(0.05)
+    until(lambda: 0 < worker._looks_at < float("inf"), "it has looked, and sleeps")
     sender = StandIn()
     sender.open()
 
     with worker.deadline(sender, 0.1):
-        assert freed.wait(3)
+        assert freed.wait(12)
     worker.stop()
 
 
@@ -461,7 +460,7 @@ def test_a_call_that_fails_by_itself_gets_its_own_error(blocking: Workers, agend
 @pytest.mark.parametrize(
     ("seconds", "is_woken"),
     [
-        pytest.param(2.0, True, id="who must be freed before it looks again wakes it"),
+        pytest.param(8.0, True, id="who must be freed before it looks again wakes it"),
         pytest.param(60.0, False, id="who has longer does not: most sends have"),
     ],
 )
@@ -469,12 +468,12 @@ def test_the_worker_is_woken_only_by_an_early_deadline(
     blocking: Workers, agenda: Agenda, seconds: float, is_woken: bool
 ) -> None:
     worker = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked")
-    time.sleep(0.05)
+    until(lambda: 0 < worker._looks_at < float("inf"), "it has looked, and sleeps")
     before = agenda.asked
 
     for _ in range(3):
         with worker.deadline(StandIn(), seconds):
+            until(lambda: agenda.asked >= before + is_woken)
             time.sleep(0.05)
 
     # And once only: after that it knows of the earlier time.
@@ -486,8 +485,7 @@ def test_a_deadline_that_is_entered_while_the_worker_looks_is_not_overlooked(
 ) -> None:
     """It enters in the very moment in which the worker decides how long to sleep."""
     worker = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked")
-    time.sleep(0.05)
+    until(lambda: 0 < worker._looks_at < float("inf"), "it has looked, and sleeps")
     entered: list[Any] = []
 
     class Watched(dict[int, Any]):
@@ -508,7 +506,7 @@ def test_a_deadline_that_is_entered_while_the_worker_looks_is_not_overlooked(
 
     until(lambda: entered, "it has entered")
     try:
-        until(lambda: agenda.asked >= before + 2, "it looks again at once", seconds=1.5)
+        until(lambda: agenda.asked >= before + 2, "it looks again at once", seconds=10)
     finally:
         entered[0].__exit__(None, None, None)
 
@@ -532,7 +530,7 @@ def test_a_stuck_call_is_freed_when_the_worker_stops(
         worker.stop()
 
         with pytest.raises(ValueError, match="the paired client has been closed"):
-            call.result(5)
+            call.result(30)
         client.close()
     assert threads() == []
 

@@ -269,8 +269,8 @@ def test_closing_ends_a_send_that_waits_for_a_silent_primary(stage: Stage, other
 
         client.close()
 
-        assert time.monotonic() - began < 5
-        assert isinstance(call.exception(5), ValueError), "it was closed; nobody was silent"
+        assert time.monotonic() - began < 30
+        assert isinstance(call.exception(30), ValueError), "it was closed; nobody was silent"
     until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
@@ -289,8 +289,8 @@ def test_closing_ends_all_sends_that_share_a_sender_of_a_silent_primary(
 
         client.close()
 
-        assert time.monotonic() - began < 4
-        assert all(call.exception(10) is not None for call in calls)
+        assert time.monotonic() - began < 30
+        assert all(call.exception(30) is not None for call in calls)
     until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
@@ -307,7 +307,7 @@ def test_closing_leaves_nothing_of_a_link_that_is_just_being_opened(
 
     client.close()
 
-    error = call.exception(10)
+    error = call.exception(30)
     assert error is None or (isinstance(error, ValueError) and "closed" in str(error))
     until(lambda: not stage.has_left(before), "nothing of it runs")
 

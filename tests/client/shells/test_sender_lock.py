@@ -25,7 +25,7 @@ def test_one_call_at_a_time(lock: Any, others: Others) -> None:
 
     lock.release()
 
-    second.result(5)
+    second.result(30)
     lock.release()
 
 
@@ -50,7 +50,7 @@ def test_waiting_too_long_behind_several_calls_is_not_a_stuck_call(
     # Another was quicker: as if it had been released and taken in between.
     getattr(lock, "target", lock)._acquired += 1
 
-    error = unlucky.exception(5)
+    error = unlucky.exception(30)
 
     assert isinstance(error, SenderBusy)
     assert not error.is_stuck
@@ -73,7 +73,7 @@ def test_acquire_says_whether_it_had_to_wait(lock: Any, others: Others) -> None:
 
     lock.release()
 
-    assert second.result(5) is True
+    assert second.result(30) is True
 
 
 def test_a_free_lock_can_be_acquired_without_waiting(lock: Any, others: Others) -> None:
@@ -84,7 +84,7 @@ def test_a_free_lock_can_be_acquired_without_waiting(lock: Any, others: Others) 
 
     lock.release()
 
-    waiting.result(5)
+    waiting.result(30)
     assert not lock.try_acquire()
     lock.release()
     assert lock.try_acquire()
@@ -116,7 +116,7 @@ async def _asked(lock: SenderLock) -> bool:
 
 def test_a_lock_of_another_thread_is_not_mine(others: Others) -> None:
     lock = SyncSide().lock("orders")
-    others.begin(lock.acquire, 1.0).result(5)
+    others.begin(lock.acquire, 1.0).result(30)
 
     assert not lock.is_mine()
 
@@ -130,14 +130,14 @@ def test_a_time_limit_holds_also_while_the_lock_is_being_passed_on(
     async def run() -> None:
         lock = SenderLock("orders")
         await lock.acquire(1.0)
-        second = asyncio.create_task(lock.acquire(5.0))
+        second = asyncio.create_task(lock.acquire(60.0))
         await asyncio.sleep(0)
         lock.release()  # to the second, which has not run yet
 
         began = time.monotonic()
         with pytest.raises(SenderBusy):
             await lock.acquire(0.1)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
         await second
         lock.release()
 
@@ -150,17 +150,17 @@ def test_a_cancelled_waiter_leaves_the_lock_to_the_next(
     async def run() -> None:
         lock = SenderLock("orders")
         await lock.acquire(1.0)
-        cancelled = asyncio.create_task(lock.acquire(5.0))
-        patient = asyncio.create_task(lock.acquire(5.0))
+        cancelled = asyncio.create_task(lock.acquire(60.0))
+        patient = asyncio.create_task(lock.acquire(60.0))
         await asyncio.sleep(0)
         lock.release()
         cancelled.cancel()  # in the very moment in which it would have been its lock
 
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        await asyncio.wait_for(patient, 2)
+        await asyncio.wait_for(patient, 30)
         lock.release()
-        await asyncio.wait_for(lock.acquire(1.0), 2)
+        await asyncio.wait_for(lock.acquire(20.0), 30)
         lock.release()
 
     asyncio_side.call(run)
@@ -170,7 +170,7 @@ def test_a_lock_that_is_being_passed_on_is_not_free(asyncio_side: AsyncioSide) -
     async def run() -> None:
         lock = SenderLock("orders")
         assert await lock.try_acquire()
-        second = asyncio.create_task(lock.acquire(5.0))
+        second = asyncio.create_task(lock.acquire(60.0))
         await asyncio.sleep(0)
         lock.release()  # to the second, which has not run yet
 

@@ -149,7 +149,7 @@ def test_a_busy_primary_is_waited_for_without_the_lock(world: World, others: Oth
     world.side.call(world.pairing.closing.set)
 
     with pytest.raises(ServiceBusServerBusyError):
-        call.result(5)
+        call.result(30)
 
 
 def test_a_busy_primary_is_tried_again_after_the_wait(world: World) -> None:
@@ -203,7 +203,7 @@ def test_a_send_waits_for_the_lock_of_another(world: World, others: Others) -> N
 
     world.side.call(world.sender.lock.release)
 
-    call.result(5)
+    call.result(30)
     assert len(world.attempts) == 1
 
 

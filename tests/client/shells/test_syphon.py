@@ -27,7 +27,7 @@ from pairbus.client.syphon import (
 from pairbus.events import Event, SyphonFailed, SyphonRestarted
 from tests.client.shells.both import AsyncioSide, Others, Side, until
 
-SHORT_SECONDS = 0.2
+SHORT_SECONDS = 1.0
 
 pytestmark = pytest.mark.req("C-01")
 
@@ -86,7 +86,7 @@ class Syphon:
     def start(self, context: SyphonContext) -> None:
         self.starts += 1
         self.started.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(30)
         if self.start_error is not None:
             raise self.start_error
         self.context = context
@@ -218,7 +218,7 @@ def test_when_one_closes_and_its_partner_does_not_the_partner_is_faulted(
     [reason] = partner.faults
     assert reason == (
         f"the client of the {first} namespace ended (closed), and its partner did not end within "
-        "0.2 seconds"
+        "1 seconds"
     )
     with pytest.raises(ClientFaulted, match="ended because its partner ended"):
         partner._state.check()
@@ -232,7 +232,10 @@ def test_the_moment_is_five_seconds_and_the_first_restart_waits_for_one() -> Non
 
 
 @pytest.mark.parametrize("first", ["primary", "secondary"])
-def test_partners_that_close_one_after_the_other_are_not_faulted(pair: Pair, first: str) -> None:
+def test_partners_that_close_one_after_the_other_are_not_faulted(
+    pair: Pair, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 60.0)
     pair.start()
     both = [pair.primary, pair.secondary]
     if first == "secondary":
@@ -240,7 +243,7 @@ def test_partners_that_close_one_after_the_other_are_not_faulted(pair: Pair, fir
 
     for client in both:
         pair.close(client)
-    time.sleep(2 * SHORT_SECONDS)
+    until(lambda: "pairbus-partner" not in threads_left(), "nobody waits for a partner")
 
     assert pair.primary.faults == pair.secondary.faults == []
 
@@ -415,7 +418,7 @@ def test_it_is_stopped_by_another_thread_than_its_own(pair: Pair, others: Others
         asked.append(threading.current_thread().name)
         pair.fail(RuntimeError("no Java"))
 
-    others.begin(fail).result(5)
+    others.begin(fail).result(30)
 
     until(lambda: pair.syphon.stopped_in, "it is stopped")
     assert pair.syphon.stopped_in != asked
@@ -449,11 +452,11 @@ def test_a_client_that_ends_while_the_syphon_starts_is_noticed(
 ) -> None:
     pair.syphon.gate.clear()
     starting = others.begin(pair.start)
-    assert pair.syphon.started.wait(5)
+    assert pair.syphon.started.wait(30)
 
     pair.close(getattr(pair, first))
     pair.syphon.gate.set()
-    starting.result(5)
+    starting.result(30)
 
     until(lambda: pair.syphon.stops, "it is stopped")
     assert not pair.syphon.is_running
@@ -464,7 +467,7 @@ def test_a_pairing_that_failed_faults_nobody(pair: Pair) -> None:
     pair.start()
 
     pair.abandon()
-    time.sleep(2 * SHORT_SECONDS)
+    until(lambda: "pairbus-partner" not in threads_left(), "nobody waits for a partner")
 
     assert pair.secondary.faults == []
     assert not pair.secondary._state.has_other_listeners()
