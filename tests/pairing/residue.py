@@ -115,8 +115,8 @@ def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
         errors.append(type(error).__name__)
     manager.close()
     gc.collect()  # the SDK's administration client keeps the socket of a refusal until then
-    refused = residue()
     if scenario == "refused":
+        refused = residue()
         primary.close()
         secondary.close()
         return {"before": before, "after": refused, "end": residue(), "errors": errors}
@@ -210,8 +210,8 @@ async def run_asyncio(scenario: str, case: dict[str, str]) -> dict[str, Any]:
         errors.append(type(error).__name__)
     await manager.close()
     gc.collect()
-    refused = await settled(before)
     if scenario == "refused":
+        refused = await settled(before)
         await primary.close()
         await secondary.close()
         return {"before": before, "after": refused, "end": residue(), "errors": errors}
