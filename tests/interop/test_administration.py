@@ -556,7 +556,7 @@ def test_keys_of_a_queue_open_it_and_nothing_else(admin: Any, shell: Shell, brok
         with pytest.raises(ServiceBusError):
             client.get_queue_sender("other").send_messages(ServiceBusMessage("no"))
         with pytest.raises(ServiceBusAuthorizationError):
-            client.get_queue_receiver("orders").receive_messages(max_wait_time=1)
+            client.get_queue_receiver("orders").receive_messages(max_wait_time=30)
 
     assert admin.get_queue_runtime_properties("orders").active_message_count == 2
     queue = admin.get_queue("orders")

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostErr
 from tests.interop.bus import take
 
 SECOND = timedelta(seconds=1)
-RENEWABLE = timedelta(seconds=4)
+RENEWABLE = timedelta(seconds=8)
 """The SDK's renewer looks once a second; with a shorter lock it would look too late."""
 MARGIN = timedelta(milliseconds=5)
 
@@ -43,7 +43,7 @@ def test_the_sdks_lock_renewer_keeps_a_message(bus):
     [message] = take(receiver)
     with bus.shell.lock_renewer() as renewer:
         renewer.register(receiver, message)
-        assert other.receive_messages(max_wait_time=5) == []
+        assert other.receive_messages(max_wait_time=9) == []
         receiver.complete_message(message)
     assert message.auto_renew_error is None
     assert bus.left() == []
@@ -70,7 +70,7 @@ def test_the_sdk_sees_a_session_lock_end(bus):
 def test_the_sdks_lock_renewer_keeps_a_session(bus):
     with bus.shell.lock_renewer() as renewer:
         receiver = bus.receiver(session_id="s", auto_lock_renewer=renewer)
-        assert receiver.receive_messages(max_wait_time=5) == []
+        assert receiver.receive_messages(max_wait_time=9) == []
     # Only now: the SDK's renewer and its receiver must not speak on one connection at once.
     receiver.session.set_state("still mine")
     assert receiver.session.auto_renew_error is None

@@ -322,7 +322,7 @@ def test_a_syphon_that_fails_is_started_again_and_no_client_ends(pair: Pair) -> 
     assert pair.status.last_error == "RuntimeError: no Java"
     assert pair.status.restart_at is None
     assert pair.syphon.stops == [STOP_SECONDS_MAX], "what was left of it has been freed"
-    time.sleep(2 * SHORT_SECONDS)
+    until(lambda: "pairbus-partner" not in threads_left(), "nobody waits for a partner")
     assert pair.primary.faults == pair.secondary.faults == []
     pair.close(pair.primary)
     pair.close(pair.secondary)
