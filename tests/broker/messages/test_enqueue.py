@@ -6,7 +6,7 @@ from pairbus.amqp.codec.sections import message_id, read_annotations, slice_mess
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription, Status
-from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind, Settlement
 from tests.broker.world import Receiver, encoded, ping
 
 DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
@@ -166,9 +166,12 @@ def test_a_ping_to_a_disabled_queue_is_refused(make_world):
 
 
 LIKE_PINGS = {
-    "it has a body": encoded(b"x", content_type="application/vnd.ms-servicebus-ping"),
-    "another content type": encoded(b"", content_type="text/plain"),
-    "the type is only talked about": encoded(b"application/vnd.ms-servicebus-ping"),
+    "it has a body": encoded(b"x", content_type=PING_CONTENT_TYPE, ttl_ms=1000),
+    "another content type": encoded(b"", content_type="text/plain", ttl_ms=1000),
+    "the type is only talked about": encoded(PING_CONTENT_TYPE.encode(), ttl_ms=1000),
+    "it lives for ever": encoded(b"", content_type=PING_CONTENT_TYPE),
+    "it lives longer": encoded(b"", content_type=PING_CONTENT_TYPE, ttl_ms=1001),
+    "it lives shorter": encoded(b"", content_type=PING_CONTENT_TYPE, ttl_ms=999),
 }
 
 
@@ -181,7 +184,7 @@ def test_a_message_that_only_looks_like_a_ping_is_stored(world, message):
 
 
 def test_a_ping_without_any_body_section_is_a_ping(world):
-    world.send(encoded(None, content_type="application/vnd.ms-servicebus-ping"))
+    world.send(encoded(None, content_type=PING_CONTENT_TYPE, ttl_ms=1000))
 
     assert world.sequences() == []
 

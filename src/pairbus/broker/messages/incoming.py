@@ -23,11 +23,10 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
 from pairbus.broker.message import Message
 from pairbus.broker.messages import lifecycle
-from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, PING_TTL_MS
 from pairbus.broker.messages.mailbox import LockTokens
 
 UINT_MAX: Final = 2**32 - 1
-_PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _NULL: Final = 0x40
 _YEAR_10000_MS: Final = 253_402_300_800_000
 _ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
@@ -93,8 +92,10 @@ def _read_annotations(one: IncomingMessage) -> None:
 
 
 def _is_ping(parts: Parts) -> bool:
-    """An empty body and the ping's content type (B-11). Nearly all messages fail the first test."""
-    if _PING_BYTES not in parts.bare or sections.content_type(parts) != PING_CONTENT_TYPE:
+    """An empty body, one second to live, and the ping's content type (B-11). Nearly all messages
+    fail the first test.
+    """
+    if parts.ttl_ms != PING_TTL_MS or sections.content_type(parts) != PING_CONTENT_TYPE:
         return False
     ends = [span[1] for span in (parts.properties, parts.application_properties) if span]
     return parts.bare[max(ends) :] in _BODY_SECTIONS

@@ -16,6 +16,7 @@ from pairbus.broker.entities.durations import milliseconds
 from pairbus.broker.message import Message, MessageState
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+PING_TTL_MS: Final = 1000
 
 REASON_DELIVERIES: Final = "MaxDeliveryCountExceeded"
 REASON_EXPIRED: Final = "TTLExpiredException"
