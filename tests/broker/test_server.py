@@ -350,3 +350,28 @@ def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(
         await again.stop()
 
     run(scenario)
+
+
+def test_a_network_of_containers_needs_one_explicit_word_and_gets_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> Endpoint:
+        server = Server([NamespaceOptions()], host="0.0.0.0", allow_insecure=True)
+        await server.start()
+        (started,) = server.endpoints.values()
+        await server.stop()
+        return started
+
+    with pytest.raises(ConfigError, match="--allow-insecure"):
+        Server([NamespaceOptions()], host="0.0.0.0")
+    assert not caplog.records
+
+    started = asyncio.run(run())
+
+    assert started.connection_string.endswith(";UseDevelopmentEmulator=true")
+    assert "anyone who reaches it can read and change all messages" in caplog.text
+
+
+def test_on_loopback_the_word_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    Server([NamespaceOptions()], allow_insecure=True)
+    assert not caplog.records

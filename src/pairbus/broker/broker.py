@@ -57,6 +57,7 @@ class Broker:
         namespaces: Sequence[NamespaceOptions] | None = None,
         host: str = "localhost",
         tls_only: bool | None = None,
+        allow_insecure: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`topics` may contain subscriptions: `events/Subscriptions/audit`, or a description."""
@@ -85,6 +86,7 @@ class Broker:
         self._namespaces = tuple(namespaces)
         self._host = host
         self._tls_only = tls_only
+        self._allow_insecure = allow_insecure
         self._clock = clock
         self._running: _BrokerThread | None = None
 
@@ -94,7 +96,11 @@ class Broker:
         if self._running is not None:
             raise BrokerError("the broker is already running")
         server = Server(
-            self._namespaces, host=self._host, tls_only=self._tls_only, clock=self._clock
+            self._namespaces,
+            host=self._host,
+            tls_only=self._tls_only,
+            allow_insecure=self._allow_insecure,
+            clock=self._clock,
         )
         self._running = running = _BrokerThread(server)
         try:

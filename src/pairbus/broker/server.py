@@ -28,6 +28,9 @@ from pairbus.errors import BrokerError, ConfigError, check_installed
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 3.0
+_REMEDY: Final = (
+    "listen on localhost, or give allow_insecure (--allow-insecure) in a network that you trust"
+)
 _PACKAGES: Final = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
 """These are imported when a request first needs them, but checked at the start."""
 
@@ -88,15 +91,27 @@ class Server:
         *,
         host: str = "localhost",
         tls_only: bool | None = None,
+        allow_insecure: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """With `tls_only` None, TLS is required unless the host is a loopback address."""
+        """With `tls_only` None, TLS is required unless the host is a loopback address.
+
+        With `allow_insecure`, another host may do without TLS and have the well-known key.
+        """
         check_installed("the local broker", "broker", *_PACKAGES)
         _check_names(namespaces)
         self._options = tuple(namespaces)
         self._host = look_up(host)
-        self._is_tls_only = _is_tls_only(self._host, tls_only)
-        _check_keys(self._host, self._options)
+        if allow_insecure and not self._host.is_loopback:
+            self._is_tls_only = bool(tls_only)
+            logger.warning(
+                "host %s can be reached from other machines, and anyone who reaches it can read "
+                "and change all messages: keys of your own and TLS are not required",
+                host,
+            )
+        else:
+            self._is_tls_only = _is_tls_only(self._host, tls_only)
+            _check_keys(self._host, self._options)
         self._clock = clock
         self._namespaces: list[Namespace] = []
         self._listeners: list[Listener] = []
@@ -159,6 +174,14 @@ class Server:
     def _prepare(self, options: NamespaceOptions) -> Listener:
         sockets = listen(self._host, options.port, namespace=options.name)
         try:
+            if options.administration_port is not None:
+                second = listen(self._host, options.administration_port, namespace=options.name)
+                sockets += second
+                logger.info(
+                    "namespace %s: administration and health are also on port %d",
+                    options.name,
+                    second[0].getsockname()[1],
+                )
             namespace = Namespace(options, loop=asyncio.get_running_loop(), clock=self._clock)
             namespace.open()
         except BaseException:
@@ -201,7 +224,7 @@ def _is_tls_only(host: Host, wish: bool | None) -> bool:
     if wish is False and not host.is_loopback:
         raise ConfigError(
             f"host {host.name!r} can be reached from other machines, and keys and messages would "
-            "travel in the clear: leave tls_only on there, or listen on localhost"
+            f"travel in the clear: leave tls_only on there, or {_REMEDY}"
         )
     return not host.is_loopback if wish is None else wish
 
@@ -213,12 +236,12 @@ def _check_keys(host: Host, namespaces: Sequence[NamespaceOptions]) -> None:
         if options.accepts_bearer:
             raise ConfigError(
                 f"namespace {options.name!r} accepts bearer tokens without checking them, and host "
-                f"{host.name!r} can be reached from other machines: listen on localhost"
+                f"{host.name!r} can be reached from other machines: {_REMEDY}"
             )
         for policy in options.policies:
             if policy.key == DEFAULT_KEY:
                 raise ConfigError(
                     f"namespace {options.name!r}: policy {policy.name!r} has the well-known key, "
                     f"and host {host.name!r} can be reached from other machines: give a policy "
-                    "with a key of your own, or listen on localhost"
+                    f"with a key of your own, or {_REMEDY}"
                 )

@@ -88,6 +88,7 @@ def test_options_add_to_the_namespaces_of_a_file(config: Path) -> None:
     )
 
     assert [(o.name, o.port) for o in gathered] == [("sbemulatorns", 5672), ("extra", 0)]
+    assert {o.administration_port for o in gathered} == {None}
     assert [(q.name, q.max_delivery_count) for q in gathered[0].queues] == [
         ("orders", 3),
         ("bills", 10),
@@ -132,14 +133,59 @@ def test_the_file_wins_for_a_topic_that_it_describes(tmp_path: Path) -> None:
     assert options.topics[1].max_delivery_count == 3
 
 
-def test_a_file_alone_is_enough(config: Path) -> None:
-    assert [options.name for options in gather(config=config)] == ["sbemulatorns"]
+@pytest.mark.parametrize(
+    ("namespaces", "expected"),
+    [
+        ((), ("sbemulatorns", 5672, 5300)),
+        (("SbEmulatorNs",), ("sbemulatorns", 5672, 5300)),
+        (("shop",), ("shop", 5672, 5300)),
+        (("shop:5672",), ("shop", 5672, 5300)),
+        (("shop:5673",), ("shop", 5673, None)),
+        (("sbemulatorns:0",), ("sbemulatorns", 0, None)),
+    ],
+    ids=str,
+)
+def test_a_file_of_one_namespace_has_the_ports_of_the_emulator_and_can_be_renamed(
+    config: Path, namespaces: tuple[str, ...], expected: tuple[str, int, int | None]
+) -> None:
+    (options,) = gather(config=config, namespaces=namespaces)
+
+    assert (options.name, options.port, options.administration_port) == expected
+    assert [queue.name for queue in options.queues] == ["orders"]
+
+
+def test_a_second_port_can_be_chosen_for_one_namespace_alone(config: Path) -> None:
+    (options,) = gather(config=config, administration_port=8080)
+    assert (options.port, options.administration_port) == (5672, 8080)
+    (options,) = gather(administration_port=0)
+    assert (options.port, options.administration_port) == (0, 0)
+    with pytest.raises(UsageError, match="needs a broker with one namespace"):
+        gather(namespaces=("a", "b"), administration_port=0)
+
+
+def test_a_name_that_the_file_does_not_have_starts_no_empty_namespace(
+    config: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="no namespace of this name; its namespaces are sbemul"):
+        gather(config=config, namespaces=("east", "west"))
+    several = tmp_path / "several.json"
+    spaces = [{"Name": "east"}, {"Name": "west"}]
+    several.write_text(json.dumps({"UserConfig": {"Namespaces": spaces}}))
+    with pytest.raises(UsageError, match=r"--namespace wets: .*its namespaces are east, west"):
+        gather(config=several, namespaces=("wets:5672",))
+    gathered = gather(config=several, namespaces=("west:5672",))
+    assert [(o.name, o.port, o.administration_port) for o in gathered] == [
+        ("east", 0, None),
+        ("west", 5672, None),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("a", ("a", 0)), ("a-1:0", ("a-1", 0)), ("b:65535", ("b", 65535))]
+    ("text", "expected"), [("a", ("a", None)), ("a-1:0", ("a-1", 0)), ("b:65535", ("b", 65535))]
 )
-def test_a_namespace_is_a_name_and_maybe_a_port(text: str, expected: tuple[str, int]) -> None:
+def test_a_namespace_is_a_name_and_maybe_a_port(
+    text: str, expected: tuple[str, int | None]
+) -> None:
     assert parse_namespace(text) == expected
 
 

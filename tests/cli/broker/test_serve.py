@@ -221,7 +221,8 @@ def test_topics_subscriptions_and_rules_of_a_file_work(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     (tmp_path / "Config.json").write_text(TOPICS)
-    process = start("--config", "Config.json", "--memory", "--subscription", "events/more")
+    options = ["--config", "Config.json", "--namespace", "shop:0", "--memory"]
+    process = start(*options, "--subscription", "events/more")
     text = process.lines[0].partition(" ready: ")[2].strip()
 
     with ServiceBusClient.from_connection_string(text) as client:

@@ -39,6 +39,10 @@ class NamespaceOptions:
     name: str = "local"
     port: int = 0
     """With 0, the system chooses a free port."""
+    administration_port: int | None = None
+    """A second port with the same endpoints: the official emulator has administration and health on
+    one of their own. None: the namespace has one port.
+    """
     queues: Sequence[QueueDescription] = ()
     topics: Sequence[EntityDescription] = ()
     """Topics first, then their subscriptions."""
@@ -57,10 +61,11 @@ class NamespaceOptions:
                 f"namespace name {self.name!r} is not valid: up to 50 letters, digits and '-', "
                 "starting with a letter and ending with a letter or digit"
             )
-        if not 0 <= self.port <= 65_535:
-            raise ConfigError(
-                f"namespace {self.name!r}: port {self.port} is not between 0 and 65535"
-            )
+        for port in (self.port, self.administration_port or 0):
+            if not 0 <= port <= 65_535:
+                raise ConfigError(
+                    f"namespace {self.name!r}: port {port} is not between 0 and 65535"
+                )
         seen: set[str] = set()
         for entity in self.entities:
             if entity.name.lower() in seen:

@@ -12,7 +12,7 @@ import asyncio
 import ipaddress
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ FAULTS_PATH: Final = "/$faults"
 METER_PATH: Final = "/$meter"
 METRICS_PATH: Final = "/$metrics"
 _USUAL_METRICS_PATH: Final = "/metrics"
+_USUAL_HEALTH_PATH: Final = "/health"
+"""Where the official emulator has it."""
 _BODY_BYTES_MAX: Final = 1024 * 1024
 
 HttpEndpoint = Callable[[Request], Awaitable[Response]]
@@ -56,6 +58,9 @@ def make_app(namespace: Namespace) -> Starlette:
     async def meter(request: Request) -> Response:
         check_manage(request, namespace)
         return JSONResponse(namespace.meter.read().as_dict())
+
+    async def emulator_health(request: Request) -> Response:
+        return JSONResponse({"status": "healthy", "namespace": namespace.name})
 
     async def metrics(request: Request) -> Response:
         return await _metrics(request, namespace)
@@ -88,20 +93,33 @@ def make_app(namespace: Namespace) -> Starlette:
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app.router.redirect_slashes = False
     # Entity names may hold slashes, encoded or not, so the administration reads paths by itself.
-    app.router.default = AdministrationGate(namespace, administration(namespace))
+    app.router.default = AdministrationGate(
+        namespace,
+        administration(namespace),
+        {_USUAL_METRICS_PATH: metrics, _USUAL_HEALTH_PATH: emulator_health},
+    )
     return app
 
 
 class AdministrationGate:
-    """In front of the administration: metrics first, then what faults on demand do to it."""
+    """In front of the administration: monitoring first, then what faults on demand do to it.
 
-    def __init__(self, namespace: Namespace, app: ASGIApp) -> None:
+    Monitoring asks at usual paths, which may be the path of a queue as well. A client that means
+    the queue sends an `api-version`, as all clients of the administration do.
+    """
+
+    def __init__(
+        self, namespace: Namespace, app: ASGIApp, monitoring: Mapping[str, HttpEndpoint]
+    ) -> None:
         self._namespace = namespace
         self._app = app
+        self._monitoring = monitoring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _is_scrape(scope):
-            response = await _metrics(Request(scope, receive), self._namespace)
+        endpoint = self._monitoring.get(scope["path"])
+        is_query = b"api-version" in scope["query_string"]
+        if endpoint is not None and scope["method"] == "GET" and not is_query:
+            response = await endpoint(Request(scope, receive))
             await response(scope, receive, send)
             return
         if self._namespace.active_faults is not None:
@@ -122,18 +140,6 @@ class AdministrationGate:
         if faults is not None:
             await asyncio.sleep(faults.latency_seconds(None) + faults.latency_seconds(entity))
             _refuse(faults, entity)
-
-
-def _is_scrape(scope: Scope) -> bool:
-    """Scrapers ask at `/metrics`, which may be the path of a queue as well.
-
-    A client that means the queue sends an `api-version`, as all clients of the administration do.
-    """
-    return (
-        scope["path"] == _USUAL_METRICS_PATH
-        and scope["method"] == "GET"
-        and b"api-version" not in scope["query_string"]
-    )
 
 
 def _refuse(faults: ActiveFaults, entity: str) -> None:

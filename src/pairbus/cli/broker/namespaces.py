@@ -22,6 +22,9 @@ from pairbus.broker.entities.policies import Policy, Right, default_policy
 from pairbus.errors import UsageError
 
 _DEFAULT_NAMESPACE = "local"
+# The ports of the official emulator: AMQP; administration and health.
+_EMULATOR_PORT = 5672
+_EMULATOR_ADMINISTRATION_PORT = 5300
 
 
 def namespaces_from_options(
@@ -35,22 +38,13 @@ def namespaces_from_options(
     data: Path | None,
     sku: str,
     accepts_bearer: bool,
+    administration_port: int | None = None,
 ) -> list[NamespaceOptions]:
-    """A --namespace that is also in the configuration file sets the port of that namespace."""
-    gathered: dict[str, NamespaceOptions] = {}
-    if config is not None:
-        gathered = {options.name.lower(): options for options in load_config(config)}
-    if not namespaces and not gathered:
-        namespaces = [_DEFAULT_NAMESPACE]
-
-    named: set[str] = set()
-    for name, port in map(parse_namespace, namespaces):
-        if name.lower() in named:
-            raise UsageError(f"--namespace {name} is given twice")
-        named.add(name.lower())
-        known = gathered.get(name.lower(), NamespaceOptions(name=name))
-        gathered[name.lower()] = replace(known, port=port)
-
+    gathered = _gather(namespaces, config)
+    if administration_port is not None:
+        if len(gathered) > 1:
+            raise UsageError("--administration-port needs a broker with one namespace")
+        gathered = [replace(gathered[0], administration_port=administration_port)]
     accepted = tuple(map(parse_policy, policies)) or (default_policy(),)
     names = [policy.name for policy in accepted]
     for name in names:
@@ -67,18 +61,59 @@ def namespaces_from_options(
             sku=sku,
             accepts_bearer=accepts_bearer,
         )
-        for options in gathered.values()
+        for options in gathered
     ]
 
 
-def parse_namespace(text: str) -> tuple[str, int]:
+def _gather(namespaces: Sequence[str], config: Path | None) -> list[NamespaceOptions]:
+    """The namespaces of the file and of --namespace, with their ports.
+
+    A --namespace sets the port of the file's namespace of that name, or renames the only one of the
+    file. A broker with one namespace from a file has the ports of the official emulator.
+    """
+    of_file = [] if config is None else load_config(config)
+    wanted: dict[str, tuple[str, int | None]] = {}
+    for name, port in map(parse_namespace, namespaces or ([] if of_file else [_DEFAULT_NAMESPACE])):
+        if name.lower() in wanted:
+            raise UsageError(f"--namespace {name} is given twice")
+        wanted[name.lower()] = (name, port)
+
+    unnamed = [one.name for one in of_file if one.name.lower() not in wanted]
+    known = {one.name.lower() for one in of_file}
+    unknown = [name for key, (name, _) in wanted.items() if key not in known]
+    if unnamed and unknown:
+        if len(of_file) > 1 or len(wanted) > 1:
+            raise UsageError(
+                f"--namespace {unknown[0]}: {config} has no namespace of this name; its "
+                f"namespaces are {', '.join(one.name for one in of_file)}"
+            )
+        of_file = [replace(of_file[0], name=unknown[0])]
+
+    gathered = {one.name.lower(): one for one in of_file}
+    for key, (name, _) in wanted.items():
+        gathered.setdefault(key, NamespaceOptions(name=name))
+    is_emulator = bool(of_file) and len(gathered) == 1
+    for key, options in gathered.items():
+        port = wanted[key][1] if key in wanted else None
+        if port is None:
+            port = _EMULATOR_PORT if is_emulator else 0
+        has_both = is_emulator and port == _EMULATOR_PORT
+        gathered[key] = replace(
+            options,
+            port=port,
+            administration_port=_EMULATOR_ADMINISTRATION_PORT if has_both else None,
+        )
+    return list(gathered.values())
+
+
+def parse_namespace(text: str) -> tuple[str, int | None]:
     """`NAME` or `NAME:PORT`."""
     name, colon, port = text.partition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
     if colon and not is_number:
         raise UsageError(f"--namespace {text!r}: {port!r} is not a port between 0 and 65535")
     NamespaceOptions(name=name, port=int(port or 0))  # raises if the name or the port is invalid
-    return name, int(port or 0)
+    return name, int(port) if colon else None
 
 
 def parse_subscription(text: str) -> str:

@@ -51,7 +51,8 @@ def broker(
         option(
             metavar="NAME[:PORT]",
             help="Namespace and its port; repeat it for several (default: local). Without a port, "
-            "or with 0, the system chooses one.",
+            "or with 0, the system chooses one. With --config, it sets the port of that namespace "
+            "of the file, or renames the only one.",
         ),
     ] = None,
     queue: Annotated[
@@ -74,7 +75,18 @@ def broker(
         option(
             metavar="Config.json",
             help="Namespaces, queues, topics, subscriptions and rules, in the format of the "
-            "official emulator.",
+            "official emulator. A file with one namespace also brings the emulator's ports: 5672, "
+            "and 5300 for administration and health.",
+        ),
+    ] = None,
+    administration_port: Annotated[
+        int | None,
+        option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Second port for administration and health; 0: the system chooses one (default: "
+            "5300 with --config and port 5672, otherwise none, because one port has everything).",
         ),
     ] = None,
     sku: Annotated[
@@ -120,9 +132,18 @@ def broker(
             metavar="HOST",
             envvar="PAIRBUS_HOST",
             help="Address to listen on (default: localhost). An address other than loopback needs "
-            "--policy and accepts only TLS.",
+            "--policy and accepts only TLS, unless you give --allow-insecure.",
         ),
     ] = "localhost",
+    allow_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure",
+            envvar="PAIRBUS_ALLOW_INSECURE",
+            help="Accept connections without TLS and the well-known key on every --host, for "
+            "networks of containers. Anyone who can reach the port has all rights.",
+        ),
+    ] = False,
     tls_only: Annotated[
         bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
     ] = False,
@@ -145,7 +166,9 @@ def broker(
     Examples:
       pairbus broker --queue orders
       pairbus broker --subscription events/audit --subscription events/billing
-      pairbus broker --namespace local:5672 --config Config.json
+      pairbus broker --config Config.json
+      pairbus broker --config Config.json --namespace shop:5673
+      pairbus broker --config Config.json --host 0.0.0.0 --allow-insecure
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
     """
@@ -164,8 +187,15 @@ def broker(
         policies=policy or [],
         config=config,
         data=None if memory else data or DEFAULT_DATA,
+        administration_port=administration_port,
     )
-    run(options, host=host, tls_only=tls_only or None, log_level=log_level.value)
+    run(
+        options,
+        host=host,
+        tls_only=tls_only or None,
+        allow_insecure=allow_insecure,
+        log_level=log_level.value,
+    )
 
 
 def run(
@@ -174,6 +204,7 @@ def run(
     host: str,
     tls_only: bool | None,
     log_level: str,
+    allow_insecure: bool = False,
 ) -> None:
     from pairbus.broker.server import Server, new_event_loop
 
@@ -182,7 +213,7 @@ def run(
         level=log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    server = Server(namespaces, host=host, tls_only=tls_only)
+    server = Server(namespaces, host=host, tls_only=tls_only, allow_insecure=allow_insecure)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(server))
 
