@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import (
@@ -25,6 +26,7 @@ from pairbus.broker import (
     SubscriptionDescription,
 )
 from pairbus.errors import BrokerError, ConfigError, StartError
+from tests.pairing.namespaces import wait_until
 
 
 def sockets() -> int:
@@ -201,3 +203,30 @@ def test_it_works_without_uvloop(monkeypatch):
             broker.connection_string, connection_verify=str(broker.ca_file)
         ) as manager:
             assert manager.get_queue_runtime_properties("orders").total_message_count == 0
+
+
+def test_a_file_that_was_not_closed_is_examined_and_nothing_is_written_if_it_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = b"a page of the message table"
+    message = ServiceBusMessage(mark * 50)
+
+    def send(connection_string: str) -> None:
+        with ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client:
+            client.get_queue_sender("orders").send_messages([message] * 100)
+
+    with Broker(queues=["orders"], data=tmp_path) as broker:
+        send(broker.connection_string)
+    [file] = tmp_path.glob("*.db")
+    content = bytearray(file.read_bytes())
+    page = content.rindex(mark) // 4096 * 4096
+    content[page : page + 8] = b"\xff" * 8
+    file.write_bytes(content)
+    file.with_suffix(".lock").write_text("1 closing")  # as after a kill
+
+    with Broker(queues=["orders"], data=tmp_path) as broker:
+        wait_until(lambda: "is damaged" in caplog.text, "the damage is logged")
+        with pytest.raises(ServiceBusError, match="is damaged"):
+            send(broker.connection_string)
+
+    assert f"`pairbus broker --check {tmp_path}` shows all that is wrong" in caplog.text

@@ -152,7 +152,8 @@ def test_a_description_that_this_version_does_not_know_is_named(world):
         World(world.folder)
 
     world.namespace.store = None
-    (world.folder / "local.db").unlink()
+    for name in ("local.db", "local.lock"):
+        (world.folder / name).unlink()
     world.open()
 
 

@@ -38,10 +38,10 @@ from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
 from pairbus.broker.refusals import RefusalLog
 from pairbus.broker.storage.committer import Committer
-from pairbus.broker.storage.schema import readable
+from pairbus.broker.storage.schema import find_damage, readable
 from pairbus.broker.storage.store import Store
 from pairbus.cost.meter import Meter
-from pairbus.errors import BrokerError, StartError
+from pairbus.errors import BrokerError, DataFileError, StartError
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ class Namespace:
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._compile_timer: asyncio.TimerHandle | None = None
+        self._checker: threading.Thread | None = None
         self._housekeeping_ms = 0
         self._is_closing = False
         self._is_cleaning = False
@@ -126,6 +127,9 @@ class Namespace:
             raise
         self.committer = Committer(self.store, self.loop, after_commit=self.run)
         self._compile_rules(self.directory.compile_rules())
+        if not self.store.was_closed:
+            self._checker = threading.Thread(target=self._check_data_file, daemon=True)
+            self._checker.start()
         self.expect(self.now_ms())
         # A clock that can be moved calls its subscribers (`pairbus.testing.ManualClock`).
         subscribe = getattr(self.clock, "subscribe", None)
@@ -143,6 +147,8 @@ class Namespace:
             if timer is not None:
                 timer.cancel()
         await self.committer.stop()
+        if self._checker is not None:
+            self._checker.join()
         for queue in self.directory:
             self.store.touch_entity(queue.entity_id, queue.accessed_ms)
         try:
@@ -162,6 +168,22 @@ class Namespace:
                 )
                 return
 
+    def _check_data_file(self) -> None:
+        """Runs on a thread of its own. A file that was not closed cleanly may be damaged."""
+        damage = find_damage(self.store.path, should_stop=lambda: self._is_closing)
+        if damage:
+            self.loop.call_soon_threadsafe(self._refuse_changes, damage)
+
+    def _refuse_changes(self, damage: list[str]) -> None:
+        """Every change would make the damage worse. Senders get errors, and can divert."""
+        error = DataFileError(
+            f"data file {self.store.path} is damaged: {damage[0]}. The broker changes nothing in "
+            "it any more. Stop the broker, and restore the file from a backup; `pairbus broker "
+            f"--check {self.store.path.parent}` shows all that is wrong"
+        )
+        logger.error("%s", error)
+        self.committer.refusal = error
+
     def _remove_temporary(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -172,7 +194,7 @@ class Namespace:
             self._temporary = tempfile.mkdtemp(prefix="pairbus-")
             return Path(self._temporary) / f"{self.name}.db"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = folder / f".{self.name}.probe"
             probe.touch()
             probe.unlink()

@@ -1,6 +1,6 @@
 """A data file is checked before it is used, and errors say what to do."""
 
-import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -9,7 +9,8 @@ import pytest
 from pairbus.broker.storage.schema import (
     APPLICATION_ID,
     VERSION,
-    lock_file,
+    examine,
+    find_damage,
     open_reader,
     open_writer,
 )
@@ -129,25 +130,41 @@ def test_a_refused_file_is_not_kept_locked(path):
     Store(path).close()
 
 
-def test_a_second_broker_is_refused_and_the_error_names_the_first(path):
-    first = Store(path)
+def test_damage_is_found_by_reading_the_whole_file(path):
+    data = whole(path)
+    assert find_damage(path) == []
+    path.write_bytes(data[:-4096] + b"\xff" * 4096)
 
-    with pytest.raises(DataFileError) as caught:
-        Store(path)
-
-    assert f"process {os.getpid()}" in str(caught.value)
-    assert "another folder" in str(caught.value)
-    first.close()
-    Store(path).close()
+    assert find_damage(path)
+    assert find_damage(path, should_stop=lambda: True) == []
 
 
-def test_a_lock_whose_owner_is_unknown_is_a_lock(path):
-    first = lock_file(path)
-    first.seek(0)
-    first.truncate()
-    first.flush()
+def test_an_examination_changes_nothing(path):
+    store = Store(path)
+    store.create_entity("queue", "queue", {}, 3, now_ms=0)
+    store.save()
+    assert examine(path) == []  # in use
+    copy = path.parent / "copy"
+    shutil.copytree(path.parent, copy)
+    store.close()
+    before = {each.name: each.read_bytes() for each in copy.iterdir()}
 
-    with pytest.raises(DataFileError, match="process unknown"):
-        lock_file(path)
+    assert examine(copy / path.name) == []
 
-    first.close()
+    after = {each.name: each.read_bytes() for each in copy.iterdir()}
+    assert after | {"local.db-shm": b""} == before | {"local.db-shm": b""}
+    Store(copy / path.name).close()
+
+
+def test_an_examination_says_what_is_wrong(path):
+    data = whole(path)
+    path.write_bytes(data[:-4096] + b"\xff" * 4096)
+    assert examine(path)
+    path.write_bytes(b"")
+    [finding] = examine(path)
+    assert "restore it from a backup" in finding
+    path.with_suffix(".lock").unlink()
+    assert examine(path) == ["it is empty"]
+    path.write_bytes(b"hello")
+    [finding] = examine(path)
+    assert "not a database" in finding

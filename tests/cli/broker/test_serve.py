@@ -285,6 +285,23 @@ def test_a_file_of_a_newer_version_is_an_error(
     assert "newer" in error
 
 
+def test_check_examines_the_data_files_of_a_folder(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start("--queue", "orders").stop()
+    file = tmp_path / "pairbus-data" / "local.db"
+
+    good = run("broker", "--check", str(file.parent))
+    file.write_bytes(file.read_bytes()[:-4096])
+    bad = run("broker", "--check", str(file.parent))
+    none = run("broker", "--check", str(tmp_path))
+
+    assert (good.returncode, good.stdout) == (0, f"{file}: no damage found\n")
+    assert (bad.returncode, none.returncode) == (1, 2)
+    assert "restore them from a backup" in bad.stderr
+    assert "has no data file" in none.stderr
+
+
 def test_options_may_come_from_the_environment(
     start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,8 @@ class Committer:
         self._closed: deque[tuple[Group, list[Waiter]]] = deque()
         self.before_commit: Callable[[], None] | None = None
         """A fault on demand. It is called on the committing thread, and may sleep or raise."""
+        self.refusal: Exception | None = None
+        """If set, nothing is written any more: every commit fails with this error."""
         self._scheduled = False
         self._in_flight: list[Waiter] | None = None
         self._commit_requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -92,8 +94,8 @@ class Committer:
             self._idle.set()
             return
         group, self._in_flight = self._closed.popleft()
-        if not group:
-            self._finish(None)
+        if self.refusal is not None or not group:
+            self._finish(self.refusal)
             return
         try:
             self._store.apply(group)

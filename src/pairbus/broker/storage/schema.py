@@ -1,4 +1,4 @@
-"""The data file: its tables, its lock, and the checks before it is used.
+"""The data file: its tables, and the checks before it is used.
 
 One SQLite file per namespace. A message's row id is its mailbox and its sequence number in one
 integer (see `message.py`), so the messages of a mailbox lie together and in order. Indexes are
@@ -7,14 +7,13 @@ partial: a plain message pays for none of them.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
+from pairbus.broker.storage.lock import check_content
 from pairbus.errors import DataFileError
 
 APPLICATION_ID: Final = 0x70616972  # "pair"
@@ -80,31 +79,6 @@ CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- deleted; its rows go in 
 """
 
 
-def lock_file(path: Path) -> IO[str]:
-    """Lock the data file against other brokers while the returned file is open."""
-    try:
-        handle = open(path.with_suffix(".lock"), "a+", encoding="ascii")  # noqa: SIM115
-    except OSError as error:
-        raise DataFileError(
-            f"the lock of data file {path} cannot be opened: {error.strerror}"
-        ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.seek(0)
-        owner = handle.read().strip() or "unknown"
-        handle.close()
-        raise DataFileError(
-            f"data file {path} is in use by another broker (process {owner}): stop it, or use "
-            "another folder"
-        ) from None
-    handle.seek(0)
-    handle.truncate()
-    handle.write(str(os.getpid()))
-    handle.flush()
-    return handle
-
-
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Around the first read of a file: errors name the file."""
@@ -116,9 +90,36 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
+def find_damage(path: Path, should_stop: Callable[[], bool] = lambda: False) -> list[str]:
+    """Read the whole file, on any thread. Returns what is wrong, at most ten findings."""
+    with closing(open_reader(path)) as db:
+        db.set_progress_handler(should_stop, 10_000)
+        try:
+            findings = [str(row[0]) for row in db.execute("PRAGMA quick_check(10)")]
+        except sqlite3.DatabaseError as error:
+            return [] if should_stop() else [str(error)]
+    return [] if findings == ["ok"] else findings
+
+
+def examine(path: Path) -> list[str]:
+    """What is wrong with a data file, which a broker may be using. Changes nothing."""
+    try:
+        check_content(path)
+        with readable(path), closing(open_reader(path)) as db:
+            if _format(db, path) is None:
+                return ["it is empty"]
+    except DataFileError as error:
+        return [str(error)]
+    return find_damage(path)
+
+
 def open_writer(path: Path, *, durable: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    _check(db, path)
+    if _format(db, path) is None:
+        db.executescript(
+            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+            f"PRAGMA user_version = {VERSION}; COMMIT;"
+        )
     db.execute("PRAGMA journal_mode = WAL")
     # FULL: a commit is on the disk when it returns. A temporary file does not need that.
     db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
@@ -129,25 +130,25 @@ def open_writer(path: Path, *, durable: bool) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA query_only = ON")
+    # Read-only also in that it leaves the log alone when it is the last one to close the file.
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA cache_size = -8192")
     return db
 
 
-def _check(db: sqlite3.Connection, path: Path) -> None:
+def _format(db: sqlite3.Connection, path: Path) -> int | None:
+    """The version of the file's format; None if the file is empty."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables == 0:
-        db.executescript(
-            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
-            f"PRAGMA user_version = {VERSION}; COMMIT;"
-        )
-    elif application != APPLICATION_ID:
+        return None
+    if application != APPLICATION_ID:
         raise DataFileError(f"{path} is a database, but not one of a pairbus broker")
-    elif version > VERSION:
+    if version > VERSION:
         raise DataFileError(
             f"data file {path} has format {version}, made by a newer pairbus; this one reads up to "
             f"{VERSION}"
         )
+    return int(version)

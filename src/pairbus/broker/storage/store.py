@@ -13,8 +13,9 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from pairbus.broker.storage.lock import DataFileLock
 from pairbus.broker.storage.reads import Reads
-from pairbus.broker.storage.schema import lock_file, open_reader, open_writer, readable
+from pairbus.broker.storage.schema import open_reader, open_writer, readable
 from pairbus.broker.storage.writes import Counters, Group, StoredEntity, Writes
 
 __all__ = ["Counters", "Group", "Store", "StoredEntity"]
@@ -27,7 +28,7 @@ class Store(Writes, Reads):
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
-        self._lock = lock_file(path)
+        self._lock = DataFileLock(path)
         try:
             with readable(path):
                 self._db = open_writer(path, durable=durable)
@@ -39,9 +40,15 @@ class Store(Writes, Reads):
                     last_body_id=_last_id(self._db, "body"),
                 )
                 self.created_ms = _created_ms(self._db)
+            self._lock.mark_open()
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the file was closed cleanly before it was opened."""
+        return self._lock.was_closed
 
     def clean(self, *, now_ms: int) -> None:
         """Delete message ids past their window, and some of the rows of deleted entities.
@@ -94,9 +101,11 @@ class Store(Writes, Reads):
         try:
             self.save()
         finally:
+            self._lock.mark_closing()
             self._reader.close()
             self._db.close()
-            self._lock.close()
+            self._lock.mark_closed()
+            self._lock.release()
 
 
 def _last_id(db: sqlite3.Connection, table: str) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pairbus.cli.options import option
-from pairbus.errors import BrokerError, UsageError
+from pairbus.errors import BrokerError, DataFileError, UsageError
 
 if TYPE_CHECKING:
     from pairbus.broker.entities.namespace_options import NamespaceOptions
@@ -147,6 +147,13 @@ def broker(
     tls_only: Annotated[
         bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
     ] = False,
+    check: Annotated[
+        Path | None,
+        option(
+            metavar="DIR",
+            help="Examine the data files in a folder, and start nothing.",
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel,
         option(
@@ -160,7 +167,8 @@ def broker(
 
     It prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
 
-    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 the broker cannot start, 2 usage error.
+    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 the broker cannot start or a data file is damaged,
+    2 usage error.
 
     \b
     Examples:
@@ -171,7 +179,11 @@ def broker(
       pairbus broker --config Config.json --host 0.0.0.0 --allow-insecure
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
+      pairbus broker --check pairbus-data
     """
+    if check is not None:
+        check_data_files(check)
+        return
     from pairbus.cli.broker.namespaces import namespaces_from_options
 
     data_source = context.get_parameter_source("data")
@@ -196,6 +208,24 @@ def broker(
         allow_insecure=allow_insecure,
         log_level=log_level.value,
     )
+
+
+def check_data_files(folder: Path) -> None:
+    from pairbus.broker.storage.schema import examine
+
+    paths = sorted(folder.glob("*.db"))
+    if not paths:
+        raise UsageError(f"--check {folder}: the folder has no data file (NAME.db)")
+    damaged = 0
+    for path in paths:
+        findings = examine(path)
+        damaged += bool(findings)
+        print(f"{path}: {'; '.join(findings) if findings else 'no damage found'}")
+    if damaged:
+        raise DataFileError(
+            f"{damaged} of {len(paths)} data files in {folder} cannot be trusted: stop the broker "
+            "that uses them, and restore them from a backup"
+        )
 
 
 def run(
