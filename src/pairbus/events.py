@@ -23,6 +23,9 @@ class Paired(Event):
     backlog_queues: tuple[str, ...]
     made: tuple[str, ...]
     """The queues that were missing and have been created."""
+    warnings: tuple[str, ...] = ()
+    """What may lose or keep back messages: dangerous settings of queues that already existed, and
+    queues that the syphon in this client does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import sys
 from datetime import timedelta
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
 import pairbus
@@ -77,7 +78,7 @@ def test_two_arguments_are_enough(world):
 
 
 @pytest.mark.req("Q-03", "Q-04", "A-08")
-def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world):
+def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world, caplog):
     admin = world.secondary.admin
     for index in (0, 2, 3):
         admin.create_queue(
@@ -91,6 +92,11 @@ def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world):
     assert options.backlog_queue_count == 2
     [paired] = world.events_of(Paired)
     assert paired.made == (world.backlog_path(1),)
+    [warning] = paired.warnings
+    assert f"{world.backlog_path(0)!r} already existed" in warning
+    assert "after 3 deliveries (max_delivery_count)" in warning
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warned == [warning]
     sender = world.sender(client, queue)
     world.primary.fault("cannot_send", queue)
     for number in range(6):
@@ -192,6 +198,27 @@ def test_a_manager_without_the_right_to_manage_is_refused(world, policy, key):
     check_unpaired(world, client, queue)
     world.pair(client)
     assert client.pairing is not None
+
+
+@pytest.mark.req("A-07")
+@pytest.mark.parametrize("who", ["secondary_namespace_manager", "messaging_factory"])
+def test_a_certificate_that_is_not_trusted_is_named_with_the_setting(world, who):
+    queue = world.queue()
+    client = world.client()
+    if who == "messaging_factory":
+        text = re.sub(";?UseDevelopmentEmulator=true", "", world.secondary.connection_string())
+        factory = world.factory(
+            text,
+            custom_endpoint_address=f"sb://{world.secondary.endpoint}",
+            transport_type=TransportType.Amqp,
+        )
+        options = world.options(factory=factory)
+    else:
+        options = world.options(manager=world.manager(connection_verify=True))
+    error = refused_pairing(client, options, who)
+    assert "connection_verify" in str(error)
+    assert "certificate verify failed" in str(error)
+    check_unpaired(world, client, queue)
 
 
 @pytest.mark.req("A-07")

@@ -34,7 +34,7 @@ from pairbus.client.route.status import PairingStatus, SyphonStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
-from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_untrusted, kind_of
 from pairbus.client.state import state_of
 from pairbus.client.timing import QUEUE_REST_SECONDS, READY_RETRY_SECONDS, Timing
 from pairbus.cost.meter import Reading
@@ -235,9 +235,12 @@ class PairingCore:
     # --- for the life of a pairing ----------------------------------------------------------------
 
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
+        hint = _HINTS.get(kind_of(error), _REACH)
+        if is_untrusted(error):
+            hint = UNTRUSTED_HINT.format("messaging_factory")
         return PairingError(
             f"could not open a sender link to backlog queue {queue!r} on the secondary "
-            f"{self.secondary!r}: {str(error).rstrip('.')}; {_HINTS.get(kind_of(error), _REACH)}",
+            f"{self.secondary!r}: {str(error).rstrip('.')}; {hint}",
             namespace=self.secondary,
             queue=queue,
             error=error,
@@ -248,9 +251,13 @@ class PairingCore:
         self._is_announced = True
         for warning in self._backlog.warnings:
             logger.warning("%s", warning)
-        queues, made = self._backlog.queues, self._backlog.made
-        event = Paired(namespace=self.namespace, backlog_queues=queues, made=made)
-        self._observers.notify([event])
+        paired = Paired(
+            namespace=self.namespace,
+            backlog_queues=self._backlog.queues,
+            made=self._backlog.made,
+            warnings=self._backlog.warnings,
+        )
+        self._observers.notify([paired])
 
     def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
         with self._lock:

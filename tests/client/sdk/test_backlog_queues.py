@@ -66,8 +66,8 @@ def manager(broker: Broker) -> Iterator[Any]:
             manager.delete_topic(topic.name)
 
 
-def found_by(manager: Any, queues: Any) -> BacklogQueues:
-    return run(prepare(manager, queues), lambda call: call())
+def found_by(manager: Any, queues: Any, further: Any = ()) -> BacklogQueues:
+    return run(prepare(manager, queues, further=further), lambda call: call())
 
 
 Preparing = Callable[..., BacklogQueues]
@@ -77,16 +77,17 @@ Preparing = Callable[..., BacklogQueues]
 def preparing(request: pytest.FixtureRequest, broker: Broker) -> Preparing:
     """`prepare`, run by the driver of either shell, with a client of its own."""
 
-    def run(queues: Any, text: str | None = None) -> BacklogQueues:
+    def run(queues: Any, text: str | None = None, further: Any = ()) -> BacklogQueues:
         if request.param == "sync":
             with managing(broker, text) as manager:
-                return found_by(manager, queues)
+                return found_by(manager, queues, further)
 
         async def prepared() -> BacklogQueues:
             options = {"connection_verify": str(broker.ca_file), "retry_total": 0}
             make = aio.ServiceBusAdministrationClient.from_connection_string
             async with make(text or broker.connection_string, **options) as manager:
-                return await run_async(prepare(manager, queues), lambda call: call())
+                steps = prepare(manager, queues, further=further)
+                return await run_async(steps, lambda call: call())
 
         return asyncio.run(prepared())
 
@@ -165,13 +166,14 @@ blocking_create_queue = blocking.ServiceBusAdministrationClient.create_queue
 
 @pytest.mark.req("Q-03")
 def test_one_that_is_there_is_used_as_it_is(preparing, manager):
-    manager.create_queue(NAMES[1], max_delivery_count=3, lock_duration=timedelta(seconds=10))
+    made_by_hand = {**SETTINGS, "max_size_in_megabytes": 1024, "lock_duration": "PT10S"}
+    manager.create_queue(NAMES[1], **made_by_hand)
 
     found = preparing(NAMES)
 
     assert found == BacklogQueues(queues=NAMES, made=(NAMES[0], NAMES[2]))
     queue = manager.get_queue(NAMES[1])
-    assert (queue.max_delivery_count, queue.lock_duration) == (3, timedelta(seconds=10))
+    assert (queue.max_size_in_megabytes, queue.lock_duration) == (1024, timedelta(seconds=10))
 
 
 @pytest.mark.req("Q-03")
@@ -200,6 +202,69 @@ def test_more_of_them_from_earlier_are_left_alone(preparing, manager):
 
     assert preparing(NAMES).queues == NAMES
     assert [queue.name for queue in manager.list_queues()] == list(names("contoso", 5))
+
+
+# --- what is dangerous about those that exist -----------------------------------------------------
+
+DANGERS = {
+    "max_delivery_count": ({"max_delivery_count": 10}, "dead-letters a message after 10 deliv"),
+    "default_message_time_to_live": ({"default_message_time_to_live": "P14D"}, "expire"),
+    "auto_delete_on_idle": ({"auto_delete_on_idle": "P7D"}, "deletes itself"),
+    "forward_to": ({"forward_to": "elsewhere"}, "forwards messages"),
+    "requires_session": ({"requires_session": True}, "without a session"),
+    "requires_duplicate_detection": (
+        {"requires_duplicate_detection": True},
+        "drops a message with a known message id",
+    ),
+}
+
+
+@pytest.mark.req("Q-03")
+@pytest.mark.parametrize("setting", DANGERS)
+def test_a_setting_that_could_lose_messages_is_warned_about(preparing, manager, setting):
+    wrong, text = DANGERS[setting]
+    manager.create_queue("elsewhere")
+    manager.create_queue(NAMES[1], **{**SETTINGS, **wrong})
+
+    found = preparing(NAMES)
+
+    assert found.queues == NAMES, "it is used all the same"
+    [warning] = found.warnings
+    assert f"backlog queue {NAMES[1]!r} already existed" in warning
+    assert f"({setting})" in warning
+    assert text in warning
+    assert "delete the queue when it is empty" in warning.lower()
+
+
+@pytest.mark.req("Q-03")
+def test_a_queue_with_the_services_defaults_has_one_warning_for_all_its_settings(
+    preparing, manager
+):
+    manager.create_queue(NAMES[0], requires_session=True)
+
+    [warning] = preparing(NAMES).warnings
+
+    assert "(max_delivery_count); it accepts no message without a session" in warning
+
+
+@pytest.mark.req("Q-04")
+def test_queues_that_a_syphon_in_the_client_would_not_read_are_warned_about(preparing, manager):
+    preparing(names("contoso", 5))
+
+    assert preparing(NAMES).warnings == ()
+    [warning] = preparing(NAMES, further=names("contoso", 10)[3:]).warnings
+    assert f"{NAMES[0][:-1]}3' to '{NAMES[0][:-1]}4' exists" in warning
+    assert "backlog_queue_count is 3" in warning
+    assert "Set backlog_queue_count to 5" in warning
+
+
+def test_further_queues_that_cannot_be_looked_up_do_not_stop_a_pairing(preparing, broker, manager):
+    preparing(names("contoso", 5))
+
+    with broker.faults.cannot_manage(names("contoso", 4)[3]):
+        assert preparing(NAMES, further=names("contoso", 10)[3:]) == BacklogQueues(
+            queues=NAMES, made=()
+        )
 
 
 # --- two at once ----------------------------------------------------------------------------------

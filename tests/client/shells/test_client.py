@@ -159,14 +159,14 @@ def test_a_client_that_is_closed_while_it_is_paired_stays_unpaired(
     client = stage.client()
     options = stage.options()
     before = stage.background()
-    prepare = backlog_queues.prepare
+    steps_for = backlog_queues.steps_for
 
-    def prepare_and_close(manager: Any, names: Any) -> Any:
-        found = yield from prepare(manager, names)
+    def prepare_and_close(namespace: Any, options: Any) -> Any:
+        found = yield from steps_for(namespace, options)
         yield bare(client).close
         return found
 
-    monkeypatch.setattr(backlog_queues, "prepare", prepare_and_close)
+    monkeypatch.setattr(backlog_queues, "steps_for", prepare_and_close)
 
     with pytest.raises(PairingError, match="has been closed"):
         client.pair_namespace(options)

@@ -54,8 +54,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
     def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
         namespace = checks.namespace_name(self, options)
         syphon = syphon_for(options, namespace)
-        names = backlog_queues.names(namespace, options.backlog_queue_count)
-        steps = backlog_queues.prepare(options.secondary_namespace_manager, names)
+        steps = backlog_queues.steps_for(namespace, options)
         backlog = run(steps, lambda call: call())
         pairing = Pairing(self, options, backlog)
         supervisor = None

@@ -21,7 +21,9 @@ from azure.core.exceptions import (
 )
 
 from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.failures import UNTRUSTED_HINT, is_untrusted
 from pairbus.client.steps import Steps
+from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
 """The service's longest duration. As text, because a timedelta cannot hold its last 100
@@ -29,6 +31,10 @@ nanoseconds, and rounding up by one is refused."""
 
 # A shorter duration than a century counts as a real time limit.
 _LONG: Final = timedelta(days=36_500)
+# In an outage, the syphon may receive and release a message about once a minute: 69 days.
+_DELIVERIES_MIN: Final = 100_000
+# How many queues beyond the count are looked up at most.
+FURTHER_MAX: Final = 100
 
 SETTINGS: Final[dict[str, Any]] = {
     "max_size_in_megabytes": 5120,
@@ -59,37 +65,67 @@ def names(namespace: str, count: int) -> tuple[str, ...]:
 
 def _warnings(queue: str, found: Any) -> list[str]:
     """Settings that could lose a message, in a queue that pairbus did not create."""
+
+    def value(name: str) -> Any:
+        return getattr(found, name, None)
+
+    deliveries = value("max_delivery_count") or _DELIVERIES_MIN
     dangers = {
-        "drops a message with a known message id (requires_duplicate_detection)": bool(
-            getattr(found, "requires_duplicate_detection", False)
+        f"dead-letters a message after {deliveries} deliveries (max_delivery_count)": (
+            deliveries < _DELIVERIES_MIN
         ),
-        "accepts no message without a session (requires_session)": bool(
-            getattr(found, "requires_session", False)
+        "drops a message with a known message id (requires_duplicate_detection)": value(
+            "requires_duplicate_detection"
         ),
-        "forwards messages, so the syphon cannot receive them (forward_to)": bool(
-            getattr(found, "forward_to", None)
-        ),
+        "accepts no message without a session (requires_session)": value("requires_session"),
+        "forwards messages, so the syphon cannot receive them (forward_to)": value("forward_to"),
         "lets messages expire (default_message_time_to_live)": _ends(
-            getattr(found, "default_message_time_to_live", None)
+            value("default_message_time_to_live")
         ),
-        "deletes itself (auto_delete_on_idle)": _ends(getattr(found, "auto_delete_on_idle", None)),
+        "deletes itself (auto_delete_on_idle)": _ends(value("auto_delete_on_idle")),
     }
+    present = [danger for danger, is_present in dangers.items() if is_present]
+    if not present:
+        return []
     return [
-        f"backlog queue {queue!r} already existed and {danger}: messages diverted to it may be "
-        "lost; delete the queue, and the next pairing creates it with the right settings"
-        for danger, is_present in dangers.items()
-        if is_present
+        f"backlog queue {queue!r} already existed, and messages diverted to it may be lost. It "
+        f"{'; it '.join(present)}. Delete the queue when it is empty, and the next pairing creates "
+        "it with the right settings"
     ]
+
+
+def _unread_warning(unread: list[str], *, count: int) -> str:
+    more = f" to {unread[-1]!r}" if len(unread) > 1 else ""
+    return (
+        f"backlog queue {unread[0]!r}{more} exists, but backlog_queue_count is {count}: the syphon "
+        "of this client does not bring its messages home. Set backlog_queue_count to "
+        f"{count + len(unread)}, or run `pairbus syphon`, which reads all backlog queues"
+    )
 
 
 def _ends(duration: Any) -> bool:
     return isinstance(duration, timedelta) and duration < _LONG
 
 
-def prepare(manager: Any, names: Iterable[str]) -> Steps[BacklogQueues]:
+def steps_for(
+    namespace: str, options: SendAvailabilityPairedNamespaceOptions
+) -> Steps[BacklogQueues]:
+    count = options.backlog_queue_count
+    further = names(namespace, count + FURTHER_MAX)[count:] if options.enable_syphon else ()
+    manager = options.secondary_namespace_manager
+    return prepare(manager, names(namespace, count), further=further)
+
+
+def prepare(
+    manager: Any, names: Iterable[str], *, further: Iterable[str] = ()
+) -> Steps[BacklogQueues]:
     """Find the queues, or create them: a generator of calls to the administration client, for the
     drivers of `steps.py`. On PairingError, the queues created until then stay, for the next
-    attempt."""
+    attempt.
+
+    `further`: the names of queues beyond the count, which a syphon in this client does not read. If
+    they exist, there is a warning.
+    """
     queues, made, warnings = tuple(names), [], []
     for queue in queues:
         try:
@@ -105,6 +141,15 @@ def prepare(manager: Any, names: Iterable[str]) -> Steps[BacklogQueues]:
             # If it exists, another client that pairs at the same time created it first.
             if not _exists(error):
                 raise _refusal(manager, queue, "created", error) from error
+    unread: list[str] = []
+    for queue in further:
+        try:
+            yield partial(manager.get_queue, queue)
+        except Exception:
+            break  # usually because it does not exist; the pairing does not depend on it
+        unread.append(queue)
+    if unread:
+        warnings.append(_unread_warning(unread, count=len(queues)))
     return BacklogQueues(queues=queues, made=tuple(made), warnings=tuple(warnings))
 
 
@@ -156,10 +201,14 @@ def _reason(error: Exception) -> str:
     if isinstance(error, AttributeError):
         # The SDK's get_queue raises this for a topic.
         return f"another entity, probably a topic, has its name ({said}); rename that entity"
+    if is_untrusted(error):
+        return (
+            f"its certificate is not trusted ({said}); "
+            f"{UNTRUSTED_HINT.format('secondary_namespace_manager')}"
+        )
     if isinstance(error, AzureError):
         return (
             f"the namespace did not answer as expected ({said}); it must be up when a client is "
-            "paired, and reachable over HTTPS, with a certificate that secondary_namespace_manager "
-            "trusts"
+            "paired, and reachable over HTTPS"
         )
     return f"{type(error).__name__}: {said}"

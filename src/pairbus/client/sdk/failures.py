@@ -111,6 +111,17 @@ _ENCODING: Final = (TypeError, ValueError, OverflowError, struct.error)
 _TRANSIENT: Final = frozenset({0, 408, 429})
 
 
+UNTRUSTED_HINT: Final = (
+    "if it has a certificate authority of its own, give the authority's file to {} as "
+    "connection_verify"
+)
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Whether no authority that the client trusts has signed the namespace's certificate."""
+    return "certificate verify failed" in str(error).lower()
+
+
 def kind_of(error: BaseException) -> Kind:
     if (kind := _listed(BY_CLASS, error)) is not None:
         return kind
