@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH_MAX: Final = 10_000
+_NARROW_WIDTH: Final = 120
 _KIB: Final = 1024
 
 
@@ -41,6 +42,21 @@ def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
     for column in right:
         table.add_column(column, justify="right", no_wrap=True)
     return table
+
+
+def print_rows(table: Table, *, if_empty: str) -> None:
+    """A table, or on stderr that it would be empty."""
+    if table.row_count:
+        print_table(table)
+    else:
+        print(if_empty, file=sys.stderr)
+
+
+def is_narrow_terminal() -> bool:
+    from rich.console import Console
+
+    console = Console()
+    return console.is_terminal and console.width < _NARROW_WIDTH
 
 
 def print_table(table: RenderableType) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +87,9 @@ def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: 
         (["--where", " "], "--where is empty"),
         (["--from", "-1"], "--from -1: must be at least 0"),
         (["--sub-queue", "dead"], "'dead' is not one of"),
+        (["--interval", "1s"], "--interval needs --watch"),
+        (["--watch", "--interval", "1"], "--interval '1' has no unit"),
+        (["--watch", "--interval", "0s"], "--interval 0s: must be more than 0s"),
     ],
 )
 def test_a_usage_error_is_one_line(pairbus: Run, queue: str, words: list[str], error: str) -> None:
@@ -105,7 +111,43 @@ def test_a_topic_is_explained(pairbus: Run, queue: str) -> None:
 
     assert done.code == 0
     assert done.err.startswith("'events' is a topic. Its messages are in its subscriptions: ")
-    assert pairbus("peek", queue).err == ""
+
+
+def test_an_empty_list_is_one_line_on_stderr(pairbus: Run, queue: str) -> None:
+    assert pairbus("peek", queue) == (0, "", f"no messages in {queue!r}\n")
+    assert pairbus("peek", queue, "--json") == (0, "", "")
+    none = pairbus("peek", queue, "--where", "a = 1")
+    assert none == (0, "", f"no matching messages in {queue!r}\n")
+
+
+def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, namespace: Broker, queue: str) -> None:
+    pairbus("send", queue, "first")
+    words = ["peek", queue, "--watch", "--interval", "0.05s", "-c", namespace.connection_string]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("sequence  enqueued")
+        assert process.stdout.readline().startswith("1 ")
+        for number in range(2, 5):
+            pairbus("send", queue, f"body {number}", "--subject", "s" * number)
+            line = process.stdout.readline()
+            assert line.split()[0] == str(number)
+            assert line.endswith(f"body {number}\n")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_watch_ends_after_count_messages(pairbus: Run, filled: str) -> None:
+    done = pairbus("peek", filled, "--watch", "--from", "42", "--count", "250", "--json")
+
+    assert numbers(done.out) == list(range(42, 292))
 
 
 def test_a_mistyped_entity_gets_a_suggestion(pairbus: Run, queue: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -116,3 +117,34 @@ def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
     again = pairbus("dead-letters", "resubmit", "a", "--keep-ids", "--json")
     assert json.loads(again.out)["left"] == 0
     assert set(bodies(pairbus, "a")) == everything
+
+
+@pytest.mark.parametrize("command", ["peek", "receive"])
+def test_watch_goes_on_after_the_broker_was_down(
+    broker: Process, pairbus: Run, command: str
+) -> None:
+    pairbus("receive", "b", "--all", "--wait", "0.3s", "--json")
+    pairbus("send", "b", "before")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", command, "b", "--watch", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["body"] == "before"
+        while command == "receive" and bodies(pairbus, "b"):
+            pass  # it is completed after it is written
+        broker.kill()
+        lost = process.stderr.readline()
+        broker.start()
+        pairbus("send", "b", "after")
+        assert json.loads(process.stdout.readline())["body"] == "after"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert lost.startswith(f"cannot reach localhost:{broker.port}: ")
+    assert lost.endswith("; trying again until it answers\n")
+    assert (process.returncode, err) == (130, f"localhost:{broker.port} answers again\n")

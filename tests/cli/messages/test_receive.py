@@ -258,6 +258,26 @@ def test_a_signal_ends_it_with_nothing_locked(
     assert len(forms(pairbus("receive", queue, "--json", "--wait", "5s").out)) == 1
 
 
+def test_watch_receives_until_ctrl_c(pairbus: Run, namespace: Broker, queue: str) -> None:
+    with started(namespace, queue, "--watch", "--json", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for number in range(3):
+            pairbus("send", queue, f"body {number}")
+            assert json.loads(process.stdout.readline())["body"] == f"body {number}"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (130, b"")
+    assert left(pairbus, queue) == []
+
+
+def test_watch_ends_after_count_messages(pairbus: Run, queue: str) -> None:
+    sent(pairbus, queue, 3)
+
+    assert len(forms(pairbus("receive", queue, "--watch", "--count", "2", "--json").out)) == 2
+    assert len(left(pairbus, queue)) == 1
+
+
 def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
     with socket.create_server(("localhost", 0)) as silent:
         text = f"Endpoint=sb://localhost:{silent.getsockname()[1]};SharedAccessKeyName=p"
@@ -317,6 +337,11 @@ def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> N
             "--session-id and --next-session cannot be combined",
         ),
         (["--wait", "long"], "--wait 'long' is not a duration"),
+        (["--all", "--count", "2"], "--all and --count cannot be combined"),
+        (["--watch", "--all"], "--watch waits until Ctrl-C: omit --all and --wait"),
+        (["--watch", "--wait", "5s"], "--watch waits until Ctrl-C: omit --all and --wait"),
+        (["--watch", "--abandon"], "--watch cannot be combined with "),
+        (["--watch", "--next-session"], "--watch cannot be combined with "),
         (["--session-id", "s", "--sub-queue", "dead-letter"], "has no sessions"),
         (["--count", "0"], "--count 0: must be at least 1"),
         (["--sub-queue", "other"], "'other' is not one of"),

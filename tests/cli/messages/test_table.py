@@ -61,3 +61,21 @@ def test_a_table_describes_bodies_that_are_not_text() -> None:
     assert first.endswith("(binary, in base64)")
     assert second.endswith("(value, in base64)")
     assert third.endswith("(it is broken)")
+
+
+def test_a_narrow_table_does_not_break_an_id() -> None:
+    message_id = "eec3b2a5-c9e6-4b2b-a5c3-4729ee2067ed"
+    form = {
+        "sequenceNumber": 1200,
+        "messageId": message_id,
+        "enqueuedTime": "2026-11-17T06:36:11.928Z",
+        "subject": "order-created",
+        "sessionId": "customer-17",
+        "body": '{"order": 17, "customer": "Ann", "boxes": 5}',
+    }
+    out = io.StringIO()
+    table = message_table([form], is_narrow=True)
+    Console(file=out, width=80, markup=False, highlight=False).print(table)
+
+    assert f"1200      {message_id}  " in out.getvalue()
+    assert "          2026-11-17T06:36:11.928Z  " in out.getvalue()

@@ -302,7 +302,7 @@ def test_a_process_without_metrics_is_reported_and_is_no_failure(
 
 def test_watch_repeats_until_it_is_interrupted(pair: Pair) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "status", "--watch", "0.1s", "--json"],
+        [sys.executable, "-m", "pairbus", "status", "--watch", "--interval", "0.1s", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -321,7 +321,7 @@ def test_watch_repeats_until_it_is_interrupted(pair: Pair) -> None:
 def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "status", "--watch", "0.1s"],
+        [sys.executable, "-m", "pairbus", "status", "--watch", "--interval", "0.1s"],
         stdout=slave,
         stderr=slave,
         stdin=subprocess.DEVNULL,
@@ -349,8 +349,11 @@ def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
         (["--secondary", "Endpoint=sb://h"], "the secondary: the connection string has neither"),
         (["--metrics", "ftp://h"], "--metrics 'ftp://h' is not a URL"),
         (["--metrics", "h", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),
-        (["--metrics", "h", "--watch", "now"], "--watch 'now' is not a duration"),
-        (["--metrics", "h", "--watch", "0s"], "--watch 0s: must be more than 0s"),
+        (["--metrics", "h", "--interval", "1s"], "--interval needs --watch"),
+        (
+            ["--metrics", "h", "--watch", "--interval", "now"],
+            "--interval 'now' is not a duration",
+        ),
         (["--metrics", "h", "--peek", "-1"], "--peek -1: must be at least 0"),
     ],
 )

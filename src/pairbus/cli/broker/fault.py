@@ -20,7 +20,7 @@ from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.options import AS_JSON, ConnectionOptions, command_group, flatten_options, option
-from pairbus.cli.output import make_table, print_json, print_table
+from pairbus.cli.output import make_table, print_json, print_rows, print_table
 from pairbus.cli.parse import parse_duration
 from pairbus.errors import ConfigError, UsageError
 from pairbus.json_style import camel_case
@@ -333,7 +333,7 @@ def _print_faults(faults: list[dict[str, Any]], *, as_json: bool) -> None:
             _settings_text(fault),
             f"{fault['hits']:,}",
         )
-    print_table(table)
+    print_rows(table, if_empty="no faults are active or planned")
 
 
 def _summary(fault: Mapping[str, Any]) -> str:

@@ -101,10 +101,11 @@ def list_(
             found = list(_rows(admin, kind, names))
     if as_json:
         print_json(found)
-    elif kind is EntityKind.RULE:
-        views.print_rules(found)
-    else:
-        views.print_entities(found)
+        return
+    what = "queues or topics" if kind is None else f"{kind}s"
+    where = describe(kind.parents[-1], names) if kind and names else connection.target.address
+    show = views.print_rules if kind is EntityKind.RULE else views.print_entities
+    show(found, if_empty=f"no {what} in {where}")
 
 
 @app.command()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pairbus.broker.entities.durations import INFINITE, format_duration
 from pairbus.cli.administration import EntityKind
-from pairbus.cli.output import make_table, print_table
+from pairbus.cli.output import make_table, print_rows, print_table
 from pairbus.json_style import camel_case_keys
 
 View = dict[str, Any]
@@ -108,7 +108,7 @@ def _authorization_rules(properties: Any) -> list[View]:
 # -- printing -----------------------------------------------------------------------------------
 
 
-def print_entities(views: Iterable[View]) -> None:
+def print_entities(views: Iterable[View], *, if_empty: str) -> None:
     table = make_table("kind", "name", "status", right=("active", "dead-lettered", "scheduled"))
     for view in views:
         name = f"{view['topic']}/{view['name']}" if "topic" in view else view["name"]
@@ -117,10 +117,10 @@ def print_entities(views: Iterable[View]) -> None:
         )
         texts = ("-" if count is None else f"{count:,}" for count in counts)
         table.add_row(view["kind"], name, str(view["status"]), *texts)
-    print_table(table)
+    print_rows(table, if_empty=if_empty)
 
 
-def print_rules(views: Iterable[View]) -> None:
+def print_rules(views: Iterable[View], *, if_empty: str) -> None:
     table = make_table("name", "type", "filter", "action")
     for view in views:
         properties = view["properties"]
@@ -128,7 +128,7 @@ def print_rules(views: Iterable[View]) -> None:
         action = properties.get("Action", {})
         text = _filter_text(properties[f"{kind}Filter"])
         table.add_row(view["name"], kind, text, action.get("SqlExpression", ""))
-    print_table(table)
+    print_rows(table, if_empty=if_empty)
 
 
 def print_details(view: View) -> None:

@@ -32,12 +32,22 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import format_count, print_json, print_table, progress, was_or_were
+from pairbus.cli.output import (
+    format_count,
+    is_narrow_terminal,
+    print_json,
+    print_rows,
+    print_table,
+    progress,
+    was_or_were,
+)
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.rows import MessageView, sequence_number
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pairbus.cli.messages.dead_letter_moves import Result
     from pairbus.fast.client import FastClient
 
@@ -91,14 +101,17 @@ def list_(
       pairbus dead-letters list orders --where "amount > 1000" --older-than 1d --json
     """
     target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
-    messages = list(_peek(target, path, filters.parse(), count + 1))
+    filter = filters.parse()
+    messages = list(_peek(target, path, filter, count + 1))
     if as_json:
         for message in messages[:count]:
             print(json_line(message))
     else:
-        print_table(message_table(messages[:count], are_dead_letters=True))
-        if not messages and (note := topic_note(target, path)):
-            print(note, file=sys.stderr)
+        which = "messages" if filter.matches_everything else "matching messages"
+        print_rows(
+            _table(messages[:count]),
+            if_empty=topic_note(target, path) or f"no {which} in {path.description}",
+        )
     if len(messages) > count:
         print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
 
@@ -299,6 +312,10 @@ def _parse_destination(path: EntityPath, to: str | None) -> EntityPath:
 # -- output --------------------------------------------------------------------------------------
 
 
+def _table(messages: list[MessageJson]) -> Table:
+    return message_table(messages, are_dead_letters=True, is_narrow=is_narrow_terminal())
+
+
 def _print_plan(found: _Found, what: str, *, as_json: bool, to: str | None = None) -> None:
     total = len(found.enqueued)
     if as_json:
@@ -307,7 +324,7 @@ def _print_plan(found: _Found, what: str, *, as_json: bool, to: str | None = Non
         print_json({what: 0, "dryRun": True, "sequenceNumbers": numbers, **where})
         return
     if found.first:
-        print_table(message_table(found.first, are_dead_letters=True))
+        print_table(_table(found.first))
     if total > len(found.first):
         print(f"... and {total - len(found.first):,} more")
     suffix = "" if to is None else f" to {to!r}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,8 +24,17 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import print_table
+from pairbus.cli.output import is_narrow_terminal, print_rows, print_table
 from pairbus.cli.target import Target
+from pairbus.cli.watch import Outages, WatchOptions
+from pairbus.fast.rows import MessageView, sequence_number
+
+if TYPE_CHECKING:
+    from pairbus.fast.client import FastClient
+
+_COUNT: Final = 10
+_WATCH_WIDTHS: Final = (8, 24, 36, 7, 7)
+"""Sequence number, time, id, subject and session, so that the rows of a watch are aligned."""
 
 
 @flatten_options
@@ -37,20 +46,27 @@ def peek(
         int, option("--from", min=0, metavar="N", help="First sequence number (default: 0).")
     ] = 0,
     count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 10).")
-    ] = 10,
+        int | None,
+        option(
+            min=1,
+            metavar="N",
+            help="Maximum number of messages (default: 10; with --watch, no limit).",
+        ),
+    ] = None,
     sub_queue: SUB_QUEUE = None,
     where: WHERE = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Print each message in full instead of a table.")
     ] = False,
+    watching: WatchOptions,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Show messages of a queue or a subscription without locking or changing them.
 
     It shows locked, deferred and scheduled messages, too. With --json, each line is a message that
-    `pairbus send --json-lines` accepts. The policy needs the Listen right.
+    `pairbus send --json-lines` accepts. With --watch, it shows all messages from --from on, and
+    then each new one. The policy needs the Listen right.
 
     Exit codes: 0 success (also if there is no message), 1 the namespace refused or did not answer,
     2 usage error, 130 interrupted.
@@ -61,30 +77,73 @@ def peek(
       pairbus peek events audit --from 1200 --count 100 --json
       pairbus peek orders --where "amount > 1000"
       pairbus peek orders --sub-queue dead-letter --whole
+      pairbus peek orders --watch
     """
     target = connection.target
     path = parse_entity_path(entity, subscription, sub_queue)
     filter = FilterOptions(where=where).parse()
-    messages = _peek(target, path, filter, start=from_, count=count)
+    interval = watching.parse()
+    limit = count if count is not None or interval is not None else _COUNT
+    messages = _peek(target, path, filter, start=from_, count=limit, interval=interval)
+    are_dead_letters = path.sub_queue is not None
+    if interval is not None and not (as_json or whole):
+        _print_rows(messages, are_dead_letters=are_dead_letters)
+        return
     if as_json or whole:
         for message in messages:
             on_terminal = sys.stdout.isatty()
-            print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+            text = json_line(message) if as_json else full_text(message, on_terminal=on_terminal)
+            print(text, flush=interval is not None)
         return
-    found = list(messages)
-    print_table(message_table(found, are_dead_letters=path.sub_queue is not None))
-    if not found and (note := topic_note(target, path)):
-        print(note, file=sys.stderr)
+    table = message_table(
+        messages, are_dead_letters=are_dead_letters, is_narrow=is_narrow_terminal()
+    )
+    which = "messages" if filter.matches_everything and not from_ else "matching messages"
+    print_rows(table, if_empty=topic_note(target, path) or f"no {which} in {path.description}")
+
+
+def _print_rows(messages: Iterable[MessageJson], *, are_dead_letters: bool) -> None:
+    """Each message as soon as it is there, as a table that grows."""
+    is_narrow = is_narrow_terminal()
+    for index, message in enumerate(messages):
+        table = message_table([message], are_dead_letters=are_dead_letters, is_narrow=is_narrow)
+        table.show_header = index == 0
+        for column, width in zip(table.columns, _WATCH_WIDTHS, strict=False):
+            column.min_width = width
+        print_table(table)
+        sys.stdout.flush()
 
 
 def _peek(
-    target: Target, path: EntityPath, filter: Filter, *, start: int, count: int
+    target: Target,
+    path: EntityPath,
+    filter: Filter,
+    *,
+    start: int,
+    count: int | None,
+    interval: float | None,
 ) -> Iterator[MessageJson]:
     # With a filter, any number of messages may have to be read to find `count`.
-    limit = count if filter.matches_everything else None
+    limit = count if filter.matches_everything and interval is None else None
     with connect(target) as client, explain_errors(target, path, right="Listen"):
         now = time.time()
-        found = peek_messages(client, target, path, start=start, limit=limit)
+        if interval is None:
+            found = peek_messages(client, target, path, start=start, limit=limit)
+        else:
+            found = _watch(client, target, path, start=start, interval=interval)
         matching = (message for message in found if filter.matches(message, now=now))
         for message in islice(matching, count):
             yield to_json_if_readable(message)
+
+
+def _watch(
+    client: FastClient, target: Target, path: EntityPath, *, start: int, interval: float
+) -> Iterator[MessageView]:
+    outages = Outages(target)
+    while True:
+        with outages.waited_out():
+            for message in peek_messages(client, target, path, start=start):
+                start = max(start, sequence_number(message) + 1)
+                outages.answered()
+                yield message
+        time.sleep(interval)

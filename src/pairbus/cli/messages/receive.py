@@ -7,9 +7,11 @@ settled are released.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -33,6 +35,7 @@ from pairbus.cli.output import format_count, print_json, progress, was_or_were
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
+from pairbus.cli.watch import Outages
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _SLICE_SECONDS: Final = 0.5
 """A wait is split into slices of this length, so that a signal is noticed soon."""
 _BATCH_MAX: Final = 100
+_WAIT: Final = "5s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +73,43 @@ class SessionOptions:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmountOptions:
+    """How many messages, and how long to wait for them."""
+
+    count: Annotated[
+        int | None, option(min=1, metavar="N", help="Maximum number of messages (default: 1).")
+    ] = None
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Receive until no message arrives within --wait.")
+    ] = False
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Keep receiving until Ctrl-C, or until --count messages."),
+    ] = False
+    wait: Annotated[
+        str | None,
+        option(metavar="DURATION", help="How long to wait for the next message (default: 5s)."),
+    ] = None
+
+    def parse(self) -> tuple[int | None, float]:
+        """The maximum number of messages, and the time to wait in seconds. Raises UsageError."""
+        if self.is_all and self.count is not None:
+            raise UsageError("--all and --count cannot be combined")
+        if self.watch and (self.is_all or self.wait is not None):
+            raise UsageError("--watch waits until Ctrl-C: omit --all and --wait")
+        wait = parse_duration(self.wait or _WAIT, "--wait").total_seconds()
+        if self.watch:
+            return self.count, math.inf
+        return None if self.is_all else self.count or 1, wait
+
+
 @flatten_options
 def receive(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
     *,
-    count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 1).")
-    ] = 1,
-    is_all: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Receive until no message arrives within --wait; ignores --count."
-        ),
-    ] = False,
-    wait: Annotated[
-        str,
-        option(metavar="DURATION", help="How long to wait for the next message (default: 5s)."),
-    ] = "5s",
+    amount: AmountOptions,
     settling: SettlementOptions,
     session: SessionOptions,
     sub_queue: SUB_QUEUE = None,
@@ -104,7 +127,8 @@ def receive(
 
     Each message is written first and completed afterwards. If the command is killed in between, the
     message is delivered again. With --json, each line is a message; a body that is not UTF-8 is in
-    base64. Ctrl-C releases the messages that are not settled. The policy needs the Listen right.
+    base64. With --watch, it waits for new messages, also while the namespace does not answer.
+    Ctrl-C releases the messages that are not settled. The policy needs the Listen right.
 
     Exit codes: 0 success (also if no message arrived), 1 the namespace or the output failed, 2
     usage error, 130 interrupted.
@@ -116,19 +140,25 @@ def receive(
       pairbus receive orders --count 100 --output-dir ./orders
       pairbus receive orders --dead-letter --reason "bad data"
       pairbus receive sorted --next-session --all
+      pairbus receive orders --watch
     """
     target = connection.target
     path = parse_entity_path(entity, subscription, sub_queue)
     settlement = settling.parse()
     session.check(path)
-    wait_seconds = parse_duration(wait, "--wait").total_seconds()
+    limit, wait_seconds = amount.parse()
+    if amount.watch and (session.is_given or settlement is SettlementAction.ABANDON):
+        raise UsageError(
+            "--watch cannot be combined with --session-id, --next-session or --abandon, which keep "
+            "messages locked"
+        )
     write = writer(output_dir, as_json=as_json)
-    limit = None if is_all else count
     # A progress bar between messages on the same screen would be unreadable.
     is_bar_shown = output_dir is not None or not sys.stdout.isatty()
     with explain_errors(target, path, right="Listen"):
         source = _open_source(target, path, session, limit, delete=settling.delete)
-        work = _Receive(source, write, settlement, settling.reason, settling.description)
+        outages = Outages(target) if amount.watch else None
+        work = _Receive(source, write, settlement, settling, outages)
         try:
             with (
                 graceful_stop(is_idle=lambda: work.is_opening) as stop,
@@ -164,14 +194,15 @@ class _Receive:
         source: Source,
         write: Write,
         settlement: SettlementAction,
-        reason: str | None,
-        description: str | None,
+        settling: SettlementOptions,
+        outages: Outages | None,
     ) -> None:
         self._source = source
         self._write = write
         self._settlement = settlement
-        self._reason = reason or ""
-        self._description = description or ""
+        self._reason = settling.reason or ""
+        self._description = settling.description or ""
+        self._outages = outages
         # Abandon at the end. If abandoned at once, they would be delivered again.
         self._to_abandon: list[Locked] = []
         self.done = 0
@@ -210,7 +241,9 @@ class _Receive:
             left = until - time.monotonic()
             is_whole = self.is_opening and self._source.waits_while_opening
             wait = left if is_whole else min(left, _SLICE_SECONDS)
-            locked = self._source.receive(room, wait_seconds=max(wait, 0))
+            locked: list[Locked] = []
+            with nullcontext() if self._outages is None else self._outages.waited_out():
+                locked = self._source.receive(room, wait_seconds=max(wait, 0))
             self.is_opening = False
             if locked or left <= 0:
                 return locked

@@ -71,19 +71,28 @@ def _body(message: MessageJson) -> str:
     return str(message.get("body", ""))
 
 
-def message_table(messages: Iterable[MessageJson], *, are_dead_letters: bool = False) -> Table:
+def message_table(
+    messages: Iterable[MessageJson], *, are_dead_letters: bool = False, is_narrow: bool = False
+) -> Table:
+    """A narrow one has the time below the id, so that the id is not broken into two lines."""
     messages = list(messages)
     # Most messages are active, so the column is shown only if a message is not.
     has_states = any(message.get("state", "active") != "active" for message in messages)
     own, own_key = ("reason", "deadLetterReason") if are_dead_letters else ("session", "sessionId")
-    states = ("state",) if has_states else ()
-    table = make_table("sequence", "enqueued", *states, "message id", "subject", own, "body")
+    columns = ["sequence", "enqueued", *(["state"] * has_states), "message id"]
+    if is_narrow:
+        columns = ["sequence", *(["state"] * has_states), "message id, enqueued"]
+    table = make_table(*columns, "subject", own, "body")
+    table.columns[len(columns) - 1].no_wrap = True
     for message in messages:
         keys = ("messageId", "subject", own_key)
-        texts = (escape_control(str(message.get(key) or "-")) for key in keys)
-        number, enqueued = message.get("sequenceNumber"), message.get("enqueuedTime") or "-"
-        state = (str(message.get("state", "active")),) if has_states else ()
-        table.add_row(str(number), enqueued, *state, *texts, _beginning_of_body(message))
+        message_id, *texts = (escape_control(str(message.get(key) or "-")) for key in keys)
+        number, enqueued = str(message.get("sequenceNumber")), message.get("enqueuedTime") or "-"
+        state = [str(message.get("state", "active"))] * has_states
+        first = [number, enqueued, *state, message_id]
+        if is_narrow:
+            first = [number, *state, f"{message_id}\n{enqueued}"]
+        table.add_row(*first, *texts, _beginning_of_body(message))
     return table
 
 

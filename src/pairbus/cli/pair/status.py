@@ -32,13 +32,13 @@ from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tabl
 from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target
+from pairbus.cli.watch import WatchOptions
 from pairbus.errors import NamespaceError, UsageError
 
 _RATE_SECONDS_MAX: Final = 6.0
 """How long to wait for two rounds of a syphon, which take about two seconds each."""
 _RATE_STEP_SECONDS: Final = 0.25
 _FAILED: Final = 1
-_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class _Questions:
 
 @flatten_options
 def status(
+    *,
     pair: PairOptions,
     metrics: Annotated[
         list[str] | None,
@@ -78,10 +79,7 @@ def status(
     timeout: Annotated[
         str, option(metavar="DURATION", help="How long to wait for an answer (default: 10s).")
     ] = "10s",
-    watch: Annotated[
-        str | None,
-        option(metavar="DURATION", help="Repeat at this interval until Ctrl-C."),
-    ] = None,
+    watching: WatchOptions,
     as_json: AS_JSON = False,
 ) -> None:
     """Show both namespaces of a pair, the backlog, and what clients and syphons report.
@@ -97,7 +95,7 @@ def status(
     \b
     Examples:
       pairbus status
-      pairbus status --metrics http://localhost:9100/metrics --watch 5s
+      pairbus status --metrics http://localhost:9100/metrics --watch --interval 5s
       pairbus status --json
     """
     targets = parse_pair(pair)
@@ -113,8 +111,8 @@ def status(
             "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
             "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
         )
-    if watch is not None:
-        _watch(questions, _positive(watch, "--watch"), as_json=as_json)
+    if (interval := watching.parse()) is not None:
+        _watch(questions, interval, as_json=as_json)
     found = _ask(questions)
     if found.metrics.brought_home is not None and found.left != 0:
         found = replace(found, rate=measure_rate(partial(_brought_home, questions)))
@@ -272,16 +270,13 @@ def _with_rate(before: PairSnapshot | None, now: PairSnapshot) -> PairSnapshot:
 
 def _watch(questions: _Questions, interval: float, *, as_json: bool) -> None:
     """Until Ctrl-C."""
-    try:
-        with _screen(as_json=as_json) as show:
-            before: PairSnapshot | None = None
-            while True:
-                started_at = time.monotonic()
-                before = _with_rate(before, _ask(questions))
-                show(before)
-                time.sleep(max(interval - (time.monotonic() - started_at), 0))
-    except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+    with _screen(as_json=as_json) as show:
+        before: PairSnapshot | None = None
+        while True:
+            started_at = time.monotonic()
+            before = _with_rate(before, _ask(questions))
+            show(before)
+            time.sleep(max(interval - (time.monotonic() - started_at), 0))
 
 
 @contextmanager
