@@ -1,5 +1,6 @@
 """The fixtures that pairbus offers to the tests of other projects."""
 
+import asyncio
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import QueueDescription
-from pairbus.testing import ServiceBusPair
+from pairbus.testing import AsyncServiceBusPair, ServiceBusPair
 
 
 def bodies(broker, queue):
@@ -63,6 +64,32 @@ def test_a_pair_goes_through_an_outage_and_its_messages_come_home(servicebus_pai
     assert bodies(servicebus_pair.primary, "orders") == ["before", "during"]
 
 
+@pytest.mark.servicebus(queues=["orders"])
+def test_an_asyncio_pair_goes_through_an_outage_and_its_messages_come_home(
+    servicebus_aio_pair: AsyncServiceBusPair,
+):
+    async def run():
+        pair = servicebus_aio_pair
+        async with pair.client() as client, client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("before"))
+            with pair.primary.faults.unreachable():
+                await sender.send_messages(ServiceBusMessage("during"))
+                assert [str(message) for message in await pair.backlog()] == ["during"]
+        assert await pair.bring_home() == 1
+        assert await pair.backlog() == []
+
+    asyncio.run(run())
+    assert bodies(servicebus_aio_pair.primary, "orders") == ["before", "during"]
+
+
+def test_an_asyncio_pair_needs_no_fixture():
+    async def run():
+        async with AsyncServiceBusPair() as pair:
+            return pair.primary.connection_string
+
+    assert asyncio.run(run()).startswith("Endpoint=")
+
+
 def test_the_plugin_imports_nothing_heavy():
     program = """
 import sys
@@ -86,6 +113,20 @@ def test_the_ini_file_names_entities(servicebus_namespace):
         client.get_queue_receiver("orders") as other,
     ):
         assert receiver.peek_messages() == other.peek_messages() == []
+
+SEEN = set()
+
+@pytest.mark.servicebus(queues=["invoices"])
+def test_one_namespace_for_the_session(servicebus_session_namespace):
+    SEEN.add(servicebus_session_namespace.connection_string)
+
+@pytest.mark.servicebus(queues=["refunds"])
+def test_it_has_the_entities_of_all_its_tests(servicebus_session_namespace):
+    text = servicebus_session_namespace.connection_string
+    assert SEEN == {text}
+    with ServiceBusClient.from_connection_string(text) as client:
+        for queue in ("orders", "invoices", "refunds"):
+            client.get_queue_receiver(queue).__enter__().close()
 
 @pytest.mark.servicebus("orders")
 def test_a_marker_that_is_wrong(servicebus_namespace):
@@ -112,7 +153,7 @@ def test_another_project_finds_the_fixtures_and_gets_clear_errors(tmp_path):
         timeout=60,
     )
 
-    assert "1 passed, 2 errors" in ran.stdout, ran.stdout
+    assert "3 passed, 2 errors" in ran.stdout, ran.stdout
     takes = "@pytest.mark.servicebus takes queues=[...] and topics=[...], not"
     assert f"{takes} 'orders'" in ran.stdout
     assert f"{takes} 'queue'" in ran.stdout

@@ -1,7 +1,7 @@
-"""Fixtures for pytest: each test gets a Service Bus of its own.
+"""Fixtures for pytest: a Service Bus for each test, or one for the session.
 
 pytest loads this module wherever pairbus is installed, so it imports nothing heavy until a test
-asks for one of the two fixtures.
+asks for one of the fixtures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pairbus.broker import Broker
-    from pairbus.testing import ServiceBusPair
+    from pairbus.testing import AsyncServiceBusPair, ServiceBusPair
 
 MARKER = "servicebus"
 
@@ -32,8 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(queues=(), topics=()): entities of this test's servicebus_namespace, or of the "
-        "primary namespace of its servicebus_pair",
+        f"{MARKER}(queues=(), topics=()): entities of this test's servicebus_namespace or "
+        "servicebus_session_namespace, or of the primary namespace of its pair",
     )
 
 
@@ -43,6 +43,19 @@ def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
     It has the queues and topics of the marker `servicebus` and of the ini options. Give its
     `connection_string` to the official SDK.
+    """
+    from pairbus.broker import Broker
+
+    queues, topics = _entities(request)
+    with Broker(queues, topics=topics) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def servicebus_session_namespace(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One namespace for all tests that ask for it, with the entities of all of them.
+
+    What a test leaves in a queue, the next test finds there.
     """
     from pairbus.broker import Broker
 
@@ -61,10 +74,29 @@ def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[ServiceBusPair]:
         yield pair
 
 
+@pytest.fixture
+def servicebus_aio_pair(request: pytest.FixtureRequest) -> Iterator[AsyncServiceBusPair]:
+    """The same for asyncio: `async with servicebus_aio_pair.client() as client`."""
+    from pairbus.testing import AsyncServiceBusPair
+
+    queues, topics = _entities(request)
+    pair = AsyncServiceBusPair(queues, topics=topics).start()
+    yield pair
+    pair.close()
+
+
 def _entities(request: pytest.FixtureRequest) -> tuple[list[Any], list[Any]]:
+    """For a fixture of the whole session, those of all tests that use it."""
     queues: list[Any] = list(request.config.getini("servicebus_queues"))
     topics: list[Any] = list(request.config.getini("servicebus_topics"))
-    for marker in request.node.iter_markers(MARKER):
+    items = [request.node]
+    if request.scope == "session":
+        items = [
+            item
+            for item in request.session.items
+            if request.fixturename in getattr(item, "fixturenames", ())
+        ]
+    for marker in [marker for item in items for marker in item.iter_markers(MARKER)]:
         unknown = sorted(set(marker.kwargs) - {"queues", "topics"})
         if marker.args or unknown:
             raise pytest.UsageError(

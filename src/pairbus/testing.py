@@ -6,10 +6,12 @@ and the syphon are imported only by the methods that need them, so `ManualClock`
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,9 +21,16 @@ if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     import pairbus
+    import pairbus.aio
     from pairbus.broker import Broker, EntityDescription, QueueDescription
 
 _PRIMARY_NAME: Final = "primary"
+_SETTINGS: Final[dict[str, Any]] = {
+    "failover_interval": timedelta(0),
+    "ping_primary_interval": timedelta(seconds=1),
+    "backlog_queue_count": 2,
+    "primary_namespace_name": _PRIMARY_NAME,
+}
 
 
 class ManualClock:
@@ -163,14 +172,8 @@ class ServiceBusPair:
         )
         manager = self._administration()
         self._clients += [secondary, manager]
-        defaults: dict[str, Any] = {
-            "failover_interval": timedelta(0),
-            "ping_primary_interval": timedelta(seconds=1),
-            "backlog_queue_count": 2,
-            "primary_namespace_name": _PRIMARY_NAME,
-        }
         return pairbus.SendAvailabilityPairedNamespaceOptions(
-            manager, secondary, **(defaults | settings)
+            manager, secondary, **(_SETTINGS | settings)
         )
 
     def backlog(self) -> list[ServiceBusReceivedMessage]:
@@ -224,3 +227,78 @@ class ServiceBusPair:
         return ServiceBusAdministrationClient.from_connection_string(
             self.secondary.connection_string, connection_verify=str(self.secondary.ca_file)
         )
+
+
+class AsyncServiceBusPair:
+    """The same for asyncio: `client()` is a context manager, and nothing blocks the event loop.
+
+    >>> async with AsyncServiceBusPair(queues=["orders"]) as pair:          # doctest: +SKIP
+    ...     async with pair.client() as client, client.get_queue_sender("orders") as sender:
+    ...         with pair.primary.faults.unreachable():
+    ...             await sender.send_messages(ServiceBusMessage("order 1"))
+    ...     assert await pair.bring_home() == 1
+    """
+
+    def __init__(
+        self,
+        queues: Iterable[str | QueueDescription] = (),
+        *,
+        topics: Iterable[str | EntityDescription] = (),
+    ) -> None:
+        self._pair = ServiceBusPair(queues, topics=topics)
+        self.primary: Broker = self._pair.primary
+        """The namespace under test: `primary.faults.unreachable()` takes it down."""
+        self.secondary: Broker = self._pair.secondary
+        """The namespace with the backlog queues."""
+
+    def start(self) -> Self:
+        self._pair.start()
+        return self
+
+    def close(self) -> None:
+        """Stops both namespaces."""
+        self._pair.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    @asynccontextmanager
+    async def client(self, **settings: Any) -> AsyncIterator[pairbus.aio.ServiceBusClient]:
+        """A paired client of the primary, closed at the end of the `async with` block.
+
+        `settings` are passed to SendAvailabilityPairedNamespaceOptions. By default it fails over at
+        the first failure and has two backlog queues.
+        """
+        from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+        from pairbus.aio import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+
+        text = self.secondary.connection_string
+        async with AsyncExitStack() as stack:
+            manager = await stack.enter_async_context(
+                ServiceBusAdministrationClient.from_connection_string(
+                    text, connection_verify=str(self.secondary.ca_file)
+                )
+            )
+            secondary = await stack.enter_async_context(
+                ServiceBusClient.from_connection_string(text, retry_total=0)
+            )
+            client = ServiceBusClient.from_connection_string(
+                self.primary.connection_string, retry_total=0
+            )
+            await stack.enter_async_context(client)
+            await client.pair_namespace(
+                SendAvailabilityPairedNamespaceOptions(manager, secondary, **(_SETTINGS | settings))
+            )
+            yield client
+
+    async def backlog(self) -> list[ServiceBusReceivedMessage]:
+        """Peeks at the diverted messages that were not brought home yet."""
+        return await asyncio.to_thread(self._pair.backlog)
+
+    async def bring_home(self) -> int:
+        """Brings messages home once, like a syphon. Returns their number."""
+        return await asyncio.to_thread(self._pair.bring_home)
