@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pairbus.__main__ as program
-from pairbus.broker import Broker
 from pairbus.syphon.ledger import ledger_files
+from tests.fast import credentials
+from tests.fast.credentials import LOG
 from tests.syphon.cluster import Cluster, standalone
 from tests.syphon.processes import (
     BACKLOGS,
@@ -27,7 +29,7 @@ from tests.syphon.processes import (
     slow_primary,
     wait_until,
 )
-from tests.syphon.stage import Stage, numbered
+from tests.syphon.stage import Stage, bearer_broker, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -62,8 +64,10 @@ def test_killed_executors_are_replaced_and_no_message_is_lost(cluster, tmp_path)
 
 
 @pytest.mark.req("S-01", "S-07")
-def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(cluster, tmp_path):
+def test_spark_submit_runs_the_syphon_with_the_archive_and_without_keys(cluster, tmp_path):
+    """pairbus is not installed on the workers. Each of them logs in by itself, once."""
     archive, ledger = tmp_path / "pairbus-spark.zip", tmp_path / "ledger"
+    logins = tmp_path / "logins"
     packed = subprocess.run(
         [sys.executable, "-m", "pairbus", "package-for-spark", "--output", str(archive)],
         capture_output=True,
@@ -71,12 +75,16 @@ def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(clu
         check=True,
     )
     assert f"--py-files {archive}" in packed.stdout
-    with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
+    with bearer_broker("orders") as primary, bearer_broker(*BACKLOGS) as secondary:
         stage = Stage(primary, secondary, BACKLOGS)
         ids = numbered(50)
         stage.divert(ids)
         command = [str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.url]
-        command += ["--py-files", str(archive), str(program.__file__), "syphon", "--once", "--json"]
+        command += ["--conf", f"spark.executorEnv.{LOG}={logins}"]
+        command += ["--py-files", f"{archive},{credentials.__file__}"]
+        command += [str(program.__file__), "syphon", "--once", "--json"]
+        command += ["--primary-ca-file", str(primary.ca_file)]
+        command += ["--secondary-ca-file", str(secondary.ca_file)]
         done = subprocess.run(
             [*command, "--primary-name", "contoso", "--ledger", str(ledger)],
             capture_output=True,
@@ -87,8 +95,9 @@ def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(clu
                 **os.environ,
                 **cluster.variables,
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
-                "PAIRBUS_PRIMARY": primary.connection_string,
-                "PAIRBUS_SECONDARY": secondary.connection_string,
+                "PAIRBUS_PRIMARY": f"localhost:{primary.port}",
+                "PAIRBUS_SECONDARY": f"localhost:{secondary.port}",
+                "PAIRBUS_CREDENTIAL": "credentials:Issuer",
             },
         )
 
@@ -97,3 +106,5 @@ def test_spark_submit_runs_the_syphon_with_the_archive_and_nothing_installed(clu
         assert "Traceback" not in done.stderr
         assert stage.home() == ids
         assert ledger_files(ledger)
+    counts = Counter(logins.read_text().split())
+    assert set(counts.values()) == {1}

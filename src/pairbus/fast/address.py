@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pairbus.errors import OptionsError
 from pairbus.fast.connection_string import ConnectionString
+from pairbus.fast.identity import requirement
 
 if TYPE_CHECKING:
     from pairbus.fast.client import FastClient
@@ -54,6 +55,12 @@ class WithCredential:
 
     def __repr__(self) -> str:
         return f"WithCredential({self.namespace!r}, {type(self.credential).__name__})"
+
+    @property
+    def name(self) -> str:
+        """The name of the credential, for errors."""
+        named = getattr(self.credential, "name", None) or getattr(self.credential, "__name__", None)
+        return str(named or type(self.credential).__name__)
 
     def make(self) -> Any:
         if not _is_factory(self.credential):
@@ -123,6 +130,15 @@ class Address:
     def entity_path(self) -> str | None:
         """The only entity that the connection string may be used for, if it names one."""
         return None if isinstance(self.source, WithCredential) else self._string().entity_path
+
+    def needs(self, right: str) -> str:
+        """What the login must have, as a sentence for an error."""
+        name = self.source.name if isinstance(self.source, WithCredential) else ""
+        if not name and (identity := self._string().identity) is not None:
+            name = identity.attribute
+        if not name:
+            return f"The policy needs the {right} right"
+        return f"The identity of {name} needs {requirement(right)}"
 
     def client(self, **options: Any) -> FastClient:
         """Make a client, not connected yet. `options` are FastClient's, e.g. timeout_seconds."""

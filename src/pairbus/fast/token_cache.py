@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from azure.core.credentials import AccessToken
@@ -117,8 +118,7 @@ class HandedOutToken:
         return self._token
 
 
-_logins: dict[Callable[[], Any], Any] = {}
-_logins_lock = threading.Lock()
+_login_lock = threading.Lock()  # two threads must not log in twice
 
 
 def login(make: Callable[[], Any]) -> Any:
@@ -126,14 +126,22 @@ def login(make: Callable[[], Any]) -> Any:
 
     Never raises, so that a Spark task reports a missing package like any other refusal.
     """
-    name = str(getattr(make, "attribute", None) or getattr(make, "__name__", "the credential"))
-    with _logins_lock:
-        if make not in _logins:
-            try:
-                _logins[make] = cached(make(), name)
-            except Exception as error:
-                return HandedOutToken(name, None, f"{name} gave no token: {reason_of(error)}")
-        return _logins[make]
+    try:
+        with _login_lock:
+            return _log_in(make)
+    except Exception as error:
+        name = _name_of(make)
+        return HandedOutToken(name, None, f"{name} gave no token: {reason_of(error)}")
+
+
+# Bounded: Spark makes a function that is defined in a notebook anew for each task.
+@lru_cache(maxsize=16)
+def _log_in(make: Callable[[], Any]) -> Any:
+    return cached(make(), _name_of(make))
+
+
+def _name_of(make: Callable[[], Any]) -> str:
+    return str(getattr(make, "attribute", None) or getattr(make, "__name__", "the credential"))
 
 
 def cached(credential: Any, name: str = "") -> Any:

@@ -301,10 +301,11 @@ class Job:
     def _check_credentials(self) -> None:
         if (forbidden := self.schedule.forbidden_everywhere) is not None:
             primary, destination = forbidden
+            address = self._options.primaries[primary]
             raise NamespaceError(
-                f"the primary {self._options.primaries[primary].host} refuses the syphon's "
-                f"credentials for {destination.path!r}: {destination.detail}. They need the Send "
-                "right. No message was lost"
+                f"the primary {address.host} refuses the syphon's credentials for "
+                f"{destination.path!r}: {destination.detail}. {address.needs('Send')}. No message "
+                "was lost"
             )
 
     # --- the end of `once` ------------------------------------------------------------------------
