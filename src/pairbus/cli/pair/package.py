@@ -25,8 +25,9 @@ def package_for_spark(
     """Write an archive of pairbus for Spark's --py-files: all but the local broker.
 
     The archive contains no compiled code. The Python of the cluster's workers also needs
-    azure-servicebus, and azure-identity if it logs in without a key. A syphon with `--master spark://...` sends such an archive by itself; use this
-    one for spark-submit, and for your own programs that use the data source.
+    azure-servicebus, and azure-identity to log in without keys. A syphon with `--master spark://...`
+    sends such an archive by itself; use this one for spark-submit, and for your own programs that
+    use the data source.
 
     Exit codes: 0 success, 1 the archive cannot be written, 2 usage error, 130 interrupted.
 
