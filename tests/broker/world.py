@@ -184,9 +184,11 @@ class World:
     # life
 
     def open(self):
-        # A plain function: given the clock, the namespace would wait for the loop at each jump.
         options = NamespaceOptions(queues=self.queues, data=self.folder)
-        self.namespace = Namespace(options, loop=self.loop, clock=lambda: self.clock())
+        # A plain function: given a manual clock, the namespace would wait at each jump.
+        is_manual = isinstance(self.clock, ManualClock)
+        clock = (lambda: self.clock()) if is_manual else self.clock
+        self.namespace = Namespace(options, loop=self.loop, clock=clock)
         self.namespace.open()
 
     def close(self):

@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -58,7 +57,7 @@ class Broker:
         host: str = "localhost",
         tls_only: bool | None = None,
         allow_insecure: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`topics` may contain subscriptions: `events/Subscriptions/audit`, or a description."""
         queues, topics = tuple(queues), tuple(topics)

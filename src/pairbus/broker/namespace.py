@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker import housekeeping
+from pairbus.broker.clock import SystemClock
 from pairbus.broker.directory import Directory
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -79,6 +80,8 @@ class Namespace:
         self.name = options.name
         self.loop = loop
         self.clock = clock
+        # A fault on demand may replace `clock`, but not this one.
+        self._system_clock = clock if isinstance(clock, SystemClock) else None
         self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
         self.connections: set[ClientConnection] = set()
@@ -341,6 +344,7 @@ class Namespace:
     def tick(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._follow_clock()
         now_ms = self.now_ms()
         self._timer, self._next_ms = None, float("inf")
         try:
@@ -348,6 +352,17 @@ class Namespace:
             self._pass_time(now_ms)
         finally:  # the next tick must come, even after an error
             self.expect(self._next_deadline(now_ms))
+
+    def _follow_clock(self) -> None:
+        if self._system_clock is None:
+            return
+        step = self._system_clock.follow()
+        if step:
+            way = "forward" if step > 0 else "back"
+            logger.warning("the clock of this machine was set %s by %.0f s", way, abs(step))
+            self._housekeeping_ms = 0
+            for queue in self.directory:
+                queue.move_deadlines(round(step * 1000))
 
     def _pass_time(self, now_ms: int) -> None:
         housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)

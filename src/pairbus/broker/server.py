@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from pairbus.broker.clock import SystemClock
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.faults import Faults
@@ -92,7 +93,7 @@ class Server:
         host: str = "localhost",
         tls_only: bool | None = None,
         allow_insecure: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """With `tls_only` None, TLS is required unless the host is a loopback address.
 
@@ -112,7 +113,8 @@ class Server:
         else:
             self._is_tls_only = _is_tls_only(self._host, tls_only)
             _check_keys(self._host, self._options)
-        self._clock = clock
+        self._is_real_time = clock is None
+        self._clock = time.time if clock is None else clock
         self._namespaces: list[Namespace] = []
         self._listeners: list[Listener] = []
         self._endpoints: dict[str, Endpoint] = {}
@@ -182,7 +184,9 @@ class Server:
                     options.name,
                     second[0].getsockname()[1],
                 )
-            namespace = Namespace(options, loop=asyncio.get_running_loop(), clock=self._clock)
+            # Each follows the machine's clock by itself.
+            clock = SystemClock() if self._is_real_time else self._clock
+            namespace = Namespace(options, loop=asyncio.get_running_loop(), clock=clock)
             namespace.open()
         except BaseException:
             close_all(sockets)

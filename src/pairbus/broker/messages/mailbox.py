@@ -176,6 +176,14 @@ class Mailbox:
         """Locks are shorter from now on, so existing ones may expire after later ones."""
         self._unordered_until_ms = max((lock.until_ms for lock in self.locks.values()), default=0)
 
+    def move_locks(self, step_ms: int) -> None:
+        """The clock was set: every lock keeps the time that it has left."""
+        for lock in self.locks.values():
+            lock.until_ms += step_ms
+        self._unordered_until_ms += step_ms if self._unordered_until_ms else 0
+        if self.sessions is not None:
+            self.sessions.move_locks(step_ms)
+
     @property
     def next_lock_expiry_ms(self) -> int | None:
         if self.sessions is not None:

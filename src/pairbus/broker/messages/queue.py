@@ -289,6 +289,13 @@ class Queue(Entity):
             for session in self.main.sessions.expired(now_ms=now_ms):
                 self.release_session(session, has_expired=True, now_ms=now_ms)
 
+    def move_deadlines(self, step_ms: int) -> None:
+        """The clock was set: locks and waiting links keep the time that they have left."""
+        for mailbox in self.mailboxes.values():
+            mailbox.move_locks(step_ms)
+        for seeker in self.waiting:
+            self.waiting[seeker] += step_ms
+
     @property
     def has_deadlines(self) -> bool:
         """Whether it has locks or waiting links. Called for every entity on every tick."""

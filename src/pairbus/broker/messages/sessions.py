@@ -99,6 +99,10 @@ class Sessions:
             if session.until_ms <= now_ms and not session.is_ending
         ]
 
+    def move_locks(self, step_ms: int) -> None:
+        for session in self._held.values():
+            session.until_ms += step_ms
+
     @property
     def next_lock_expiry_ms(self) -> int | None:
         ends = (session.until_ms for session in self._held.values() if not session.is_ending)
