@@ -113,6 +113,7 @@ class World:
         messages = [ServiceBusMessage(b"x" * size) for _ in range(count)] or None
         request = SendRequest(
             messages=messages,
+            count=count,
             on_primary=lambda seconds: None,
             schedule=schedule,
             returns_numbers=schedule is not None,

@@ -10,17 +10,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.billing import extra_units
+from pairbus.client.billing import extra_units, is_large
 from pairbus.client.route.envelope import ALIASES
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import EnvelopeTooLarge
-from pairbus.client.sdk.messages import body_bytes
+from pairbus.client.sdk.messages import Batch, body_bytes, diverted_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,24 @@ class BacklogBatch:
     """Billed operations in addition to one per message."""
 
 
+def batches_of(
+    sender: Any, given: Any, *, path: str, queue: str, schedule: datetime | None = None
+) -> list[BacklogBatch]:
+    """`given` is what the application sends, with ids. `sender` is an open sender of the SDK,
+    blocking or asyncio: nothing here waits.
+    """
+    _, batch_bytes_max = private.link_limits(sender)
+    if isinstance(given, Batch) and given.path == path and given.size_in_bytes <= batch_bytes_max:
+        # Its messages have their envelopes already.
+        extra = extra_units(sender, private.messages_in(given)) if is_large(given) else 0
+        return [BacklogBatch(content=given, count=len(given), extra=extra)]
+    return make_batches(sender, diverted_all(given, path, schedule), path=path, queue=queue)
+
+
 def make_batches(
     sender: Any, messages: Sequence[AmqpAnnotatedMessage], *, path: str, queue: str
 ) -> list[BacklogBatch]:
-    """`sender` is an open sender of the SDK, blocking or asyncio: nothing here waits."""
+    """`messages` have their envelopes."""
     if len(messages) == 1:
         return [_single(sender, messages[0], path=path, queue=queue)]
     batches: list[BacklogBatch] = []
@@ -44,7 +59,7 @@ def make_batches(
     def finish() -> None:
         nonlocal batch, added
         if added:
-            extra = sum(extra_units(sender, message) for message in added)
+            extra = extra_units(sender, added) if is_large(batch) else 0
             batches.append(BacklogBatch(content=batch, count=len(added), extra=extra))
             batch, added = private.new_batch(sender, batch_bytes_max), []
 

@@ -38,19 +38,29 @@ def extra_units(sender: Any, messages: Any) -> int:
     send.
     """
     try:
-        if isinstance(messages, ServiceBusMessageBatch) and messages.size_in_bytes <= UNIT_BYTES:
+        if isinstance(messages, ServiceBusMessageBatch) and not is_large(messages):
             return 0
-        return sum(_extra_units(sender, message) for message in messages_of(messages))
+        if isinstance(messages, list | ServiceBusMessageBatch):
+            return sum(_extra_units(sender, message) for message in messages_of(messages))
+        return _extra_units(sender, messages)
     except Exception:
         logger.debug("could not measure a %s", type(messages).__name__, exc_info=True)
         return 0
 
 
+def is_large(batch: ServiceBusMessageBatch) -> bool:
+    """Whether a message of the batch may cost more than one operation."""
+    return batch.size_in_bytes > UNIT_BYTES
+
+
 def _extra_units(sender: Any, message: Any) -> int:
     raw = getattr(message, "raw_amqp_message", message)
     size, properties = body_bytes(raw), raw.application_properties
-    if size is not None and size + _size_bound(properties or {}) <= _PLAIN_BYTES:
-        return 0
+    if size is not None:
+        if properties:
+            size += _size_bound(properties)
+        if size <= _PLAIN_BYTES:
+            return 0
     return units_of(private.encoded_size(sender, raw)) - 1
 
 

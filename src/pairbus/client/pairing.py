@@ -171,10 +171,11 @@ class PairingCore:
 
     def notify_observers(self) -> None:
         """Notify the observers of all events since the last call."""
+        if not self._router.has_events:  # no lock: this thread sees its own events
+            return
         with self._lock:
             events = self._router.take_events()
-        if events:
-            self._observers.notify(events)
+        self._observers.notify(events)
 
     def plan(self, path: str, *, is_begun: bool = False, notify: bool = True) -> Plan:
         """`is_begun`: a part of the call is in the backlog. With `notify=False`, the caller must
@@ -191,9 +192,10 @@ class PairingCore:
         self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
     ) -> None:
         """`extra`: billed operations in addition to one per message."""
-        with self.decide() as router:
-            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+        with self._lock:  # not `decide`, which takes longer: this is for every message
+            self._router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
             self._billed.sent(path, way, count=count, extra=extra)
+        self.notify_observers()
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
         with self.decide() as router:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusError,
 )
 
-from pairbus.client.backlog_batch import BacklogBatch, make_batches
+from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
@@ -30,7 +31,7 @@ from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary, Way
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.client.sdk.messages import count_of, diverted_all, unknown_numbers
+from pairbus.client.sdk.messages import unknown_numbers
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,
@@ -53,13 +54,12 @@ class SendRequest:
     """The SDK's own call, given its timeout; an awaitable in the asyncio shell."""
     messages: Any = None
     """The messages, with ids; None if the call only opens the link."""
+    count: int = 0
+    batch: ServiceBusMessageBatch | None = None
+    """The batch that the shell has made of a list, for the primary."""
     schedule: datetime | None = None
     returns_numbers: bool = False
     """It is `schedule_messages`, which returns sequence numbers."""
-
-    @property
-    def count(self) -> int:
-        return 0 if self.messages is None else count_of(self.messages)
 
 
 class SendCall:
@@ -151,7 +151,8 @@ class SendCall:
             yield from self._wait(self._primary_failed(plan, failure), failure)
             return False
         if self._count:  # a link that opens does not prove that messages are accepted
-            extra = extra_units(self._sender, self.request.messages)
+            batch = self.request.batch
+            extra = extra_units(self._sender, self.request.messages if batch is None else batch)
             self._pairing.sent(self._path, plan, count=self._count, extra=extra)
         return True
 
@@ -205,9 +206,12 @@ class SendCall:
             # All batches are made before the first is sent: a message that fits nowhere is refused
             # before any message of the call has left the caller. The limits are known only after
             # the link is open.
-            copies = diverted_all(self.request.messages, self._path, self.request.schedule)
-            self._batches = make_batches(
-                connection.sender, copies, path=self._path, queue=way.queue
+            self._batches = batches_of(
+                connection.sender,
+                self.request.messages,
+                path=self._path,
+                queue=way.queue,
+                schedule=self.request.schedule,
             )
         while self._batches:
             batch, began = self._batches[0], self._pairing.clock()
@@ -238,7 +242,7 @@ class SendCall:
                 raise self._exhausted(self._pairing.causes(self._path))
             return 0.0
         if isinstance(error, MessageSizeExceededError) and private.condition_of(error):
-            # The service refuses what `make_batches` found small enough.
+            # The service refuses what `batches_of` found small enough.
             raise EnvelopeTooLarge(
                 entity=self._path, backlog_queue=way.queue, error=error
             ) from error

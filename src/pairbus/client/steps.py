@@ -17,28 +17,28 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AcquireLock:
     """Acquire the sender's lock. Answer: whether it had to wait. Error: `SenderBusy`."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResetLink:
     """Close the sender's link to the primary, so that the next call opens a new one."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallPrimary:
     """Make the call of the SDK on the primary. Answer: its result."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Borrow:
     """Take a connection to a backlog queue out of the pool. Answer: a `BacklogConnection`."""
 
@@ -48,7 +48,7 @@ class Borrow:
     """A new connection: an idle one has just failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenLink:
     """Open the link of a borrowed connection."""
 
@@ -56,7 +56,7 @@ class OpenLink:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendBatch:
     """Send to a backlog queue."""
 
@@ -65,7 +65,7 @@ class SendBatch:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Wait for a busy service. Answer: whether the client was closed meanwhile."""
 

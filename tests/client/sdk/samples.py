@@ -34,6 +34,10 @@ def aliases(message: AmqpAnnotatedMessage) -> dict[str, Any]:
     return {name: properties[name] for name in names if name in properties}
 
 
+def string(value: str) -> dict[str, Any]:
+    return {"TYPE": "STRING", "VALUE": value}
+
+
 def long(value: int) -> dict[str, Any]:
     return {"TYPE": "LONG", "VALUE": value}
 

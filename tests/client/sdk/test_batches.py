@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.sdk.messages import Batch, diverted_all, give_ids, id_of, messages_of
+from pairbus.client.sdk.messages import Batch, diverted, diverted_all, give_ids, id_of, messages_of
 
 
 def empty(size_bytes: int = 10_000) -> Batch:
@@ -87,3 +89,83 @@ def test_what_is_no_message_is_refused_in_the_words_of_the_sdk() -> None:
         empty().add_message("text")  # type: ignore[arg-type]
 
     assert str(caught.value) == str(expected.value)
+
+
+# --- made while the entity is failed over
+
+
+def diverting(size_bytes: int = 10_000) -> Batch:
+    return Batch.of(ServiceBusMessageBatch(size_bytes), path="orders")
+
+
+def contents(batch: ServiceBusMessageBatch) -> list[bytes]:
+    """Each message of the batch as it is encoded."""
+    return [bytes(message) for message in batch._message[5]]
+
+
+def with_everything(name: str) -> ServiceBusMessage:
+    return ServiceBusMessage(
+        name,
+        message_id=name,
+        session_id="s",
+        subject=name,
+        time_to_live=timedelta(minutes=5),
+        application_properties={"name": name},
+    )
+
+
+def test_the_copies_for_the_backlog_are_encoded_when_they_are_added() -> None:
+    batch, expected = diverting(), ServiceBusMessageBatch(10_000)
+    for name in ("a", "b"):
+        batch.add_message(with_everything(name))
+        expected.add_message(diverted(with_everything(name), "orders"))
+
+    assert contents(batch) == contents(expected)
+    assert len(batch) == 2
+
+
+def test_it_becomes_a_plain_batch_of_the_messages_as_they_were_added() -> None:
+    batch, expected = diverting(), ServiceBusMessageBatch(10_000)
+    message = ServiceBusMessage("x", message_id="a", subject="a", session_id="s")
+    for name in ("a", "b"):
+        message.message_id = message.subject = name
+        message.application_properties = {"name": name}
+        batch.add_message(message)
+        expected.add_message(message)
+    message.subject = "later"
+
+    batch.make_plain()
+
+    assert contents(batch) == contents(expected)
+    assert (len(batch), batch.size_in_bytes) == (2, expected.size_in_bytes)
+    assert [each.properties.subject for each in diverted_all(batch, "orders")] == ["a", "b"]
+
+
+def test_what_fits_only_without_its_envelope_is_still_added() -> None:
+    plain = ServiceBusMessageBatch(10_000)
+    for name in ("a", "b"):
+        plain.add_message(with_everything(name))
+    batch = diverting(plain.size_in_bytes)
+
+    for name in ("a", "b"):
+        batch.add_message(with_everything(name))
+
+    assert batch.path is None
+    assert contents(batch) == contents(plain)
+    with pytest.raises(MessageSizeExceededError):
+        batch.add_message(with_everything("c"))
+    assert len(batch) == 2
+
+
+def test_what_cannot_be_encoded_is_refused_as_by_the_sdk_and_leaves_the_rest() -> None:
+    wrong = ServiceBusMessage("x", application_properties={"thing": object()})  # type: ignore[dict-item]
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        ServiceBusMessageBatch(1000).add_message(wrong)
+    batch = diverting()
+    batch.add_message(with_everything("a"))
+
+    with pytest.raises(type(expected.value)) as caught:
+        batch.add_message(wrong)
+
+    assert str(caught.value) == str(expected.value)
+    assert [id_of(message) for message in messages_of(batch)] == ["a"]

@@ -323,6 +323,57 @@ def test_a_batch_is_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     assert made == [500]
 
 
+def test_a_batch_made_while_failed_over_goes_to_the_backlog_as_it_is(world: World) -> None:
+    queue = world.fail_over()
+    batch = world.side.call(world.sender.create_message_batch)
+    batch.add_message(ServiceBusMessage("a", message_id="a"))
+
+    world.send(batch)
+
+    [sender] = world.backlog
+    assert [content for content, _ in sender.sent] == [batch]
+    assert batch.path == PATH
+    assert world.entity.diverted == 1
+    assert world.entity.backlog_queue == queue
+
+
+def test_a_batch_made_while_failed_over_is_a_plain_one_on_a_primary_that_is_back(
+    world: World,
+) -> None:
+    world.fail_over()
+    batch = world.side.call(world.sender.create_message_batch)
+    batch.add_message(ServiceBusMessage("a", message_id="a"))
+    world.pairing.mark_path_healthy(PATH)
+
+    world.send(batch)
+
+    assert batch.path is None
+    assert len(batch) == 1
+    assert world.entity.sent == 1
+
+
+def test_a_batch_for_another_entity_gets_the_envelope_of_the_one_it_is_sent_to(
+    world: World,
+) -> None:
+    world.fail_over()
+    batch = world.side.call(world.sender.create_message_batch)
+    batch.add_message(ServiceBusMessage("a", message_id="a"))
+    other = world.side.call(world.client.get_queue_sender, "other")
+    world.pairing.failed("other", world.pairing.plan("other"), outage())
+
+    world.side.call(other.send_messages, batch)
+
+    [sent] = [content for sender in world.backlog for content, _ in sender.sent]
+    assert sent.application_properties["x-ms-path"]["VALUE"] == "other"
+
+
+def test_a_list_is_sent_as_one_batch(world: World) -> None:
+    world.send([ServiceBusMessage("a"), ServiceBusMessage("b")])
+
+    assert len(world.attempts) == 1
+    assert world.entity.sent == 2
+
+
 # --- time limits
 
 

@@ -17,6 +17,7 @@ from azure.servicebus.aio import ServiceBusSender
 from pairbus.client.aio.background import bounded
 from pairbus.client.aio.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
+from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
 from pairbus.client.sdk.messages import Batch, count_of, give_ids
 from pairbus.client.send import SendCall, SenderBusy, SendRequest
@@ -80,11 +81,13 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
             return
         check_arguments(self, timeout, kwargs)
         message = give_ids(message)
-        if message == {} or not count_of(message):
+        count = count_of(message)
+        if not count or message == {}:
             return  # like the SDK
-        send = super().send_messages
         request = SendRequest(
-            messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
+            messages=message,
+            count=count,
+            on_primary=lambda seconds: self._send_primary(request, seconds),
         )
         await self._run_call(pairing, request, timeout)
 
@@ -111,15 +114,17 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
             )
         check_arguments(self, timeout, kwargs)
         messages = give_ids(messages)
+        count = count_of(messages)
+        if not count:
+            return []
         schedule = super().schedule_messages
         request = SendRequest(
             messages=messages,
+            count=count,
             schedule=schedule_time_utc,
             returns_numbers=True,
             on_primary=lambda seconds: schedule(messages, schedule_time_utc, timeout=seconds),
         )
-        if not request.count:
-            return []
         numbers: list[int] = await self._run_call(pairing, request, timeout)
         return numbers
 
@@ -152,11 +157,16 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         self.client_state.check()
         self.has_called = True
         pairing = self._pairing
-        # The SDK calls this from its own `send_messages(list)`, under our lock.
-        if pairing is not None and not private.knows_limits(self) and not self.lock.is_mine():
+        # The SDK itself may call this from `send_messages`, under our lock.
+        if pairing is None or self.lock.is_mine():
+            return Batch.of(await super().create_message_batch(max_size_in_bytes))
+        if not private.knows_limits(self):
             await self._open_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
-        return Batch.of(await super().create_message_batch(max_size_in_bytes))
+        path = self.entity_name
+        is_healthy = isinstance(pairing.plan(path), ToPrimary)
+        made = await super().create_message_batch(max_size_in_bytes)
+        return Batch.of(made, path=None if is_healthy else path)
 
     async def close(self) -> None:
         """Like the SDK's method, but it waits while a task opens the link: that task would
@@ -185,6 +195,20 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         check_live(self)
         open_link = super().__aenter__
         await self._run_call(pairing, SendRequest(on_primary=lambda seconds: open_link()), None)
+
+    async def _send_primary(self, request: SendRequest, seconds: float) -> None:
+        sent = request.messages
+        if isinstance(sent, list):
+            if request.batch is None:
+                # As the SDK does with a list, but it would convert each message twice.
+                batch = await super().create_message_batch()
+                for message in sent:
+                    batch.add_message(message)
+                request.batch = batch
+            sent = request.batch
+        elif isinstance(sent, Batch):
+            sent.make_plain()
+        await super().send_messages(sent, timeout=seconds)
 
     async def _run_call(self, pairing: Pairing, request: SendRequest, timeout: float | None) -> Any:
         call = SendCall(pairing, self, request, timeout)

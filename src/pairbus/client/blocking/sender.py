@@ -19,6 +19,7 @@ from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
 from pairbus.client.blocking.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
+from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
 from pairbus.client.sdk.messages import Batch, count_of, give_ids
 from pairbus.client.send import SendCall, SenderBusy, SendRequest
@@ -81,11 +82,13 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             return
         check_arguments(self, timeout, kwargs)
         message = give_ids(message)
-        if message == {} or not count_of(message):
+        count = count_of(message)
+        if not count or message == {}:
             return  # like the SDK
-        send = super().send_messages
         request = SendRequest(
-            messages=message, on_primary=lambda seconds: send(message, timeout=seconds)
+            messages=message,
+            count=count,
+            on_primary=lambda seconds: self._send_primary(request, seconds),
         )
         self._run_call(pairing, request, timeout)
 
@@ -110,14 +113,18 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             return super().schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
         check_arguments(self, timeout, kwargs)
         messages = give_ids(messages)
+        count = count_of(messages)
+        if not count:
+            return []
         schedule = super().schedule_messages
         request = SendRequest(
             messages=messages,
+            count=count,
             schedule=schedule_time_utc,
             returns_numbers=True,
             on_primary=lambda seconds: schedule(messages, schedule_time_utc, timeout=seconds),
         )
-        numbers: list[int] = self._run_call(pairing, request, timeout) if request.count else []
+        numbers: list[int] = self._run_call(pairing, request, timeout)
         return numbers
 
     def cancel_scheduled_messages(
@@ -148,11 +155,16 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         self.client_state.check()
         self.has_called = True
         pairing = self._pairing
-        # The SDK calls this from its own `send_messages(list)`, under our lock.
-        if pairing is not None and not private.knows_limits(self) and not self.lock.is_mine():
+        # The SDK itself may call this from `send_messages`, under our lock.
+        if pairing is None or self.lock.is_mine():
+            return Batch.of(super().create_message_batch(max_size_in_bytes))
+        if not private.knows_limits(self):
             self._open_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
-        return Batch.of(super().create_message_batch(max_size_in_bytes))
+        path = self.entity_name
+        is_healthy = isinstance(pairing.plan(path), ToPrimary)
+        made = super().create_message_batch(max_size_in_bytes)
+        return Batch.of(made, path=None if is_healthy else path)
 
     def close(self) -> None:
         """Like the SDK's method, but it waits while the background opens the link: the background
@@ -170,6 +182,20 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         check_live(self)
         open_link = super().__enter__
         self._run_call(pairing, SendRequest(on_primary=lambda seconds: open_link()), None)
+
+    def _send_primary(self, request: SendRequest, seconds: float) -> None:
+        sent = request.messages
+        if isinstance(sent, list):
+            if request.batch is None:
+                # As the SDK does with a list, but it would convert each message twice.
+                batch = super().create_message_batch()
+                for message in sent:
+                    batch.add_message(message)
+                request.batch = batch
+            sent = request.batch
+        elif isinstance(sent, Batch):
+            sent.make_plain()
+        super().send_messages(sent, timeout=seconds)
 
     def _run_call(self, pairing: Pairing, request: SendRequest, timeout: float | None) -> Any:
         call = SendCall(pairing, self, request, timeout)

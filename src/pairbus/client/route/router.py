@@ -272,6 +272,10 @@ class Router:
 
     # watching
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
     def take_events(self) -> list[events.Event]:
         """What happened since the last call, in order."""
         taken, self._events = self._events, []

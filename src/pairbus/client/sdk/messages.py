@@ -23,7 +23,7 @@ from azure.servicebus.amqp import (
 )
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.route.envelope import SCHEDULED, TIME_TO_LIVE, wrap
+from pairbus.client.route.envelope import PATH, SCHEDULED, TIME_TO_LIVE, wrap
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import UnknownSequenceNumber
 
@@ -97,21 +97,46 @@ class Batch(ServiceBusMessageBatch):
 
     The SDK encodes a message when it is added, and keeps the application's object beside it. If the
     application changes that object and adds it again, only this class knows what was encoded.
+
+    A batch that is made while its entity is failed over holds the copies for the backlog, so that
+    they are encoded once. It becomes a plain batch if it is sent to the primary after all, and if a
+    message does not fit with its envelope or cannot be encoded: then the SDK judges the message.
     """
 
     as_added: list[_Snapshot]
+    path: str | None
+    """The entity in the envelopes. None if the messages have none."""
 
     @classmethod
-    def of(cls, made: ServiceBusMessageBatch) -> Batch:
-        """`made` is an empty batch that the SDK has made."""
+    def of(cls, made: ServiceBusMessageBatch, *, path: str | None = None) -> Batch:
+        """`made` is an empty batch that the SDK has made. `path` is given if the entity is failed
+        over.
+        """
         batch = private.adopt(made, cls)
         batch.as_added = []
+        batch.path = path
         return batch
 
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
         identified = _with_id(message)
-        super().add_message(identified)
+        if self.path is not None:
+            try:
+                super().add_message(diverted(identified, self.path))
+            except Exception:
+                self.make_plain()
+        if self.path is None:
+            super().add_message(identified)
         self.as_added.append(_Snapshot.of(_raw(identified)))
+
+    def make_plain(self) -> None:
+        """Replace the copies for the backlog by the messages as they were added. They always fit,
+        because an envelope makes a message larger.
+        """
+        if self.path is not None:
+            self.path = None
+            private.make_empty(self)
+            for snapshot in self.as_added:
+                super().add_message(snapshot.restored())
 
 
 def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
@@ -136,39 +161,47 @@ def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
 
 
 class _Snapshot(NamedTuple):
-    """A message as it was added to a batch, stored as plain fields. Every message of a batch is
-    kept in this form, because few are ever diverted.
+    """A message as it was added to a batch. Its body never changes, so the object is kept, with a
+    copy of the rest: few are ever diverted.
     """
 
-    message: dict[str, Any]
-    properties: dict[str, Any] | None
-    header: dict[str, Any] | None
+    raw: AmqpAnnotatedMessage
+    properties: AmqpMessageProperties | None
+    property_values: tuple[Any, ...]
+    header: AmqpMessageHeader | None
+    header_values: tuple[Any, ...]
     application_properties: dict[Any, Any] | None
     annotations: dict[Any, Any] | None
+    delivery_annotations: dict[Any, Any] | None
+    footer: dict[Any, Any] | None
 
     @classmethod
     def of(cls, raw: AmqpAnnotatedMessage) -> _Snapshot:
         properties, header = raw.properties, raw.header
         application_properties, annotations = raw.application_properties, raw.annotations
+        # No `vars(raw)`: it would make a dict for each message, which Python does without.
         return cls(
-            vars(raw).copy(),
-            None if properties is None else vars(properties).copy(),
-            None if header is None else vars(header).copy(),
-            dict(application_properties) if application_properties else None,
-            dict(annotations) if annotations else None,
+            raw,
+            properties,
+            () if properties is None else tuple(vars(properties).values()),
+            header,
+            () if header is None else tuple(vars(header).values()),
+            dict(application_properties) if application_properties else application_properties,
+            dict(annotations) if annotations else annotations,
+            raw.delivery_annotations,
+            raw.footer,
         )
 
     def restored(self) -> AmqpAnnotatedMessage:
-        raw = _made(AmqpAnnotatedMessage, self.message)
-        if self.properties is not None:
-            raw.properties = _made(AmqpMessageProperties, self.properties)
-        if self.header is not None:
-            raw.header = _made(AmqpMessageHeader, self.header)
-        if self.application_properties is not None:
-            raw.application_properties = self.application_properties
-        if self.annotations is not None:
-            raw.annotations = self.annotations
-        return raw
+        raw: Any = _copy(self.raw)
+        raw.properties = _filled(self.properties, self.property_values)
+        raw.header = _filled(self.header, self.header_values)
+        raw.application_properties = self.application_properties
+        raw.annotations = self.annotations
+        raw.delivery_annotations = self.delivery_annotations
+        raw.footer = self.footer
+        restored: AmqpAnnotatedMessage = raw
+        return restored
 
 
 # --- the messages of a call -----------------------------------------------------------------------
@@ -252,6 +285,8 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
         properties[TIME_TO_LIVE] = {"TYPE": "LONG", "VALUE": time_to_live_ms}
     if scheduled_ms is not None:
         properties[SCHEDULED] = {"TYPE": "TIMESTAMP", "VALUE": scheduled_ms}
+    # Here the form saves time: the SDK raises and catches an error for a value without a type.
+    properties[PATH] = {"TYPE": "STRING", "VALUE": path}
     copied.application_properties = properties
     return copied
 
@@ -315,12 +350,21 @@ def _raw(message: Message) -> AmqpAnnotatedMessage:
 
 
 _Section = TypeVar("_Section", AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties)
+_Part = TypeVar("_Part", AmqpMessageHeader | None, AmqpMessageProperties | None)
 
 
 def _copy(section: _Section) -> _Section:
     """A shallow copy. `copy.copy` takes three times as long, and every message in an outage is
     copied."""
     return _made(type(section), vars(section).copy())
+
+
+def _filled(section: _Part, values: tuple[Any, ...]) -> _Part:
+    """A section like this one, with the values that it had. Fields never leave an object, so they
+    are in the same order."""
+    if section is None:
+        return section
+    return _made(type(section), dict(zip(vars(section), values, strict=False)))
 
 
 def _made(kind: type[_Section], fields: dict[str, Any]) -> _Section:

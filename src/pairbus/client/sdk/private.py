@@ -416,6 +416,19 @@ def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
     return ServiceBusMessageBatch(bytes_max, amqp_transport=sender._amqp_transport)
 
 
+def make_empty(batch: ServiceBusMessageBatch) -> None:
+    """Remove all messages from a batch.
+
+    Why: a batch that holds copies for the backlog is sent to a primary that is back, and the
+    application has the batch already. Without it: TypeError or AttributeError.
+    """
+    batch.__init__(  # type: ignore[misc]
+        batch.max_size_in_bytes,
+        amqp_transport=batch._amqp_transport,
+        tracing_attributes=batch._tracing_attributes,
+    )
+
+
 def messages_in(batch: Any) -> list[Any]:
     """The messages of a batch that the SDK's own sender has made.
 
