@@ -77,6 +77,9 @@ lock: setup
 	UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --group proton --no-deps --quiet \
 	  --universal --python-version 3.11 $(UPGRADE) \
 	  --generate-hashes --no-emit-index-url --no-annotate --output-file requirements-proton.lock
+	UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --group oldest-spark --no-deps --quiet \
+	  --universal --python-version 3.11 $(UPGRADE) \
+	  --generate-hashes --no-emit-index-url --no-annotate --output-file requirements-oldest-spark.lock
 
 # The wheel and the source archive, in dist/.
 dist: setup

@@ -48,9 +48,11 @@ def requires_extra(part: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
+        package, _, module = (error.name or "").partition(".")
         if package == "pairbus":
             raise  # not a missing package, but a bug in pairbus
+        if module and find_spec(package) is not None:
+            package = f"a newer {package}"
         raise MissingExtra(part, package=package, extra=extra) from error
 
 

@@ -11,13 +11,13 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
 from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.lock_stream import LockStreamReader, _parts
 from pairbus.spark.schema import full
+from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.spark.world import Bus, messages, names
 
 Buses = Callable[..., Bus]
@@ -82,6 +82,32 @@ def test_a_batch_is_settled_when_the_next_is_asked_for(
     assert names(rows_of(reader, middle, end)) == ["m-3", "m-4"]
     assert advance(reader, end) == end
     assert bus.peek("q") == []
+
+
+def test_without_a_start_a_batch_is_settled_when_it_was_planned_and_the_next_is_asked_for(
+    make_bus: Buses, make_reader: Readers
+) -> None:
+    """As Spark 4.0 and 4.1 call it."""
+    bus = make_bus("q")
+    bus.send("q", messages(5))
+    reader = make_reader(bus, maxMessagesPerTrigger="3")
+    middle = reader.latestOffset()
+    assert reader.latestOffset() == middle, "not planned yet"
+    assert len(bus.peek("q")) == 5
+    assert names(rows_of(reader, reader.initialOffset(), middle)) == ["m-0", "m-1", "m-2"]
+    end = reader.latestOffset()
+    assert names(bus.peek("q")) == ["m-3", "m-4"]
+    assert names(rows_of(reader, middle, end)) == ["m-3", "m-4"]
+    assert reader.latestOffset() == end
+    assert bus.peek("q") == []
+    reader.stop()
+    # A restarted query learns where it was from a plan of nothing.
+    bus.send("q", messages(1, first=5))
+    again = make_reader(bus)
+    assert rows_of(again, end, end) == []
+    last = again.latestOffset()
+    assert last["received"] == 6
+    assert names(rows_of(again, end, last)) == ["m-5"]
 
 
 def test_sparks_own_commit_settles_too(make_bus: Buses, make_reader: Readers) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pairbus.amqp.codec.types import Timestamp
@@ -18,6 +17,7 @@ from pairbus.fast.peek import PartitionedEntity, Peeker, SequenceRange, split
 from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.options import read_options
 from pairbus.spark.schema import full
+from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.spark.world import Bus, message, messages, names
 
 Buses = Callable[..., Bus]
@@ -202,6 +202,28 @@ def test_latest_begins_behind_what_is_there(make_bus: Buses) -> None:
     bus.send("q", messages(1, first=3))
     assert step(reader, at)[0] == ["m-3"]
     reader.stop()
+
+
+def test_without_a_start_a_batch_begins_after_the_last_one_that_was_planned(
+    make_bus: Buses,
+) -> None:
+    """As Spark 4.0 and 4.1 call it."""
+    bus = make_bus("q")
+    bus.send("q", messages(3))
+    options = {"maxMessagesPerTrigger": "2", "maxWaitSeconds": "0"}
+    reader = source(bus, fromSequenceNumber="latest", **options).streamReader(full())
+    start = reader.latestOffset()
+    bus.send("q", messages(3, first=3))
+    assert reader.initialOffset() == start, "not behind the messages that came in between"
+    middle = reader.latestOffset()
+    assert names(rows_of(reader, reader.partitions(start, middle))) == ["m-3", "m-4"]
+    reader.stop()
+    # A restarted query learns where it was from a plan of nothing.
+    again = source(bus, **options).streamReader(full())
+    assert rows_of(again, again.partitions(middle, middle)) == []
+    end = again.latestOffset()
+    assert names(rows_of(again, again.partitions(middle, end))) == ["m-5"]
+    again.stop()
 
 
 def test_available_now_ends_at_what_was_there(make_bus: Buses) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pairbus.errors import MissingExtra, OptionsError
+from pairbus.errors import MissingExtra, OptionsError, requires_extra
 from pairbus.spark.session import require_spark
 
 
@@ -63,3 +64,17 @@ def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(MissingExtra, match=r"the syphon needs pyspark.*pip install 'pairbus\[spar"):
         require_spark("the syphon")
+
+
+def test_a_spark_without_python_data_sources_is_called_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
+
+    with (
+        pytest.raises(
+            MissingExtra, match=r"needs a newer pyspark, .* pip install 'pairbus\[spark\]"
+        ),
+        requires_extra("pairbus.spark", "spark"),
+    ):
+        import pyspark.sql.datasource  # noqa: F401

@@ -6,6 +6,7 @@
     peek_stream.py  the stream that leaves messages where they are
     lock_stream.py  the stream that receives them;  renewal.py  renews their locks
     sink.py         writing
+    versions.py     what Spark 4.0 and 4.1 lack
     session.py      sessions for the syphon
 
 Neither Spark nor Arrow is imported before it is needed.
@@ -27,15 +28,17 @@ __all__ = ["ServiceBusDataSource", "register"]
 
 def register(spark: SparkSession) -> None:
     """Register `format("servicebus")` with a session."""
-    from pairbus.spark.source import ServiceBusDataSource
+    spark.dataSource.register(_data_source())
 
-    spark.dataSource.register(ServiceBusDataSource)
+
+def _data_source() -> type[ServiceBusDataSource]:
+    with requires_extra("pairbus.spark", "spark"):
+        from pairbus.spark.source import ServiceBusDataSource
+
+    return ServiceBusDataSource
 
 
 def __getattr__(name: str) -> Any:
     if name == "ServiceBusDataSource":
-        with requires_extra("pairbus.spark", "spark"):
-            from pairbus.spark.source import ServiceBusDataSource
-
-        return ServiceBusDataSource
+        return _data_source()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,12 +22,6 @@ from uuid import UUID
 
 from azure.core.exceptions import AzureError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pairbus.errors import OptionsError
@@ -39,6 +33,12 @@ from pairbus.fast.rows import read
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
 from pairbus.spark.renewal import LockRenewal
 from pairbus.spark.schema import checked_for_reading, to_batches
+from pairbus.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 log = logging.getLogger("pairbus.spark")
 
@@ -66,6 +66,8 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = checked_for_reading(schema)
         self._monotonic: Callable[[], float] = time.monotonic
         self._hold: _HeldBatches | None = None
+        # The ends of the last batch that Spark has planned, and of the last one that it got.
+        self._planned = self._offered = 0
         # With availableNow: the stream ends after the messages that existed at its start.
         self._ends = False
         self._target: int | None = None
@@ -89,20 +91,26 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._options.peeker() as peeker, contextlib.suppress(PartitionedEntity):
             self._target = peeker.end(0)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         if isinstance(limit, ReadAllAvailable) and self._options.mode == PEEK_LOCK:
             raise OptionsError(
                 "trigger(once=True) ends before the source learns that the batch is safe, so it "
                 "would never settle a message; use trigger(availableNow=True)"
             )
-        at = start[_RECEIVED]
+        if start is None and self._offered > self._planned:
+            return {_RECEIVED: self._offered}
+        # Spark 4.0 and 4.1 pass no start. A batch is done if they have planned it and ask again.
+        at = start[_RECEIVED] if start else self._planned
         hold = self._held()
         hold.settle_until(at)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = 0 if self._is_done else self._take(hold, at, most)
-        return {_RECEIVED: at + found}
+        self._offered = at + found
+        return {_RECEIVED: self._offered}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        # After a restart, Spark 4.0 and 4.1 tell the last offset as the start and the end.
+        self._planned = end[_RECEIVED]
         held = self._held().batches.get(end[_RECEIVED], [])
         messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in held]
         return [MessagePartition(part) for part in _parts(messages, self._options.partitions)]

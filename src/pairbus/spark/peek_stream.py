@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pairbus.fast.peek import Peeker, SequenceRange, split
 from pairbus.spark.options import ReadOptions
 from pairbus.spark.schema import checked_for_reading, to_batches
+from pairbus.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 Offset = dict[str, int]
 _NEXT = "sequenceNumber"
@@ -49,16 +49,18 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sleep: Callable[[float], None] = time.sleep
         # Only in the driver's process, which plans the stream; never pickled.
         self._peeker: Peeker | None = None
+        self._first: Offset | None = None
+        self._planned: Offset | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_peeker": None}
 
     def initialOffset(self) -> Offset:
-        first = self._options.from_sequence
-        if first == -1:
-            return {_NEXT: self._open_peeker().end(0)}
-        return {_NEXT: first or 0}
+        if self._first is None:
+            first = self._options.from_sequence
+            self._first = {_NEXT: self._open_peeker().end(0) if first == -1 else first or 0}
+        return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.trigger_messages_max
@@ -67,8 +69,10 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._open_peeker().end(0)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        at = start[_NEXT]
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
+        # Spark 4.0 and 4.1 pass neither.
+        at = (start or self._planned or self.initialOffset())[_NEXT]
+        limit = limit or self.getDefaultReadLimit()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is not None:
             end = at if at >= self._target else self._open_peeker().end(at, most)
@@ -81,6 +85,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_NEXT: end}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._planned = end
         whole = SequenceRange(start[_NEXT], end[_NEXT])
         return [SequencePartition(part) for part in split(whole, self._options.partitions)]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     ByteType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
 from pairbus.errors import OptionsError
 from pairbus.fast.columns import BY_NAME, COLUMNS, DESTINATION, Column, reader_of
 from pairbus.fast.rows import MessageView
+from pairbus.spark.versions import arrow_schema
 
 PROPERTY: Final = StructType(
     [StructField("type", StringType(), False), StructField("value", StringType(), True)]
@@ -124,7 +124,7 @@ def _is_same(given: DataType, wanted: DataType) -> bool:
 
 def to_batches(messages: Iterable[MessageView], schema: StructType) -> Iterator[Any]:
     """Rows with the columns of `schema`, in batches small enough to be passed on early."""
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    target = arrow_schema(schema)
     values = reader_of(schema.names)
     rows: list[list[Any]] = []
     size = 0
@@ -132,10 +132,10 @@ def to_batches(messages: Iterable[MessageView], schema: StructType) -> Iterator[
         rows.append(values(message))
         size += len(message.data)
         if len(rows) >= BATCH_ROWS_MAX or size >= BATCH_BYTES_MAX:
-            yield _batch(rows, arrow_schema)
+            yield _batch(rows, target)
             rows, size = [], 0
     if rows:
-        yield _batch(rows, arrow_schema)
+        yield _batch(rows, target)
 
 
 def _batch(rows: list[list[Any]], schema: Any) -> Any:

@@ -16,11 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pairbus.errors import PairbusError
@@ -32,6 +28,7 @@ from pairbus.fast.peek import with_retries
 from pairbus.fast.sender import Sender
 from pairbus.spark.options import WriteOptions
 from pairbus.spark.schema import rows_to_write
+from pairbus.spark.versions import DataSourceStreamArrowWriter
 
 
 class WriteFailed(PairbusError):
