@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -128,6 +129,15 @@ def command_lines():
             continue
 
 
+def test_a_port_for_metrics_that_is_taken_ends_it_before_spark_starts(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, err = run("--metrics-port", str(port))
+
+    assert code == 1
+    assert err == f"pairbus: cannot serve metrics on 127.0.0.1:{port}: Address already in use\n"
+
+
 @pytest.mark.spark
 @pytest.mark.req("S-01", "S-04", "C-02")
 def test_a_service_stops_within_seconds_and_leaves_nothing_locked_and_no_secret(brokers, tmp_path):
@@ -161,6 +171,8 @@ def test_a_service_stops_within_seconds_and_leaves_nothing_locked_and_no_secret(
     assert "20 brought home, 0 dead-lettered" in output
     assert 'messages_total{destination="orders",outcome="brought_home"} 20.0' in metrics
     assert 'entity="orders",namespace="localhost' in metrics
+    assert 'pairbus_syphon_running{namespace="contoso"} 1.0' in metrics
+    assert 'pairbus_syphon_backlog_messages{backlog_queue="contoso/' in metrics
     assert KEY not in metrics
     assert "Traceback" not in output
     assert KEY not in output

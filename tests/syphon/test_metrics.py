@@ -83,6 +83,27 @@ def test_gauges_show_destinations_and_queues(metrics, registry):
     assert registry.get_sample_value("pairbus_syphon_failing_queues") == 1
 
 
+def test_the_backlog_is_shown_as_long_as_it_is_known(registry):
+    metrics = SyphonMetrics(registry, primaries=["contoso", "fabrikam"])
+    queue = "contoso/x-servicebus-transfer/0"
+    labels = {"namespace": "contoso", "backlog_queue": queue}
+
+    def values():
+        return [
+            registry.get_sample_value(f"pairbus_syphon_backlog_{name}", labels)
+            for name in ("messages", "dead_letters")
+        ]
+
+    assert values() == [None, None]
+    metrics.set_backlog({queue: (7, 2)})
+    assert values() == [7, 2]
+    metrics.set_backlog({})
+    assert values() == [None, None]
+    for primary in ("contoso", "fabrikam"):
+        running = registry.get_sample_value("pairbus_syphon_running", {"namespace": primary})
+        assert running == 1
+
+
 @pytest.mark.req("M-01")
 def test_operations_are_read_when_they_are_scraped():
     usage = SyphonUsage(since=0.0)

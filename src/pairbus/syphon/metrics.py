@@ -6,10 +6,11 @@ errors, so their number is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pairbus.errors import OutputError, requires_extra
+from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.usage import SyphonUsage
@@ -31,9 +32,15 @@ class SyphonMetrics:
     """Pass it to a job as its `progress`. The job calls it at the end of each round."""
 
     def __init__(
-        self, registry: CollectorRegistry | None = None, *, usage: SyphonUsage | None = None
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        primaries: Iterable[str] = (),
+        usage: SyphonUsage | None = None,
     ) -> None:
-        """Without `registry`, it makes its own. `usage` is the job's usage."""
+        """Without `registry`, it makes its own. `primaries` are the names of the primaries in the
+        paths of their backlog queues. `usage` is the job's usage.
+        """
         self.registry = registry or CollectorRegistry()
         self._server: Any = None
         name, to = "pairbus_syphon", self.registry
@@ -63,8 +70,41 @@ class SyphonMetrics:
             ("primary", "destination"),
             registry=to,
         )
+        running = Gauge(
+            f"{name}_running",
+            "1 for each primary whose messages this syphon brings home.",
+            ("namespace",),
+            registry=to,
+        )
+        for primary in primaries:
+            running.labels(primary).set(1)
+        by_queue = ("namespace", "backlog_queue")
+        self._left = Gauge(
+            f"{name}_backlog_messages",
+            "Messages left in the backlog, if the secondary answers.",
+            by_queue,
+            registry=to,
+        )
+        self._dead_letters = Gauge(
+            f"{name}_backlog_dead_letters",
+            "Dead letters of the backlog, if the secondary answers.",
+            by_queue,
+            registry=to,
+        )
         if usage is not None:
-            to.register(_Operations(usage))
+            self.add_usage(usage)
+
+    def add_usage(self, usage: SyphonUsage) -> None:
+        self.registry.register(_Operations(usage))
+
+    def set_backlog(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Messages and dead letters of each backlog queue. Without a count, a queue has no value:
+        an old one would be taken for the truth.
+        """
+        for index, gauge in enumerate((self._left, self._dead_letters)):
+            gauge.clear()
+            for queue, both in counts.items():
+                gauge.labels(namespace_of(queue) or "", queue).set(both[index])
 
     def __call__(self, ended: RoundEnded) -> None:
         for receipt in ended.receipts:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,14 +20,14 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
-from pairbus.cli.pair.syphon_progress import BacklogCounts, make_progress
+from pairbus.cli.pair.syphon_progress import COUNT_SECONDS, BacklogCounts, make_progress
 from pairbus.cli.pair.targets import PairOptions, PairTargets, parse_pair
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
 from pairbus.fast.address import Address
 from pairbus.spark.session import require_spark, syphon_session
-from pairbus.syphon.discovery import ListedQueues
+from pairbus.syphon.discovery import ListedQueues, backlog_queues
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.options import SyphonOptions
@@ -183,11 +184,15 @@ def _run(
     with _administration(secondary) as manager:
         list_queues = ListedQueues(manager, *primaries)
         queues = _list_once(list_queues, secondary)
-        progress = make_progress(
-            as_json=as_json, count=lambda: _count_backlog(secondary, primaries)
-        )
+        count = partial(_count_backlog, secondary, primaries)
+        progress = make_progress(as_json=as_json, count=count)
         try:
-            with _one_line_errors(), syphon_session(job_options.master) as spark:
+            with (
+                _one_line_errors(),
+                # Before Spark starts, which takes long: the port may be taken.
+                _serve_metrics(job_options, primaries, count) as metrics,
+                syphon_session(job_options.master) as spark,
+            ):
                 spark.sparkContext.setLogLevel("ERROR")
                 observers: list[Callable[[RoundEnded], None]] = [progress.round_ended]
 
@@ -209,7 +214,11 @@ def _run(
                     threading.Thread(target=job.stop, daemon=True).start()
                     progress.stopping()
 
-                with _serve_metrics(job_options, job, observers), graceful_stop(on_request=stop):
+                if metrics is not None:
+                    metrics.add_usage(job.usage)
+                    # First: a program that reads a progress line may scrape them at once.
+                    observers.insert(0, metrics)
+                with graceful_stop(on_request=stop):
                     progress.begin(primaries, len(queues), list_queues.others)
                     receipts = job.run(once=job_options.once)
             progress.end(receipts)
@@ -221,19 +230,27 @@ def _run(
 
 @contextmanager
 def _serve_metrics(
-    options: JobOptions, job: Job, observers: list[Callable[[RoundEnded], None]]
-) -> Iterator[None]:
+    options: JobOptions, primaries: tuple[str, ...], count: Callable[[], BacklogCounts]
+) -> Iterator[SyphonMetrics | None]:
     if options.metrics_port is None:
-        yield
+        yield None
         return
-    metrics = SyphonMetrics(usage=job.usage)
+    metrics = SyphonMetrics(primaries=primaries)
     port = metrics.serve(options.metrics_port, host=options.metrics_host)
     print(f"metrics: http://{options.metrics_host}:{port}/metrics", file=sys.stderr, flush=True)
-    # Update the metrics first: a program that reads a progress line may scrape them at once.
-    observers.insert(0, metrics)
+    ending = threading.Event()
+
+    def keep_counting() -> None:
+        while not ending.is_set():
+            metrics.set_backlog(count())
+            ending.wait(COUNT_SECONDS)
+
+    # On a thread, not for each scrape: a scrape must not wait for a secondary that is silent.
+    threading.Thread(target=keep_counting, daemon=True).start()
     try:
-        yield
+        yield metrics
     finally:
+        ending.set()
         metrics.close()
 
 
@@ -270,12 +287,10 @@ def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCoun
     """
     counts: BacklogCounts = {}
     with suppress(AzureError), _administration(secondary) as manager:
-        for queue in ListedQueues(manager, *primaries)():
-            found = manager.get_queue_runtime_properties(queue)
-            counts[queue] = (
-                found.active_message_count or 0,
-                found.dead_letter_message_count or 0,
-            )
+        found = {one.name: one for one in manager.list_queues_runtime_properties()}
+        for queue in (name for primary in primaries for name in backlog_queues(found, primary)):
+            one = found[queue]
+            counts[queue] = (one.active_message_count or 0, one.dead_letter_message_count or 0)
     return counts
 
 
