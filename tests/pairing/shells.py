@@ -32,6 +32,8 @@ class Shell(Protocol):
 
     def manager(self, connection_string: str, **options: Any) -> Any: ...
 
+    def manager_with(self, namespace: str, credential: Any, **options: Any) -> Any: ...
+
     def options(self, manager: Any, factory: Any, **settings: Any) -> Any: ...
 
 
@@ -49,6 +51,9 @@ class SyncShell:
 
     def manager(self, connection_string: str, **options: Any) -> Any:
         return ServiceBusAdministrationClient.from_connection_string(connection_string, **options)
+
+    def manager_with(self, namespace: str, credential: Any, **options: Any) -> Any:
+        return ServiceBusAdministrationClient(namespace, credential, **options)
 
     def options(self, manager: Any, factory: Any, **settings: Any) -> Any:
         return pairbus.SendAvailabilityPairedNamespaceOptions(manager, factory, **settings)
@@ -71,6 +76,9 @@ class AsyncioShell(shells.AsyncioShell):
     def manager(self, connection_string: str, **options: Any) -> Any:
         make = AsyncAdministrationClient.from_connection_string
         return self.call(make, connection_string, **options)
+
+    def manager_with(self, namespace: str, credential: Any, **options: Any) -> Any:
+        return self.call(AsyncAdministrationClient, namespace, credential, **options)
 
     def options(self, manager: Any, factory: Any, **settings: Any) -> Any:
         make = pairbus.aio.SendAvailabilityPairedNamespaceOptions

@@ -6,31 +6,36 @@ import re
 import time
 
 import pytest
-from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import TransportType
 
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
+from pairbus.client.sdk.errors import PairingError
 from pairbus.events import FailedBack
+from pairbus.testing import LocalCredential
 from tests.pairing.namespaces import with_token
 from tests.pairing.world import SECOND, aliases, ids
 
 pytestmark = pytest.mark.req("X-01")
 
 
-class AnyToken:
-    """As a credential of azure-identity, without Azure behind it."""
-
-    def get_token(self, *scopes, **more):
-        return AccessToken("e30.e30.none", int(time.time()) + 3600)
+SENDER, OWNER = "Azure Service Bus Data Sender", "Azure Service Bus Data Owner"
 
 
-class AnyTokenLater:
+class LaterCredential(LocalCredential):
+    """For asyncio."""
+
     async def get_token(self, *scopes, **more):
-        return AccessToken("e30.e30.none", int(time.time()) + 3600)
+        return super().get_token(*scopes, **more)
 
     async def close(self):
         pass
+
+
+def identity(shell, role):
+    kind = LocalCredential if shell.name == "sync" else LaterCredential
+    return kind(roles=[role])
 
 
 def signature(namespace) -> str:
@@ -47,7 +52,7 @@ def sas(namespace, shell):
 
 
 def bearer(namespace, shell):
-    return AnyToken() if shell.name == "sync" else AnyTokenLater()
+    return identity(shell, SENDER)
 
 
 def check_both_ways(world, client, queue: str) -> None:
@@ -74,6 +79,26 @@ def test_credential_objects(world, make):
 
     client = connect(world.primary)
     world.pair(client, factory=connect(world.secondary), ping_primary_interval=SECOND)
+    check_both_ways(world, client, queue)
+
+
+@pytest.mark.parametrize("role", [OWNER, SENDER])
+def test_a_manager_needs_the_role_of_an_owner(world, role):
+    """Also where the backlog queues exist: it looks them up."""
+    queue = world.queue()
+    client, factory = world.client(), world.factory()
+    manager = world.enter(
+        world.shell.manager_with(
+            world.secondary.endpoint,
+            identity(world.shell, role),
+            connection_verify=str(world.secondary.ca_file),
+        )
+    )
+    if role == SENDER:
+        with pytest.raises(PairingError, match=f"or the role {OWNER}"):
+            client.pair_namespace(world.options(manager=manager, factory=factory))
+        return
+    world.pair(client, manager=manager, factory=factory, ping_primary_interval=SECOND)
     check_both_ways(world, client, queue)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
+from pairbus.broker import NamespaceOptions, QueueDescription
 from pairbus.fast.columns import COLUMNS
 from tests.spark.world import EVERY_VALUE, KEY, VARIABLE, Bus, described, message, messages, names
 
@@ -109,6 +111,31 @@ def test_every_column_and_every_type_goes_through(spark: SparkSession, spark_bus
 
     assert writable("everything.copy") == writable("everything")
     assert len(writable("everything")) == 5
+
+
+def test_a_host_name_is_enough_where_the_workers_have_an_identity(
+    spark: SparkSession, make_bus: Callable[..., Bus], tmp_path: Path
+) -> None:
+    queues = [QueueDescription(name=name) for name in ("from", "to", "to.streamed")]
+    namespace = NamespaceOptions(name="local", port=0, queues=queues, accepts_bearer=True)
+    bus = make_bus(namespaces=[namespace])
+    where = {
+        "namespace": f"localhost:{bus.broker.port}",
+        "credential": "pairbus.testing:LocalCredential",
+        "caFile": str(bus.broker.ca_file),
+    }
+    bus.send("from", messages(5))
+
+    frame = spark.read.format("servicebus").options(**where, queue="from", partitions="2").load()
+    frame.write.format("servicebus").options(**where, queue="to").mode("append").save()
+    locked = spark.readStream.format("servicebus").options(
+        **where, queue="from", receiveMode="peekLock"
+    )
+    run(locked.load(), tmp_path, "servicebus", **where, queue="to.streamed")
+
+    for queue in ("to", "to.streamed"):
+        assert sorted(names(bus.peek(queue))) == [f"m-{number}" for number in range(5)]
+    assert bus.peek("from") == []
 
 
 def test_offsets_survive_a_restart_and_batches_keep_their_limit(
