@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.sdk.errors import ClientFaulted, PairingError
 from pairbus.errors import PairbusError
-from pairbus.events import SyphonFailed, SyphonRestarted
+from pairbus.events import Paired, SyphonFailed, SyphonRestarted
 from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import bare
 
@@ -66,6 +66,21 @@ def test_a_syphon_is_started_with_what_it_needs(world):
     assert context.secondary is bare(factory)
     assert context.backlog_queues == (world.backlog_path(0), world.backlog_path(1))
     assert syphon.stops == 0
+
+
+@pytest.mark.req("Q-04", "S-01")
+def test_a_syphon_that_does_not_read_all_queues_is_warned_about(world, caplog):
+    world.pair(backlog_queue_count=4)
+    world.pair(enable_syphon=True, syphon=Syphon(), backlog_queue_count=2)
+    world.pair(backlog_queue_count=2)
+    warnings = [event.warnings for event in world.events_of(Paired)]
+    [warning] = warnings[1]
+    assert warnings == [(), (warning,), ()]
+    assert f"{world.backlog_path(2)!r} to {world.backlog_path(3)!r} exists" in warning
+    assert "Set backlog_queue_count to 4" in warning
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        warning
+    ]
 
 
 @pytest.mark.req("A-06", "A-07")

@@ -19,6 +19,7 @@ import pairbus.aio
 from pairbus.broker import Broker
 from pairbus.syphon.background import BackgroundSyphon
 
+MINUTE = timedelta(minutes=1)
 BODIES = [f"order {n}" for n in range(10)]
 SETTINGS = {
     "backlog_queue_count": 2,
@@ -36,8 +37,8 @@ def brokers():
 
 
 def arrived(broker, seconds=60):
-    """The bodies of the messages brought home, in their order."""
-    bodies = []
+    """The bodies of the messages brought home, in their order, and the shortest time to live."""
+    bodies, lives = [], []
     deadline = time.monotonic() + seconds
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
@@ -45,9 +46,11 @@ def arrived(broker, seconds=60):
     ):
         while len(bodies) < len(BODIES) and time.monotonic() < deadline:
             for message in receiver.receive_messages(max_message_count=20, max_wait_time=1):
-                bodies += [str(message)] if str(message) in BODIES else []  # pings come, too
+                if str(message) in BODIES:  # pings come, too
+                    bodies.append(str(message))
+                    lives.append(message.time_to_live)
                 receiver.complete_message(message)
-    return bodies
+    return bodies, lives and min(lives)
 
 
 def of_the_syphon():
@@ -73,10 +76,10 @@ def test_messages_come_home_in_the_background(spark, brokers):
         assert of_the_syphon()
         with first.faults.unreachable(), primary.get_queue_sender("orders") as sender:
             for body in BODIES:
-                sender.send_messages(ServiceBusMessage(body))
+                sender.send_messages(ServiceBusMessage(body, time_to_live=MINUTE))
             assert primary.pairing.status().entity("orders").diverted == len(BODIES)
 
-        assert arrived(first) == BODIES
+        assert arrived(first) == (BODIES, MINUTE)
 
         primary.close()
         assert not of_the_syphon()
@@ -84,7 +87,7 @@ def test_messages_come_home_in_the_background(spark, brokers):
 
 
 @pytest.mark.spark
-@pytest.mark.req("A-06", "S-01", "C-02")
+@pytest.mark.req("A-06", "S-01", "C-02", "X-06")
 def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
     first, second = brokers
 
@@ -98,16 +101,22 @@ def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
         )
         async with secondary, primary, manager:
             options = pairbus.aio.SendAvailabilityPairedNamespaceOptions(
-                manager, secondary, syphon=BackgroundSyphon(spark), **SETTINGS
+                manager,
+                secondary,
+                syphon=BackgroundSyphon(spark, ttl_keeps_running=True),
+                **SETTINGS,
             )
             await primary.pair_namespace(options)
             assert of_the_syphon()
             with first.faults.unreachable():
                 async with primary.get_queue_sender("orders") as sender:
                     for body in BODIES:
-                        await sender.send_messages(ServiceBusMessage(body))
+                        await sender.send_messages(ServiceBusMessage(body, time_to_live=MINUTE))
+                await asyncio.sleep(1)
 
-            assert await asyncio.to_thread(arrived, first) == BODIES
+            bodies, life = await asyncio.to_thread(arrived, first)
+            assert bodies == BODIES
+            assert life <= MINUTE - timedelta(seconds=1), "it has kept running"
 
             await primary.close()
             assert not of_the_syphon()
@@ -225,7 +234,7 @@ def test_a_client_survives_its_spark_whose_successor_brings_messages_home(broker
         go_on()
         lines = until("sent")
     assert lines.count("Diverted") == len(BODIES)
-    assert arrived(first) == BODIES
+    assert arrived(first)[0] == BODIES
     go_on()
 
     assert "SyphonRestarted" in lines + until("running")

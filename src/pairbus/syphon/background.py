@@ -41,11 +41,19 @@ ENDING_SECONDS = 0.5
 class BackgroundSyphon:
     """`SendAvailabilityPairedNamespaceOptions(..., enable_syphon=True, syphon=BackgroundSyphon())`.
 
-    This is also the default. Create it yourself to set a Spark session or a ledger.
+    This is also the default. Create it yourself to set a Spark session or a ledger, or to keep the
+    time to live of a message running while it waits in the backlog.
     """
 
-    def __init__(self, spark: Any = None, *, ledger: ParquetLedger | None = None) -> None:
+    def __init__(
+        self,
+        spark: Any = None,
+        *,
+        ledger: ParquetLedger | None = None,
+        ttl_keeps_running: bool = False,
+    ) -> None:
         self._given = spark
+        self._ttl_keeps_running = ttl_keeps_running
         self._own: Any = None
         self._ledger = ledger
         self._job: Job | None = None
@@ -57,6 +65,7 @@ class BackgroundSyphon:
             primaries={context.namespace: address_of(context.primary)},
             secondary=address_of(context.secondary),
             round_seconds=ROUND_SECONDS,
+            ttl_keeps_running=self._ttl_keeps_running,
             # Most clients never divert a message. Then no Python worker of Spark is started.
             begins_with_a_round=False,
         )
