@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
@@ -60,8 +61,25 @@ def tasks() -> list[str]:
     return sorted(str(task) for task in asyncio.all_tasks() if task is not own)
 
 
+def processes() -> list[str]:
+    """Those that this one has started."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return sorted(pid for children in lists for pid in children.read_text().split())
+
+
+def pipeline() -> list[str]:
+    """The parts of the pipeline that are loaded."""
+    return sorted({"pyspark", "pairbus.spark", "pairbus.syphon"} & set(sys.modules))
+
+
 def residue() -> dict[str, Any]:
-    return {"threads": threads(), "tasks": tasks(), "sockets": sockets()}
+    return {
+        "threads": threads(),
+        "tasks": tasks(),
+        "sockets": sockets(),
+        "processes": processes(),
+        "pipeline": pipeline(),
+    }
 
 
 def say(what: Any) -> None:

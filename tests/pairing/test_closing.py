@@ -84,13 +84,16 @@ def start(world):
         subject.kill()
 
 
-@pytest.mark.req("C-02")
+@pytest.mark.req("A-06", "C-02")
 def test_a_client_that_never_failed_leaves_nothing(world, start):
+    """And without `enable_syphon` it has run no part of the pipeline."""
     queue = world.queue()
     subject = start("healthy", queue)
     subject.reaches("healthy")
     subject.goes_on()
-    assert subject.ends()["errors"] == []
+    counted = subject.ends()
+    assert counted["errors"] == []
+    assert counted["end"]["pipeline"] == []
     assert ids(world.primary.peek(queue)) == ["1", "2", "2"]
 
 

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.events import Closed, FailedBack, FailedOver, PingSent
 from tests.pairing.namespaces import wait_until
-from tests.pairing.world import AT_ONCE, SECOND, ids
+from tests.pairing.world import AT_ONCE, SECOND, aliases, ids
 
 
 def settled(value, *, seconds: float) -> list:
@@ -286,3 +286,39 @@ def test_the_primary_takes_new_messages_before_the_old_ones_are_home(world):
     found = [str(message) for message in world.primary.peek(queue)]
     assert found[0] == "3", "order across a failover is not kept"
     assert sorted(found) == ["1", "2", "3"]
+
+
+@pytest.mark.req("F-09", "R-02")
+def test_order_is_not_kept_in_a_topic(world):
+    topic = world.topic("audit")
+    client = world.pair()
+    with client.get_topic_sender(topic) as sender:
+        with world.primary.fault("cannot_send", topic):
+            world.send(sender, "1", "2")
+        client.pairing.mark_path_healthy(topic)
+        world.send(sender, "3")
+    world.bring_home(topic)
+    assert [str(each) for each in world.primary.peek(topic, "audit")] == ["3", "1", "2"]
+
+
+@pytest.mark.req("F-09", "R-02")
+def test_order_is_not_kept_in_a_session_whose_state_stays_on_the_primary(world):
+    queue = world.queue(requires_session=True)
+    client = world.pair()
+    sender = world.sender(client, queue)
+    with client.get_queue_receiver(queue, session_id="cart") as receiver:
+        receiver.session.set_state(b"two items")
+    world.primary.kill()
+    world.send(sender, "1", "2", session_id="cart")
+    with pytest.raises(ServiceBusError):
+        client.get_queue_receiver(queue, session_id="cart").__enter__()
+    world.primary.start()
+    diverted = world.backlog(queue)
+    assert [each.session_id for each in diverted] == [None, None], "no session, so no state"
+    assert {aliases(each)["x-ms-sessionid"] for each in diverted} == {"cart"}
+    client.pairing.mark_path_healthy(queue)
+    world.send(sender, "3", session_id="cart")
+    world.bring_home(queue)
+    with client.get_queue_receiver(queue, session_id="cart") as receiver:
+        assert receiver.session.get_state() == b"two items"
+        assert [str(each) for each in receiver.peek_messages(9)] == ["3", "1", "2"]

@@ -31,7 +31,7 @@ def settings(queue) -> dict:
 # what it makes
 
 
-@pytest.mark.req("Q-01", "Q-02", "A-01", "A-08")
+@pytest.mark.req("Q-01", "Q-02", "A-01")
 def test_missing_backlog_queues_are_made_as_documented(world):
     client = world.client()
     options = world.options(backlog_queue_count=2)
@@ -77,7 +77,21 @@ def test_two_arguments_are_enough(world):
             world.secondary.admin.delete_queue(name)
 
 
-@pytest.mark.req("Q-03", "Q-04", "A-08")
+@pytest.mark.req("A-08")
+@pytest.mark.parametrize("existing", [0, 2, 3])
+def test_the_options_say_how_many_backlog_queues_there_are(world, existing):
+    for index in range(existing):
+        world.secondary.admin.create_queue(world.backlog_path(index))
+    client = world.client()
+    options = world.options(backlog_queue_count=3)
+    client.pair_namespace(options)
+    listed = [queue.name for queue in world.secondary.admin.list_queues()]
+    there = [name for name in listed if name.startswith(f"{world.name}/")]
+    assert options.backlog_queue_count == len(there)
+    assert sorted(client.pairing.status().backlog_queues) == sorted(there)
+
+
+@pytest.mark.req("Q-03", "Q-04")
 def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world, caplog):
     admin = world.secondary.admin
     for index in (0, 2, 3):
@@ -198,6 +212,23 @@ def test_a_manager_without_the_right_to_manage_is_refused(world, policy, key):
     check_unpaired(world, client, queue)
     world.pair(client)
     assert client.pairing is not None
+
+
+@pytest.mark.req("A-07", "A-08")
+def test_a_backlog_queue_that_cannot_be_made_is_named(world):
+    queue, missing = world.queue(), world.backlog_path(1)
+    client = world.client()
+    options = world.options(backlog_queue_count=3)
+    world.secondary.admin.create_topic(missing)
+    refused_pairing(client, options, missing, "probably a topic")
+    assert not world.secondary.has_queue(world.backlog_path(2))
+    assert not options.is_paired
+    assert options.backlog_queue_count == 3, "what was asked for"
+    world.secondary.admin.delete_topic(missing)
+    check_unpaired(world, client, queue)
+    client.pair_namespace(options)
+    [paired] = world.events_of(Paired)
+    assert paired.made == (missing, world.backlog_path(2)), "the first was made the first time"
 
 
 @pytest.mark.req("A-07")

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.sdk.errors import ClientFaulted, PairingError
@@ -111,6 +112,23 @@ def test_a_client_whose_partner_has_ended_is_faulted_after_five_seconds(world, f
     wait_until(lambda: is_faulted(partner, queue), "the partner is faulted")
     assert 4.8 <= time.monotonic() - began < 40
     assert not is_faulted(ended, queue), "that one was closed, as it should be"
+    assert syphon.stops == 1
+
+
+@pytest.mark.req("C-01")
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_a_client_whose_partner_has_faulted_is_faulted_with_the_reason(world, first, monkeypatch):
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 0.3)
+    queue = world.queue()
+    client, factory, syphon = world.client(), world.factory(), Syphon()
+    world.pair(client, factory=factory, enable_syphon=True, syphon=syphon)
+    ended, partner = (client, factory) if first == "primary" else (factory, client)
+    sender = partner.get_queue_sender(queue)
+    ended.fault("out of memory")
+    assert is_faulted(ended, queue)
+    no_partner_waits()
+    with pytest.raises(ClientFaulted, match=f"the client of the {first} namespace .*out of memory"):
+        sender.send_messages(ServiceBusMessage("x"))
     assert syphon.stops == 1
 
 

@@ -205,10 +205,12 @@ class World:
         for index in range(QUEUES):
             queue = self.backlog_path(index)
             for message in self.secondary.take(queue, self.secondary.count(queue)):
-                assert aliases(message) == {"x-ms-path": path}
-                home.append(
-                    ServiceBusMessage(b"".join(message.body), message_id=message.message_id)
-                )
+                kept = aliases(message)
+                assert kept.pop("x-ms-path") == path
+                session = kept.pop("x-ms-sessionid", None)
+                assert not kept
+                body, id_ = b"".join(message.body), message.message_id
+                home.append(ServiceBusMessage(body, message_id=id_, session_id=session))
         self.primary.send(path, *(home[at : at + 100] for at in range(0, len(home), 100)))
 
     # the state of a paired client
