@@ -40,9 +40,7 @@ def main() -> None:
         # Few retries: an outage is for the pair to deal with.
         ServiceBusClient.from_connection_string(primary_string, retry_total=1) as primary,
         ServiceBusClient.from_connection_string(secondary_string) as secondary,
-        ServiceBusAdministrationClient.from_connection_string(
-            secondary_string, connection_verify=os.environ.get("PAIRBUS_CA_FILE", True)
-        ) as manager,
+        ServiceBusAdministrationClient.from_connection_string(secondary_string) as manager,
     ):
         options = SendAvailabilityPairedNamespaceOptions(
             manager,

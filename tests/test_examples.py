@@ -19,7 +19,8 @@ def run(pair, *arguments):
         | {
             "PAIRBUS_PRIMARY": pair.primary.connection_string,
             "PAIRBUS_SECONDARY": pair.secondary.connection_string,
-            "PAIRBUS_CA_FILE": str(pair.secondary.ca_file),
+            "REQUESTS_CA_BUNDLE": str(pair.secondary.ca_file),
+            "SSL_CERT_FILE": str(pair.secondary.ca_file),
         },
         capture_output=True,
         text=True,

@@ -28,6 +28,7 @@ Run = Callable[..., Done]
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PAIRBUS_")]:
         monkeypatch.delenv(name)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
 
 
 @pytest.fixture

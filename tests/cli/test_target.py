@@ -60,6 +60,21 @@ def test_a_ca_file_is_used_wherever_it_is_given(tmp_path: Path) -> None:
     assert parse_target(AZURE, file).verify == str(file)
 
 
+def test_ssl_cert_file_is_used_unless_the_broker_is_trusted_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("")
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+
+    assert parse_target(AZURE).verify == str(file)
+    assert parse_target(LOCAL).verify is False
+    monkeypatch.setenv("SSL_CERT_FILE", "absent.pem")
+    with pytest.raises(UsageError, match=r"^SSL_CERT_FILE absent\.pem: no such file$"):
+        parse_target(AZURE)
+    assert parse_target(LOCAL).verify is False
+
+
 def test_names_are_case_insensitive_and_a_signature_is_enough() -> None:
     target = parse_target("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
 
@@ -166,6 +181,25 @@ def test_every_command_takes_every_form_of_a_connection_string(
     monkeypatch.setenv("PAIRBUS_PRIMARY", text)
     monkeypatch.setenv("PAIRBUS_SECONDARY", text)
 
+    for command in COMMANDS:
+        done = pairbus(*command.split())
+        assert done.code == 0, f"pairbus {command}: {done.err}"
+
+
+def test_every_command_uses_tls_with_the_authority_in_ssl_cert_file(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+    monkeypatch.setenv("PAIRBUS_PRIMARY", text)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", text)
+    refused = pairbus("peek", "orders")
+    assert refused.code == 1
+    assert refused.err.endswith(
+        "its certificate is not trusted; name the file of its certificate authority in "
+        "SSL_CERT_FILE\n"
+    )
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))
     for command in COMMANDS:
         done = pairbus(*command.split())
         assert done.code == 0, f"pairbus {command}: {done.err}"

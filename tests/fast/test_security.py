@@ -21,6 +21,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME, default_policy
 from pairbus.broker.links.tokens import make_token
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
 from tests.fast.world import message, messages, names, send_one, take
@@ -305,6 +306,21 @@ def test_a_ca_file_that_is_not_there_or_not_one_is_named(tmp_path):
     (tmp_path / "wrong.pem").write_text("hello")
     with pytest.raises(ValueError, match=r"wrong.pem.*holds no certificates"):
         FastClient("localhost", KEY, ca_file=tmp_path / "wrong.pem")
+
+
+def test_without_a_ca_file_the_one_in_the_environment_is_trusted(broker, monkeypatch, tmp_path):
+    text = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+    address = Address.from_connection_string(text, port=broker.port)
+    with closing(address.client()) as client, pytest.raises(ServiceBusConnectionError):
+        client.open()
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))
+    with closing(address.client()) as client:
+        client.open()
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    with pytest.raises(FileNotFoundError, match=r"SSL_CERT_FILE.*missing.pem"):
+        address.client()
 
 
 # -- what it is told --------------------------------------------------------------------------

@@ -57,8 +57,8 @@ def sdk_client(target: Target) -> ServiceBusClient:
     if not target.is_emulator:
         if target.port is not None:
             settings["custom_endpoint_address"] = f"sb://{target.address}"
-        if target.ca_file is not None:
-            settings["connection_verify"] = str(target.ca_file)
+        if isinstance(target.verify, str):
+            settings["connection_verify"] = target.verify
     if target.identity is not None:
         bearer_token(target)  # the SDK would log a traceback for a credential that gives none
         return ServiceBusClient(target.host, target.credential(), **settings)

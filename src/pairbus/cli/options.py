@@ -19,7 +19,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from pairbus.cli.completion import complete_queue_or_topic, complete_subscription
 from pairbus.cli.entity_path import SubQueue
-from pairbus.cli.target import ENVIRONMENT, Target, parse_target
+from pairbus.cli.target import CA_ENVIRONMENT, ENVIRONMENT, Target, parse_target
 from pairbus.errors import UsageError
 
 
@@ -79,9 +79,9 @@ CA_FILE = Annotated[
     Path | None,
     option(
         metavar="FILE",
-        envvar="PAIRBUS_CA_FILE",
-        help="Certificate authority to trust for TLS. Azure does not need it, nor does a broker on "
-        "this machine whose connection string has UseDevelopmentEmulator=true.",
+        help=f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
+        "need it, nor does a broker on this machine whose connection string has "
+        "UseDevelopmentEmulator=true.",
     ),
 ]
 

@@ -16,6 +16,7 @@ from pairbus.errors import NamespaceError, OptionsError, UsageError
 from pairbus.fast.connection_string import ConnectionString
 
 ENVIRONMENT: Final = "PAIRBUS_PRIMARY"
+CA_ENVIRONMENT: Final = "SSL_CERT_FILE"
 _BETWEEN: Final = re.compile(
     r"(?<![=\s])\s+(?=(?:endpoint|hostname)\s*=|[\w\[][^\s=;]*[.:][^\s=;]*(?:\s|$))", re.IGNORECASE
 )
@@ -44,7 +45,9 @@ class Target(ConnectionString):
         """
         if self.ca_file is not None:
             return str(self.ca_file)
-        return not (self.is_emulator and self.is_local)
+        if self.is_emulator and self.is_local:
+            return False
+        return os.environ.get(CA_ENVIRONMENT) or True
 
 
 def split_targets(text: str) -> list[str]:
@@ -62,14 +65,15 @@ def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
         )
     if (count := len(split_targets(text))) > 1:
         raise UsageError(f"found {count} namespaces; give only one")
-    if ca_file is not None and not ca_file.is_file():
-        raise UsageError(f"--ca-file {ca_file}: no such file")
     try:
         target = Target.parse(text, ca_file=ca_file)
         if target.identity is not None:
             target.identity.check_installed()
     except OptionsError as error:
         raise UsageError(str(error)) from None
+    if isinstance(target.verify, str) and not Path(target.verify).is_file():
+        name = "--ca-file" if ca_file else CA_ENVIRONMENT
+        raise UsageError(f"{name} {target.verify}: no such file")
     return target
 
 
@@ -110,7 +114,10 @@ def why_unreachable(error: BaseException) -> str:
             continue
         seen.add(id(one))
         if isinstance(one, ssl.SSLCertVerificationError):
-            return "its certificate is not trusted; give its certificate authority with --ca-file"
+            return (
+                "its certificate is not trusted; name the file of its certificate authority in "
+                f"{CA_ENVIRONMENT}"
+            )
         if isinstance(one, socket.gaierror):
             return "no host has that name"
         if isinstance(one, OSError) and one.strerror:

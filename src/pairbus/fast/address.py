@@ -76,7 +76,9 @@ class Address:
 
     source: ConnectionString | FromEnvironment | WithCredential
     ca_file: str | None = None
-    """PEM file of the authorities to trust. None: those of the `certifi` package."""
+    """PEM file of the authorities to trust. None: that of SSL_CERT_FILE in the process that
+    connects, or those of the `certifi` package.
+    """
     port: int | None = None
     """None: 5671, or the port of a host name or of an emulator's connection string."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import os
 import ssl
 import time
 from abc import ABC, abstractmethod
@@ -158,15 +159,19 @@ class NamespaceConnection:
 
 
 def tls_context(ca_file: str | Path | None) -> ssl.SSLContext:
-    """Trusts the authorities in this file, or those that the SDK trusts."""
+    """Trusts the authorities in this file, in the file that SSL_CERT_FILE names, or those that the
+    SDK trusts.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ca_file is not None and not Path(ca_file).is_file():
-        raise FileNotFoundError(errno.ENOENT, "there is no such ca_file", str(ca_file))
+    name = "SSL_CERT_FILE" if ca_file is None else "ca_file"
+    file = str(ca_file or os.environ.get("SSL_CERT_FILE") or certifi.where())
+    if not Path(file).is_file():
+        raise FileNotFoundError(errno.ENOENT, f"there is no such {name}", file)
     try:
-        context.load_verify_locations(str(ca_file) if ca_file else certifi.where())
+        context.load_verify_locations(file)
     except ssl.SSLError as error:
-        raise ValueError(f"the ca_file {str(ca_file)!r} holds no certificates: {error}") from error
+        raise ValueError(f"the {name} {file!r} holds no certificates: {error}") from error
     return context
 
 
