@@ -7,16 +7,20 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+import pairbus
 from pairbus.cli.main import main
 from pairbus.errors import NamespaceError
 from pairbus.fast.address import Address
 from pairbus.fast.identity import VARIABLE
 from pairbus.fast.token_cache import TokenCache
+from pairbus.syphon.background import BackgroundSyphon
 from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.job import Job
@@ -25,7 +29,7 @@ from pairbus.syphon.receipts import Drained, ReceiptOutcome
 from pairbus.testing import ManualClock
 from tests.fast import credentials
 from tests.fast.credentials import Issuer
-from tests.syphon.stage import Stage, backlog_names, bearer_broker, count, numbered
+from tests.syphon.stage import Stage, backlog_names, bearer_broker, count, id_of, numbered
 
 QUEUES = backlog_names(2)
 SENDER, RECEIVER, OWNER = (
@@ -165,3 +169,39 @@ def test_the_command_takes_host_names(spark, stage, monkeypatch, capsys):
     assert exit_.value.code == 0, err
     assert json.loads(out.splitlines()[-1])["broughtHome"] == 20
     assert stage.home() == ids
+
+
+@pytest.mark.spark
+@pytest.mark.req("A-06")
+def test_a_syphon_in_the_background_gives_its_tokens_to_the_tasks(spark, stage):
+    """The workers could not even import the credential."""
+    primary_login, secondary_login = Issuer(roles=[SENDER]), Issuer(roles=[SENDER, RECEIVER])
+    with (
+        pairbus.ServiceBusClient(
+            f"localhost:{stage.primary.port}", primary_login, use_tls=False, retry_total=0
+        ) as primary,
+        pairbus.ServiceBusClient(
+            f"localhost:{stage.secondary.port}", secondary_login, use_tls=False
+        ) as secondary,
+        ServiceBusAdministrationClient(
+            f"localhost:{stage.secondary.port}",
+            Issuer(roles=[OWNER]),
+            connection_verify=str(stage.secondary.ca_file),
+        ) as manager,
+    ):
+        options = pairbus.SendAvailabilityPairedNamespaceOptions(
+            manager,
+            secondary,
+            backlog_queue_count=2,
+            failover_interval=timedelta(0),
+            primary_namespace_name="contoso",
+            enable_syphon=True,
+            syphon=BackgroundSyphon(spark),
+        )
+        primary.pair_namespace(options)
+        with stage.primary.faults.unreachable(), primary.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("order", message_id="diverted"))
+        with stage.client(stage.primary) as client:
+            receiver = client.receiver("orders", credit=1, mode="receiveAndDelete")
+            [found] = receiver.receive(1, max_wait_seconds=90)
+    assert id_of(found.data) == "diverted"
