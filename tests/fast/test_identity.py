@@ -12,10 +12,12 @@ import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.core.exceptions import ClientAuthenticationError
 
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import MissingExtra, OptionsError
 from pairbus.fast.address import Address
+from pairbus.fast.errors import from_refusal
 from pairbus.fast.identity import Identity
 from pairbus.fast.token_cache import SCOPE, LoginFailed, TokenCache, login, reason_of
 from pairbus.testing import ManualClock
@@ -220,3 +222,16 @@ def test_hours_of_connections_need_few_tokens_and_none_expires() -> None:
                 assert names(receiver.receive(1, max_wait_seconds=10)) == [f"m-{number}"]
                 clock.advance(150)
     assert issuer.count == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("Unauthorized access. 'Send' claim(s) are required to perform this operation.", "Sender"),
+        ("policy 'bearer' does not have the Listen claim for q", "Receiver"),
+        ("'com.microsoft:peek-message' on 'q' needs the Listen claim", "Receiver"),
+    ],
+)
+def test_the_role_for_a_missing_claim_is_named(text: str, role: str) -> None:
+    error = from_refusal(AmqpError("amqp:unauthorized-access", text), "sending to 'q'")
+    assert f"; an identity needs the role Azure Service Bus Data {role} (or Data" in str(error)

@@ -7,6 +7,7 @@ errors are ours, for calls that may have succeeded in part: SendIncomplete and S
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.client.connection import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.fast.identity import requirement
 from pairbus.fast.message import ReceivedMessage
 
 
@@ -64,6 +66,10 @@ BY_CONDITION: Final[dict[str, type[sdk.ServiceBusError]]] = {
     "com.microsoft:entity-disabled": sdk.MessagingEntityDisabledError,
     "com.microsoft:entity-already-exists": sdk.MessagingEntityAlreadyExistsError,
 }
+
+
+# Azure's and the broker's text for a missing right names the claim of a policy, not the role.
+_CLAIM: Final = re.compile(r"\b(Send|Listen|Manage)\b.{0,3} claim")
 
 
 class SendIncomplete(sdk.ServiceBusError):
@@ -154,8 +160,11 @@ def _made(
 ) -> sdk.ServiceBusError:
     made_of: Any = BY_CONDITION.get(error.condition, sdk.ServiceBusError)
     inner = kind(error.condition, error.description)
+    hint = ""
+    if made_of is sdk.ServiceBusAuthorizationError and (claim := _CLAIM.search(error.description)):
+        hint = f"; an identity needs {requirement(claim[1])}"
     made: sdk.ServiceBusError = made_of(
-        message=f"{what}: {error.description or error.condition}.",
+        message=f"{what}: {error.description or error.condition}{hint}.",
         error=inner,
         condition=error.condition,
         **more,

@@ -21,10 +21,9 @@ from pairbus.fast.address import Address
 from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all, wait_for_any
-from pairbus.fast.token_cache import LoginFailed
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
-from pairbus.syphon.policy import Destination, Destinations, Failure, failure_of, unreadable
+from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
@@ -226,8 +225,6 @@ class _Drain:
 
     def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
         self._report.record_error(queue.name, error)
-        if failure_of(error) is Failure.UNAUTHORIZED and not isinstance(error, LoginFailed):
-            self._report.errors[queue.name] += f" {self._task.secondary.needs('Listen')}"
         if not self._secondary.is_open:
             # The secondary is at fault, not the queue. Waiting for the other queues does not help.
             for other in self._active:
