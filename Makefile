@@ -19,7 +19,7 @@ demo: setup
 	@$(BIN)/pairbus demo
 
 ALONE := tests/chaos tests/pairing/test_outage.py tests/amqp/client/test_rabbitmq.py
-JAVA := tests/syphon tests/cli tests/demo tests/test_benchmarks.py
+JAVA := tests/syphon tests/demo/test_command.py tests/test_benchmarks.py
 
 # Compiled files are kept even where the environment says otherwise: the tests start hundreds of
 # Python processes, and each would compile everything again.
@@ -28,14 +28,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait, so many more run side by side than there are cores: the official SDK sleeps half
 # a second to open a link and as long to close it. First one process collects them, so that the
 # others find them compiled. Tests that kill and flood brokers or start RabbitMQ come afterwards,
-# file by file, and so do those that start Java. Those of the data source share one Java machine in
-# one process.
+# file by file, beside those that start Java: the former mostly wait. Those of the data source share
+# one Java machine in one process.
 test: setup-tests
 	@$(BIN)/pytest --collect-only -qq >/dev/null
 	$(BIN)/pytest -n 8 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
-	$(BIN)/pytest -n 4 --dist loadfile $(ALONE)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(ALONE) $(JAVA)
 	$(BIN)/pytest -m spark tests/spark
-	$(BIN)/pytest -n 2 --dist loadfile -m spark $(JAVA)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -16,6 +16,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says nothing on a machine that others use, too.
 EVERYWHERE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", EVERYWHERE, derandomize=True, database=None)
+settings.register_profile("ci", EVERYWHERE, max_examples=50, derandomize=True, database=None)
 settings.register_profile("night", EVERYWHERE, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

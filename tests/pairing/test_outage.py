@@ -22,6 +22,8 @@ from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import SyncShell, bare
 from tests.pairing.world import SECOND, aliases, ids, together
 
+pytestmark = pytest.mark.alone
+
 JOIN_SECONDS_MAX = 60
 THREADS, TASKS = 32, 200
 

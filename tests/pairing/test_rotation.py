@@ -129,13 +129,12 @@ def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world)
     """Ten entities and two queues: without the news, half of them would try the broken one."""
     queues = [world.queue(f"{number}") for number in range(10)]
     client = world.pair(backlog_queue_count=2)
-    senders = [client.get_queue_sender(queue) for queue in queues]
+    senders = world.senders(client, *queues)
     world.primary.fault("cannot_send")
     broken = world.backlog_path(0)
     fault = world.secondary.fault("cannot_send", broken)
     for sender, queue in zip(senders, queues, strict=True):
         world.send(sender, queue)
-        sender.close()
     assert fault.hits <= 2, "a link that was kept gets a second try on a new one"
     assert len(world.events_of(BacklogWithdrawn)) <= 1
     assert ids(world.secondary.peek(world.backlog_path(1))) == sorted(queues)
@@ -269,10 +268,8 @@ def test_a_link_to_the_backlog_that_was_lost_while_idle_is_opened_anew(world):
 def test_the_backlog_queue_is_chosen_at_random(world):
     queues = [world.queue(f"{number}") for number in range(16)]
     client = world.pair(backlog_queue_count=4, secondary_connections="lazy")
-    senders = [client.get_queue_sender(queue) for queue in queues]
-    for sender, queue in zip(senders, queues, strict=True):
+    for sender, queue in zip(world.senders(client, *queues), queues, strict=True):
         world.send(sender, queue)
-        sender.close()
     chosen = {world.queue_in_use(client, queue) for queue in queues}
     # All sixteen alike: once in a billion runs.
     assert len(chosen) > 1

@@ -23,7 +23,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 pytestmark = [
     pytest.mark.skipif(not SCRIPT.exists(), reason="rabbitmq-server is not installed"),
-    pytest.mark.timeout(180),
+    pytest.mark.alone,
 ]
 
 
