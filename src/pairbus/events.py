@@ -93,7 +93,9 @@ class BacklogReadmitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled(Event):
-    """The service is busy; the same message is sent again after the wait."""
+    """The service is busy. The primary gets the message again after the wait. A busy backlog queue
+    leaves the rotation for that time, and another one gets the message.
+    """
 
     path: str
     wait_seconds: float

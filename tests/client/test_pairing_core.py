@@ -27,7 +27,7 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from tests.client.fakes import Clock, outage, pairing_of
+from tests.client.fakes import Clock, busy, outage, pairing_of
 
 PATH = "orders"
 
@@ -86,7 +86,7 @@ def test_observers_are_notified_of_each_decision(clock: Clock) -> None:
     clock.advance(10)
     way = to_backlog(pairing)
     pairing.sent(PATH, way, count=3, seconds=0.5)
-    pairing.throttled(PATH, way)
+    pairing.throttled(PATH, way, busy())
     pairing.failed(PATH, way, outage())
     pairing.send_failed(PATH, pairing.causes(PATH))
     pairing.probe_ended(way.queue, None)

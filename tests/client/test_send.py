@@ -516,18 +516,108 @@ def test_a_client_that_closes_does_not_leave_a_throttled_call_waiting(world: Wor
     assert caught.value is error
 
 
-@pytest.mark.req("R-03")
-def test_a_busy_backlog_queue_is_waited_for_and_stays_in_the_rotation(world: World) -> None:
-    queue = world.fail_over()
+@pytest.mark.req("F-06")
+def test_a_busy_backlog_queue_is_left_for_another_at_once(world: World) -> None:
+    busy_queue = world.fail_over()
     world.script(SendBatch=[busy()])
 
     world.send()
 
-    assert world.kinds() == [Borrow, OpenLink, SendBatch, Wait, Borrow, SendBatch]
+    assert world.of(Wait) == []
+    assert [step.queue for step in world.of(Borrow)] == [busy_queue, world.queue]
     assert [(type(each), each.backlog_queue) for each in world.events] == [  # type: ignore[attr-defined]
-        (Throttled, queue),
-        (Diverted, queue),
+        (Throttled, busy_queue),
+        (BacklogWithdrawn, busy_queue),
+        (Diverted, world.queue),
     ]
+    assert busy_queue not in world.pairing.status().backlog_queues
+
+
+@pytest.mark.req("R-03", "F-06")
+def test_if_all_backlog_queues_are_busy_the_last_one_is_waited_for(clock: Clock) -> None:
+    world = World(clock, queues=2)
+    world.fail_over()
+    world.script(SendBatch=[busy(), busy()])
+
+    world.send()
+
+    assert world.of(Wait) == [Wait(10.0)]
+    queues = [step.queue for step in world.of(Borrow)]
+    assert len(set(queues)) == 2
+    assert queues[2] == queues[1]
+    assert world.pairing.status().entity(PATH).throttled == 2
+
+
+@pytest.mark.req("R-03")
+def test_a_busy_backlog_queue_does_not_get_the_message_again_before_its_wait(clock: Clock) -> None:
+    """It is back in the rotation because the other one failed."""
+    world = World(clock, queues=2)
+    world.fail_over()
+    world.script(SendBatch=[busy(), outage()])
+
+    world.send()
+
+    assert world.of(Wait) == [Wait(10.0)]
+    queues = [step.queue for step in world.of(Borrow)]
+    assert queues == [queues[0], queues[1], queues[0]]
+
+
+@pytest.mark.req("F-07", "R-03")
+@pytest.mark.parametrize("timeout", [5.0, None])
+def test_if_all_queues_stay_busy_the_caller_gets_both_causes(
+    clock: Clock, timeout: float | None
+) -> None:
+    world = World(clock, queues=1, retry_total=1)
+    world.script(CallPrimary=[outage()], SendBatch=[busy(), error := busy()])
+    if timeout is not None:
+        error = world.answers[SendBatch][0]
+
+    with pytest.raises(BacklogExhausted) as caught:
+        world.send(timeout=timeout)
+
+    assert caught.value.backlog_error is error
+    assert isinstance(world.events[-1], SendFailed)
+    assert world.pairing.status().entity(PATH).refused == 1
+
+
+@pytest.mark.req("F-06")
+def test_a_queue_that_does_not_answer_leaves_the_others_their_part_of_the_time(
+    clock: Clock,
+) -> None:
+    """Each attempt here uses up all the time that it gets."""
+    world = World(clock, queues=4)
+    world.fail_over()
+    world.kept = list(world.pairing.backlog_queues)
+
+    def be_silent() -> Exception:
+        clock.advance(world.steps[-1].seconds)  # type: ignore[union-attr]
+        return OperationTimeoutError(message="too slow")
+
+    world.script(SendBatch=[be_silent] * 3)
+
+    world.send(timeout=9.0)
+
+    seconds = [step.seconds for step in world.of(SendBatch)]
+    assert seconds == pytest.approx([3.0, 2.0, 2.0, 2.0])
+    assert len({step.queue for step in world.of(Borrow)}) == 4
+    assert clock() - 1000.0 == pytest.approx(7.0)
+
+
+@pytest.mark.req("F-06")
+def test_a_queue_whose_connection_does_not_open_leaves_the_others_time(clock: Clock) -> None:
+    world = World(clock, queues=2)
+    world.fail_over()
+
+    def be_silent() -> Exception:
+        clock.advance(world.steps[-1].seconds)  # type: ignore[union-attr]
+        return ServiceBusConnectionError(message="did not open")
+
+    world.script(OpenLink=[be_silent])
+
+    world.send(timeout=3.0)
+
+    assert [step.seconds for step in world.of(OpenLink)] == [2.0, 5.0]
+    assert world.event_kinds() == [BacklogWithdrawn, Diverted]
 
 
 # --- connections to the backlog
@@ -669,7 +759,11 @@ def test_the_sdk_does_not_retry_on_a_queue_while_there_is_another(clock: Clock) 
     assert retries == [0, 3]
 
 
-def test_a_backlog_queue_has_a_moment_however_short_the_callers_timeout(world: World) -> None:
+@pytest.mark.parametrize(("queues", "opening_seconds"), [(1, 5.0), (2, 2.0)])
+def test_a_backlog_queue_has_a_moment_however_short_the_callers_timeout(
+    clock: Clock, queues: int, opening_seconds: float
+) -> None:
+    world = World(clock, queues=queues)
     world.fail_over()
 
     world.send(timeout=0.001)
@@ -678,7 +772,8 @@ def test_a_backlog_queue_has_a_moment_however_short_the_callers_timeout(world: W
     assert isinstance(borrow, Borrow)
     assert isinstance(opening, OpenLink)
     assert isinstance(sending, SendBatch)
-    assert (borrow.seconds, opening.seconds, sending.seconds) == (5.0, 5.0, 1.0)
+    assert borrow.seconds == opening.seconds == opening_seconds
+    assert sending.seconds == 1.0
 
 
 def test_a_message_at_fault_leaves_the_connection_to_the_next_one(world: World) -> None:

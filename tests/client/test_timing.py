@@ -110,6 +110,18 @@ def test_the_send_timeout_holds_on_each_backlog_queue_and_there_is_an_end(
     assert budget.in_backlog(now=all_together) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("queues_left", "share"), [(1, 9.0), (2, 4.5), (3, 3.0), (10, 3.0)], ids=str
+)
+def test_while_there_are_other_queues_one_gets_a_part_of_the_callers_time(
+    queues_left: int, share: float
+) -> None:
+    budget = TimeBudget(9.0, 60.0)
+
+    assert budget.in_backlog(now=0.0, queues_left=queues_left) == pytest.approx(share)
+    assert budget.in_backlog(now=0.0) == 9.0
+
+
 def test_a_backlog_queue_gets_a_moment_however_little_is_left() -> None:
     budget = TimeBudget(0.1, 60.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
@@ -15,6 +17,7 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     SendFailed,
+    Throttled,
 )
 from tests.pairing.namespaces import wait_until
 from tests.pairing.world import SECOND, ids
@@ -247,6 +250,44 @@ def test_a_silent_secondary_is_given_up_in_bounded_time(world):
     found = ids(world.backlog(queue))
     assert set(found) == {"1", "2"}
     assert len(found) <= 3
+
+
+@pytest.mark.req("F-06")
+def test_a_busy_a_silent_and_a_slow_queue_do_not_hold_a_message_up(world):
+    """Four queues, of which one is well. The caller's time is shorter than a throttle wait, and the
+    silent queue alone could use it up."""
+    queue = world.queue()
+    client = world.pair(backlog_queue_count=4)
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    faults, hit = [], []
+    for kind, settings in (("throttle", {}), ("hang", {}), ("slow", {"latencySeconds": 60})):
+        hit.append(world.queue_in_use(client, queue))
+        faults.append(world.secondary.fault(kind, hit[-1], **settings))
+        world.send(sender, kind, timeout=4.0)
+    assert len({*hit, world.queue_in_use(client, queue)}) == 4
+    assert [each.backlog_queue for each in world.events_of(BacklogWithdrawn)] == hit
+    assert [each.backlog_queue for each in world.events_of(Throttled)] == hit[:1]
+    entity = client.pairing.status().entity(queue)
+    assert (entity.throttled, entity.refused, entity.diverted) == (1, 0, 3)
+    # What the silent and the slow queue were sent may be done in the end, under the same id.
+    for fault in faults:
+        fault.clear()
+    assert set(ids(world.backlog(queue))) == {"throttle", "hang", "slow"}
+
+
+@pytest.mark.req("F-06")
+def test_a_busy_queue_is_used_again_after_its_wait(world):
+    queue = world.queue()
+    client = world.pair(backlog_queue_count=2)
+    client.pairing.timing = replace(client.pairing.timing, throttle_wait_seconds=0.5)
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    with world.secondary.fault("throttle", world.queue_in_use(client, queue)):
+        world.send(sender, "1")
+    [readmitted] = world.wait_for(BacklogReadmitted)
+    assert readmitted.left == 2
+    world.check(queue, backlog=["1"])
 
 
 @pytest.mark.req("F-06")

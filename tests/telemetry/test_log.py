@@ -82,7 +82,7 @@ LINES = [
     (
         sample.throttled_backlog, "throttling", WARNING,
         "backlog queue contoso/x-servicebus-transfer/1, used for orders of contoso, is "
-        "throttled: the send is repeated in 10.0 s",
+        "throttled: another queue gets the message, or this one in 10.0 s if there is no other",
     ),
     (
         sample.ping_unanswered, "ping", DEBUG,

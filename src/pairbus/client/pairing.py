@@ -201,10 +201,10 @@ class PairingCore:
         with self.decide() as router:
             return router.failed(path, way, error, now=self.clock())
 
-    def throttled(self, path: str, way: Way) -> None:
+    def throttled(self, path: str, way: Way, error: BaseException) -> None:
         seconds = self.timing.throttle_wait_seconds
         with self.decide() as router:
-            router.throttled(path, way, wait_seconds=seconds, now=self.clock())
+            router.throttled(path, way, error, wait_seconds=seconds, now=self.clock())
 
     def send_failed(self, path: str, causes: Nowhere) -> None:
         with self.decide() as router:
@@ -214,10 +214,14 @@ class PairingCore:
         with self._lock:
             return self._router.causes(path, now=self.clock())
 
+    @property
+    def queues_left(self) -> int:
+        """The number of backlog queues in the rotation."""
+        return self._router.queues_left
+
     def backlog_retries(self) -> int:
         """How often the SDK may retry on one backlog queue: 0 while there is another queue."""
-        with self._lock:
-            return 0 if self._router.queues_left > 1 else self._backlog_retries
+        return 0 if self.queues_left > 1 else self._backlog_retries
 
     @property
     def is_of_parent(self) -> bool:

@@ -27,7 +27,7 @@ from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
-from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary, Way
+from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.sdk.failures import Kind, kind_of
@@ -43,7 +43,12 @@ from pairbus.client.steps import (
     Steps,
     Wait,
 )
-from pairbus.client.timing import BACKLOG_SECONDS_MIN, OPEN_SECONDS_MIN, TimeBudget
+from pairbus.client.timing import (
+    BACKLOG_SECONDS_MIN,
+    OPEN_ONE_SECONDS_MIN,
+    OPEN_SECONDS_MIN,
+    TimeBudget,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +89,8 @@ class SendCall:
         self._batches: list[BacklogBatch] | None = None
         self._diverted_count = 0
         self._throttle_waits = 0
+        self._busy: dict[str, tuple[float, Exception]] = {}
+        """By backlog queue that was busy: until when it does not get this call's messages."""
         self._result: Any = None
 
     def steps(self) -> Steps[Any]:
@@ -172,6 +179,10 @@ class SendCall:
 
     def _in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
         """Send what is left to one backlog queue; on a new connection if the kept one was stale."""
+        if way.queue in self._busy:  # so no other queue is left
+            until, error = self._busy.pop(way.queue)
+            yield from self._wait(self._busy_seconds(until, error), error)
+            return False
         for is_fresh in (False, True):
             try:
                 connection = yield Borrow(way.queue, self._open_seconds(), is_fresh)
@@ -215,7 +226,9 @@ class SendCall:
             )
         while self._batches:
             batch, began = self._batches[0], self._pairing.clock()
-            seconds = self._time.in_backlog(now=began, at_least=BACKLOG_SECONDS_MIN)
+            seconds = self._time.in_backlog(
+                now=began, queues_left=self._pairing.queues_left, at_least=BACKLOG_SECONDS_MIN
+            )
             yield SendBatch(connection, batch.content, seconds)
             del self._batches[0]
             self._diverted_count += batch.count
@@ -223,17 +236,24 @@ class SendCall:
             self._pairing.sent(self._path, way, count=batch.count, seconds=took, extra=batch.extra)
 
     def _open_seconds(self) -> float:
-        return self._time.in_backlog(now=self._pairing.clock(), at_least=OPEN_SECONDS_MIN)
+        queues_left = self._pairing.queues_left
+        at_least = OPEN_SECONDS_MIN if queues_left <= 1 else OPEN_ONE_SECONDS_MIN
+        return self._time.in_backlog(
+            now=self._pairing.clock(), queues_left=queues_left, at_least=at_least
+        )
 
     def _backlog_failed(self, way: ToBacklog, error: Exception) -> float:
         """The seconds to wait before the next attempt; raises the error if the message is at fault.
-        For any other error the queue is at fault, and another queue is tried.
+        For any other error the queue is at fault or busy, and another queue is tried.
         """
         if isinstance(error, PoolExhausted):
             raise error
         kind = kind_of(error)
         if kind is Kind.THROTTLED:
-            return self._throttled(way, error)
+            self._pairing.throttled(self._path, way, error)
+            until = self._pairing.clock() + self._pairing.timing.throttle_wait_seconds
+            self._busy[way.queue] = (until, error)
+            return 0.0
         # A backlog queue that requires sessions, for example, answers "not allowed".
         is_not_allowed = private.condition_of(error) == "amqp:not-allowed"
         if kind in (Kind.OUTAGE, Kind.SETUP) or is_not_allowed:
@@ -250,19 +270,29 @@ class SendCall:
 
     # --- waiting and ending -----------------------------------------------------------------------
 
-    def _throttled(self, way: Way, error: Exception) -> float:
-        """Returns how long to wait for a busy service. Raises its error if the wait is too long or
+    def _throttled(self, way: ToPrimary, error: Exception) -> float:
+        """Returns how long to wait for a busy primary. Raises its error if the wait is too long or
         there were too many.
         """
         seconds = self._pairing.timing.throttle_wait_seconds
+        if not self._can_wait(seconds, is_backlog=False):
+            raise error
+        self._pairing.throttled(self._path, way, error)
+        return seconds
+
+    def _busy_seconds(self, until: float, error: Exception) -> float:
+        """Returns how long to wait for a backlog queue that is busy until then."""
+        seconds = max(0.0, until - self._pairing.clock())
+        if seconds and not self._can_wait(seconds, is_backlog=True):
+            raise self._exhausted(Nowhere(self._pairing.causes(self._path).primary_error, error))
+        return seconds
+
+    def _can_wait(self, seconds: float, *, is_backlog: bool) -> bool:
+        """Whether the call may wait for a busy service once more."""
         self._throttle_waits += 1
         if self._throttle_waits > self._pairing.timing.throttle_waits_max:
-            raise error
-        is_backlog = isinstance(way, ToBacklog)
-        if not self._time.can_wait(seconds, is_backlog=is_backlog, now=self._pairing.clock()):
-            raise error
-        self._pairing.throttled(self._path, way)
-        return seconds
+            return False
+        return self._time.can_wait(seconds, is_backlog=is_backlog, now=self._pairing.clock())
 
     def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, None]:
         """Holds neither the lock nor a connection during the wait."""

@@ -19,8 +19,13 @@ BACKLOG_SECONDS_MIN: Final = 1.0
 # together.
 BACKLOG_SECONDS_EACH: Final = 20.0
 BACKLOG_SECONDS_ALL: Final = 60.0
-# Opening a connection gets at least this long. The SDK needs half a second at best.
+# Opening a connection gets at least this long; less if there is another backlog queue. The SDK
+# needs half a second at best.
 OPEN_SECONDS_MIN: Final = 5.0
+OPEN_ONE_SECONDS_MIN: Final = 2.0
+# One backlog queue gets at most this part of the time that is left, so that one that does not
+# answer leaves time for the others.
+BACKLOG_SHARE: Final = 1 / 3
 # A backlog queue that failed is left alone for this long before a connection to it is tried, which
 # costs nothing. It is short, because all queues may have failed at once.
 QUEUE_REST_SECONDS: Final = 5.0
@@ -74,8 +79,9 @@ class Timing:
 class TimeBudget:
     """How much time one call has left on each of the two namespaces.
 
-    The caller's timeout applies to each of them. Without one, each attempt has the send timeout of
-    the options, and at most 20 seconds on a backlog queue, because there are others.
+    The caller's timeout applies to each of them. One backlog queue gets a part of it, because there
+    are others. Without a timeout, each attempt has the send timeout of the options, and at most 20
+    seconds on a backlog queue.
     """
 
     __slots__ = ("_backlog_until", "_primary_until", "_send_seconds", "_timeout")
@@ -97,7 +103,8 @@ class TimeBudget:
         """A call that returns to the primary gets its full time again."""
         self._primary_until = None
 
-    def in_backlog(self, *, now: float, at_least: float = 0.0) -> float:
+    def in_backlog(self, *, now: float, queues_left: int = 1, at_least: float = 0.0) -> float:
+        """The time for the backlog; if several queues are left, the time for one of them."""
         limit = self._timeout
         if limit is None:
             limit = max(self._send_seconds, BACKLOG_SECONDS_ALL)
@@ -106,6 +113,8 @@ class TimeBudget:
         left = self._backlog_until - now
         if self._timeout is None:
             left = min(left, self._send_seconds, BACKLOG_SECONDS_EACH)
+        elif queues_left > 1:
+            left *= max(1 / queues_left, BACKLOG_SHARE)
         return max(at_least, left)
 
     def can_wait(self, seconds: float, *, is_backlog: bool, now: float) -> bool:

@@ -112,11 +112,13 @@ def _backlog_readmitted(event: BacklogReadmitted) -> Line:
 
 
 def _throttled(event: Throttled) -> Line:
+    wait = _seconds(event.wait_seconds)
     if event.backlog_queue is None:
-        name = _entity(event)
-    else:
-        name = f"backlog queue {event.backlog_queue}, used for {_entity(event)},"
-    return WARNING, f"{name} is throttled: the send is repeated in {_seconds(event.wait_seconds)}"
+        return WARNING, f"{_entity(event)} is throttled: the send is repeated in {wait}"
+    return WARNING, (
+        f"backlog queue {event.backlog_queue}, used for {_entity(event)}, is throttled: another "
+        f"queue gets the message, or this one in {wait} if there is no other"
+    )
 
 
 def _ping_sent(event: PingSent) -> Line:

@@ -5,6 +5,7 @@ from pairbus.client.route.router import Nowhere, Router, ToBacklog, ToPrimary
 QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(3))
 DOWN = ConnectionError("the primary does not answer")
 FULL = OSError("the backlog queue is full")
+TOO_BUSY = OSError("the service is busy")
 
 
 def first(queues):

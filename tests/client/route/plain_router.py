@@ -36,6 +36,7 @@ class PlainRouter:
         self.now = 0.0
         self.entities: dict[str, PlainEntity] = {}
         self.resting = {}  # withdrawn queue -> when to look at it, None: somebody is looking
+        self.busy = set()  # withdrawn queues that are only busy
         self.queues = list(queues)
         self.generations = dict.fromkeys(queues, 0)
         self.is_closed = False
@@ -76,8 +77,21 @@ class PlainRouter:
         return entity.state == FAILED_OVER
 
     def backlog_failed(self, queue, generation):
-        if generation == self.generations[queue] and queue not in self.resting:
-            self.resting[queue] = self.now + self.rest
+        if generation != self.generations[queue]:
+            return
+        self.busy.discard(queue)
+        self.resting.setdefault(queue, self.now + self.rest)
+        if not self.in_rotation:
+            for other in self.busy:
+                del self.resting[other]
+                self.generations[other] += 1
+            self.busy.clear()
+
+    def backlog_throttled(self, queue, generation, *, wait):
+        is_in = generation == self.generations[queue] and queue not in self.resting
+        if is_in and len(self.in_rotation) > 1:
+            self.resting[queue] = self.now + wait
+            self.busy.add(queue)
 
     # tasks
 
@@ -124,6 +138,9 @@ class PlainRouter:
         return is_news
 
     def probe_ended(self, queue, *, answered):
+        if queue not in self.resting:
+            return
+        self.busy.discard(queue)
         if answered:
             del self.resting[queue]
             self.generations[queue] += 1

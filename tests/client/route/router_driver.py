@@ -102,7 +102,9 @@ class RouterDriver:
     def throttle(self, index):
         """It stays under way: it is sent again."""
         path, plan = self.sends[index]
-        self.router.throttled(path, plan, wait_seconds=10.0, now=self.now)
+        self.router.throttled(path, plan, next(self.errors), wait_seconds=10.0, now=self.now)
+        if isinstance(plan, ToBacklog):
+            self.model.backlog_throttled(plan.queue, plan.generation, wait=10.0)
         self.model.entity(path).counts["throttled"] += 1
         self.listen()
 

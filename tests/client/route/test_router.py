@@ -3,8 +3,8 @@
 import pytest
 
 from pairbus import events
-from pairbus.client.route.router import Nowhere, Ping, ToBacklog, ToPrimary
-from tests.client.route.client import DOWN, FULL, QUEUES, Client
+from pairbus.client.route.router import Nowhere, Ping, Probe, ToBacklog, ToPrimary
+from tests.client.route.client import DOWN, FULL, QUEUES, TOO_BUSY, Client
 
 SENT, FAILS, LOOK, BY_HAND, BUSY = "is sent", "fails", "look", "by hand", "busy"
 PING_OK, PING_FAILS = "ping is answered", "ping fails"
@@ -67,7 +67,9 @@ def live(client, history):
             case "fails":
                 client.fail()
             case "busy":
-                client.router.throttled("orders", client.plan(), wait_seconds=10.0, now=now)
+                client.router.throttled(
+                    "orders", client.plan(), TOO_BUSY, wait_seconds=10.0, now=now
+                )
             case "look":
                 pings += [task for task in client.due() if isinstance(task, Ping)]
             case "by hand":
@@ -196,7 +198,7 @@ def test_what_was_planned_under_one_spelling_may_be_reported_under_another():
     client = Client()
     plan = client.plan("orders")
     client.ok("Orders", plan)
-    client.router.throttled("oRders", plan, wait_seconds=10.0, now=0.0)
+    client.router.throttled("oRders", plan, TOO_BUSY, wait_seconds=10.0, now=0.0)
     client.router.send_failed("orDers", Nowhere(None, None), now=0.0)
 
     entity = client.entity()
@@ -389,7 +391,7 @@ def test_the_error_of_a_failover_is_the_latest():
 def test_a_throttled_send_is_reported_and_changes_nothing():
     client = Client(failover=0)
     plan = client.plan()
-    client.router.throttled("orders", plan, wait_seconds=10.0, now=0.0)
+    client.router.throttled("orders", plan, TOO_BUSY, wait_seconds=10.0, now=0.0)
 
     assert client.plan() == plan
     assert client.events() == [
@@ -399,14 +401,53 @@ def test_a_throttled_send_is_reported_and_changes_nothing():
     assert client.entity().failures == 0
 
 
-@pytest.mark.req("R-03")
-def test_a_busy_backlog_queue_stays_in_the_rotation():
+def busy_backlog(client):
+    plan = client.plan()
+    client.router.throttled("orders", plan, TOO_BUSY, wait_seconds=10.0, now=client.now)
+    return plan.queue
+
+
+@pytest.mark.req("R-03", "F-06")
+def test_a_busy_backlog_queue_leaves_the_rotation_for_its_wait():
     client = Client(failover=0)
     client.fail()
-    client.router.throttled("orders", client.plan(), wait_seconds=10.0, now=0.0)
+    client.events()
 
-    assert client.events()[-1].backlog_queue == QUEUES[0]
+    assert busy_backlog(client) == QUEUES[0]
+
+    throttled, withdrawn = client.events()
+    assert (throttled.backlog_queue, throttled.wait_seconds) == (QUEUES[0], 10.0)
+    assert (withdrawn.backlog_queue, withdrawn.error, withdrawn.left) == (QUEUES[0], TOO_BUSY, 2)
+    assert client.plan() == ToBacklog(QUEUES[1])
+    assert client.at(9).due() == []
+    assert client.at(10).due() == [Probe(QUEUES[0])]
+    client.router.probe_answered(QUEUES[0])
+    assert client.status().backlog_queues == QUEUES
+
+
+@pytest.mark.req("F-06")
+def test_the_last_queue_stays_in_the_rotation_even_if_it_is_busy():
+    client = Client(failover=0)
+    client.fail()
+
+    assert [busy_backlog(client) for _ in range(4)] == [*QUEUES, QUEUES[2]]
+
+    assert client.plan() == ToBacklog(QUEUES[2])
+    assert client.entity().throttled == 4
+
+
+@pytest.mark.req("F-06")
+def test_a_busy_queue_is_back_when_the_last_one_fails():
+    client = Client(failover=0)
+    client.fail()
+    busy_backlog(client)
+    for _ in range(2):
+        client.fail(error=FULL)
+
     assert client.plan() == ToBacklog(QUEUES[0])
+    assert isinstance(client.events()[-1], events.BacklogReadmitted)
+    client.fail(error=FULL)
+    assert client.plan() == Nowhere(DOWN, FULL)
 
 
 def test_threads_that_took_the_time_before_the_lock_make_no_negative_times():

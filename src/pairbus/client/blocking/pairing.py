@@ -77,6 +77,12 @@ class Pairing(PairingCore):
         finally:
             self.worker.wake()  # something may be due earlier than it knows
 
+    def throttled(self, path: str, way: Way, error: BaseException) -> None:
+        try:
+            super().throttled(path, way, error)
+        finally:
+            self.worker.wake()  # as above
+
     def close(self) -> None:
         """Stop the pings and close the connections to the secondary. When this returns, no thread
         or socket is left.

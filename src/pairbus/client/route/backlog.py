@@ -16,6 +16,8 @@ class Withdrawal:
     error: BaseException
     """The latest error: of the failed send, or of the last probe."""
     at: float
+    is_busy: bool
+    """The queue is well, but the service has asked to wait."""
     retry_at: float
     """When the queue is probed again, or was probed if the outcome is still unknown."""
 
@@ -55,20 +57,35 @@ class Rotation:
         """Returns one of the queues in the rotation, or None if none is left."""
         return self._choose(self._in_rotation) if self._in_rotation else None
 
-    def withdraw(self, queue: str, error: BaseException, *, now: float) -> bool:
+    def withdraw(
+        self, queue: str, error: BaseException, *, now: float, busy_seconds: float | None = None
+    ) -> bool:
         """Take a queue out of the rotation. Returns False if it was already out; its rest is not
         extended.
+
+        `busy_seconds`: the queue is only busy, for so long. A busy queue is better than none: the
+        last one in the rotation stays, and busy ones return when the last one fails.
         """
         assert queue in self._generations, (
             f"{queue!r} is not one of the backlog queues {[*self._generations]}"
         )
         self.last_error = error
+        is_busy = busy_seconds is not None
         earlier = self._withdrawn.get(queue)
         if earlier is not None:
-            self._withdrawn[queue] = replace(earlier, error=error)
+            is_busy = is_busy and earlier.is_busy
+            self._withdrawn[queue] = replace(earlier, error=error, is_busy=is_busy)
             return False
-        self._withdrawn[queue] = Withdrawal(error=error, at=now, retry_at=now + self._rest_seconds)
+        if is_busy and self._in_rotation == (queue,):
+            return False
+        rest_seconds = self._rest_seconds if busy_seconds is None else busy_seconds
+        self._withdrawn[queue] = Withdrawal(
+            error=error, at=now, is_busy=is_busy, retry_at=now + rest_seconds
+        )
         self._in_rotation = tuple(filter(self.has, self._generations))
+        if not self._in_rotation:
+            for other in [name for name, each in self._withdrawn.items() if each.is_busy]:
+                self.readmit(other)
         return True
 
     def readmit(self, queue: str) -> bool:
@@ -96,7 +113,9 @@ class Rotation:
             return
         self.last_error = error
         self._probing.discard(queue)
-        self._withdrawn[queue] = replace(earlier, error=error, retry_at=now + self._rest_seconds)
+        self._withdrawn[queue] = replace(
+            earlier, error=error, is_busy=False, retry_at=now + self._rest_seconds
+        )
 
     @property
     def next_due(self) -> float | None:

@@ -118,7 +118,7 @@ class Router:
         error."""
         entity = self._entity(path, now=now)
         if isinstance(way, ToBacklog):
-            self._backlog_failed(way, error, now=now)
+            self._withdraw(way, error, now=now)
             return True
         entity.failures += 1
         if way.epoch != entity.health.epoch:
@@ -140,8 +140,12 @@ class Router:
         )
         return False
 
-    def throttled(self, path: str, way: Way, *, wait_seconds: float, now: float) -> None:
-        """The service is busy. That is neither a success nor a failure."""
+    def throttled(
+        self, path: str, way: Way, error: BaseException, *, wait_seconds: float, now: float
+    ) -> None:
+        """The service is busy. That is neither a success nor a failure. A backlog queue leaves the
+        rotation for that time if there is another one.
+        """
         entity = self._entity(path, now=now)
         entity.throttled += 1
         self._note(
@@ -152,6 +156,8 @@ class Router:
                 backlog_queue=way.queue if isinstance(way, ToBacklog) else None,
             )
         )
+        if isinstance(way, ToBacklog):
+            self._withdraw(way, error, now=now, busy_seconds=wait_seconds)
 
     def send_failed(self, path: str, causes: Nowhere, *, now: float) -> None:
         """The caller gets an error with both causes, and still owns the message."""
@@ -243,13 +249,7 @@ class Router:
 
     def probe_answered(self, queue: str) -> None:
         if self._rotation.readmit(queue):
-            self._note(
-                events.BacklogReadmitted(
-                    namespace=self._namespace,
-                    backlog_queue=queue,
-                    left=len(self._rotation.in_rotation),
-                )
-            )
+            self._note_readmitted(queue)
 
     def probe_failed(self, queue: str, error: BaseException, *, now: float) -> None:
         self._rotation.probe_failed(queue, error, now=now)
@@ -369,18 +369,33 @@ class Router:
             )
         )
 
-    def _backlog_failed(self, way: ToBacklog, error: BaseException, *, now: float) -> None:
+    def _withdraw(
+        self, way: ToBacklog, error: BaseException, *, now: float, busy_seconds: float | None = None
+    ) -> None:
         if way.generation != self._rotation.generation(way.queue):
             return  # the queue left and came back after this send began
-        if self._rotation.withdraw(way.queue, error, now=now):
-            self._note(
-                events.BacklogWithdrawn(
-                    namespace=self._namespace,
-                    backlog_queue=way.queue,
-                    error=error,
-                    left=len(self._rotation.in_rotation),
-                )
+        before = self._rotation.in_rotation
+        if not self._rotation.withdraw(way.queue, error, now=now, busy_seconds=busy_seconds):
+            return
+        self._note(
+            events.BacklogWithdrawn(
+                namespace=self._namespace,
+                backlog_queue=way.queue,
+                error=error,
+                left=len(self._rotation.in_rotation),
             )
+        )
+        for queue in set(self._rotation.in_rotation) - set(before):
+            self._note_readmitted(queue)
+
+    def _note_readmitted(self, queue: str) -> None:
+        self._note(
+            events.BacklogReadmitted(
+                namespace=self._namespace,
+                backlog_queue=queue,
+                left=len(self._rotation.in_rotation),
+            )
+        )
 
     def _ping_ended(self, ping: Ping, *, error: BaseException | None) -> RoutedEntity:
         entity = self._entities[ping.path.lower()]
