@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_every_public_name_can_be_had(name: str) -> None:
     assert value.__name__ == name
     assert name in dir(pairbus)
     assert value.__doc__ or name == "PairbusError"
+
+
+def test_the_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pairbus.__version__ == importlib.metadata.version("pairbus")
+    assert "__version__" in dir(pairbus)
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert pairbus.__version__ == "0+unknown", "a copy without metadata can be used as well"
 
 
 def test_asyncio_has_the_same_names() -> None:

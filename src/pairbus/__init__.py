@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from pairbus.client.blocking.client import ServiceBusClient as ServiceBusClient
     from pairbus.client.sdk.errors import BacklogExhausted as BacklogExhausted
     from pairbus.client.sdk.errors import ClientFaulted as ClientFaulted
@@ -45,11 +46,23 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
     return getattr(import_module(home), name)
 
 
+def _version() -> str:
+    # Reading the metadata takes longer than importing this package, so it happens on first use.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pairbus")
+    except PackageNotFoundError:
+        return "0+unknown"  # a source tree, or a copy without metadata
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "__version__"])

@@ -344,18 +344,6 @@ def test_a_refused_connection_is_reported_with_a_remedy(clock: Clock) -> None:
     assert error.queue == "q"
 
 
-def test_a_child_process_has_to_pair_a_client_of_its_own(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairing, _ = pairing_of(clock)
-    pairing.check_process()
-
-    monkeypatch.setattr("pairbus.client.pairing._forks", 1)
-
-    with pytest.raises(PairingError, match="make and pair a client in the child process"):
-        pairing.check_process()
-
-
 # --- threads
 
 

@@ -49,6 +49,11 @@ def attempt(sender: Any, body: str) -> str:
     return "sent"
 
 
+def closed(client: Any) -> str:
+    client.close()
+    return ", and closed"
+
+
 async def attempt_later(sender: Any, body: str) -> str:
     try:
         await sender.send_messages(ServiceBusMessage(body, message_id=body))
@@ -67,7 +72,7 @@ def run_blocking(case: dict[str, str], settings: dict[str, Any]) -> dict[str, st
         primary.pair_namespace(options)
         with primary.get_queue_sender(case["queue"]) as sender:
             before = attempt(sender, "before")
-            child = in_a_child(lambda: attempt(sender, "child"))
+            child = in_a_child(lambda: attempt(sender, "child") + closed(primary))
             new = in_a_child(
                 lambda: attempt(primary.get_queue_sender(case["queue"]), "new in child")
             )
@@ -100,13 +105,18 @@ def run_asyncio(case: dict[str, str], settings: dict[str, Any]) -> dict[str, str
             return f"{type(error).__name__}: {error}"
         return await attempt_later(sender, "new in child")
 
+    async def attempt_and_close(sender: Any, client: Any) -> str:
+        answer = await attempt_later(sender, "child")
+        await client.close()
+        return f"{answer}, and closed"
+
     async def end(clients: tuple[Any, ...]) -> None:
         for client in clients:
             await client.close()
 
     with asyncio.Runner() as runner:
         sender, before, clients = runner.run(start())
-        child = in_a_child(lambda: _on_a_loop_of_its_own(attempt_later(sender, "child")))
+        child = in_a_child(lambda: _on_a_loop_of_its_own(attempt_and_close(sender, clients[0])))
         new = in_a_child(lambda: _on_a_loop_of_its_own(new_sender(clients[0])))
         parent = runner.run(attempt_later(sender, "parent"))
         runner.run(end(clients))

@@ -34,5 +34,7 @@ def test_a_paired_client_is_refused_after_a_fork(world):
     for side in ("child", "new"):
         assert "fork" in answers[side], answers
         assert "PairingError" in answers[side], answers
+        assert "make and pair a client in the child process" in answers[side]
+    assert answers["child"].endswith("and closed"), "which leaves the parent's connections alone"
     world.acknowledge(queue, "before", "parent")
     world.check(queue, primary=["before", "parent"])

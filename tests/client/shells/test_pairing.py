@@ -16,7 +16,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.client.route.router import Ping
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import PairingError
 from pairbus.events import PingSent
 from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
@@ -35,7 +34,12 @@ def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
 
 def do(stage: Stage, client: Any, ping: Ping) -> None:
     """As the worker would."""
-    stage.run(bare(client).pairing._ping, ping)
+    stage.run(bare(client).pairing.perform, ping)
+
+
+def link_of(sender: Any) -> Any:
+    """The SDK's object for the link of a sender, whatever its state; None if there is none."""
+    return bare(sender)._handler
 
 
 def count(stage: Stage) -> int:
@@ -146,10 +150,10 @@ def test_the_links_of_an_entity_are_open_before_it_comes_back(stage: Stage) -> N
     do(stage, client, ping)
 
     assert opened == [("PingSent", True, True), ("FailedBack", True, True)]
-    links = [bare(each)._handler for each in (sender, another)]
+    links = [link_of(sender), link_of(another)]
     for each in (sender, another):
         each.send_messages(ServiceBusMessage("after"))
-    assert [bare(each)._handler for each in (sender, another)] == links, "and are what is used"
+    assert [link_of(sender), link_of(another)] == links, "and are what is used"
     assert client.pairing.status().entity("orders").sent == 3
 
 
@@ -164,7 +168,7 @@ def test_a_sender_that_nobody_has_used_gets_no_link(stage: Stage) -> None:
 
     assert client.pairing.status().failed_over == ()
     for each in (unused, closed, elsewhere):
-        assert bare(each)._handler is None
+        assert not link_of(each)
 
 
 def test_a_sender_that_was_made_in_the_outage_gets_one(stage: Stage) -> None:
@@ -212,7 +216,7 @@ def test_a_sender_that_is_being_used_is_left_alone(stage: Stage) -> None:
 
     do(stage, client, ping)
 
-    assert bare(sender)._handler is None
+    assert not link_of(sender)
     assert client.pairing.status().failed_over == ()
     stage.run(lock.release)
 
@@ -238,14 +242,14 @@ def test_closing_does_not_wait_for_a_link_that_is_being_opened(
         pinging = threading.Thread(target=do, args=(stage, client, ping))
         pinging.start()
         assert is_hanging.wait(30)
-        until(lambda: bare(sender)._handler is not None, "it is being opened")
+        until(lambda: link_of(sender), "it is being opened")
         began = time.monotonic()
         (client if what == "client" else sender).close()
 
         assert time.monotonic() - began < 30
         pinging.join(30)
         assert not pinging.is_alive()
-        assert bare(sender)._handler is None
+        assert not link_of(sender)
 
 
 # --- connections that are kept ready
@@ -304,26 +308,3 @@ def test_what_is_dangerous_about_a_queue_that_was_there_is_logged(
         name in record.getMessage() and "duplicate" in record.getMessage()
         for record in caplog.records
     )
-
-
-# --- another process
-
-
-def test_a_child_process_cannot_send_and_its_close_leaves_the_parents_connections_alone(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = stage.pair()
-    sender = stage.sender(client)
-    sender.send_messages(ServiceBusMessage("a"))
-
-    with monkeypatch.context() as forked:
-        forked.setattr("pairbus.client.pairing._forks", 1)
-        with pytest.raises(PairingError, match="make and pair a client in the child process"):
-            sender.send_messages(ServiceBusMessage("b"))
-        client.close()
-
-    assert bare(sender)._running
-    assert not client.pairing.status().is_closed
-    # In the parent it would not be closed; here one object stands for both.
-    bare(client)._state.is_closed = False
-    sender.send_messages(ServiceBusMessage("c"))

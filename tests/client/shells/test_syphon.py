@@ -15,7 +15,7 @@ import pytest
 from pairbus.client.aio import client as aio_client
 from pairbus.client.route.status import SyphonStatus
 from pairbus.client.sdk.errors import ClientFaulted
-from pairbus.client.state import ClientState
+from pairbus.client.state import ClientState, state_of
 from pairbus.client.syphon import (
     PARTNER_SECONDS_MAX,
     RESTART_SECONDS,
@@ -131,13 +131,13 @@ class Pair:
 
     def _fault(self, client: Any, reason: str) -> None:
         if isinstance(self.side, AsyncioSide):
-            aio_client._fault(self.side.loop, client, reason)
+            aio_client.fault_from_thread(self.side.loop, client, reason)
         else:
             client.fault(reason)
 
     def start(self) -> None:
         if isinstance(self.side, AsyncioSide):
-            self.side.call(aio_client._start, self.supervisor)
+            self.side.call(aio_client.start_on_thread, self.supervisor)
             return
         self.supervisor.start()
         for state, listener in self.supervisor.listeners():
@@ -221,7 +221,7 @@ def test_when_one_closes_and_its_partner_does_not_the_partner_is_faulted(
         "1 seconds"
     )
     with pytest.raises(ClientFaulted, match="ended because its partner ended"):
-        partner._state.check()
+        state_of(partner).check()
     assert closing.faults == []
     assert any("faulting the" in record.getMessage() for record in caplog.records)
 
@@ -293,7 +293,7 @@ def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.Mo
 
     until(lambda: threads_left() == [], "no thread waits")
     for client in (pair.primary, pair.secondary):
-        assert not client._state.has_other_listeners(), "and nobody keeps the pair alive"
+        assert not state_of(client).has_other_listeners(), "and nobody keeps the pair alive"
 
 
 # --- a syphon that fails
@@ -470,7 +470,7 @@ def test_a_pairing_that_failed_faults_nobody(pair: Pair) -> None:
     until(lambda: "pairbus-partner" not in threads_left(), "nobody waits for a partner")
 
     assert pair.secondary.faults == []
-    assert not pair.secondary._state.has_other_listeners()
+    assert not state_of(pair.secondary).has_other_listeners()
     assert len(pair.syphon.stops) == 1
 
 
@@ -481,7 +481,7 @@ def test_a_task_that_is_cancelled_while_the_syphon_starts_can_stop_it(
     pair.syphon.gate.clear()
 
     async def run() -> None:
-        starting = asyncio.create_task(aio_client._start(pair.supervisor))
+        starting = asyncio.create_task(aio_client.start_on_thread(pair.supervisor))
         await asyncio.to_thread(pair.syphon.started.wait, 5)
         starting.cancel()
         asyncio.get_running_loop().call_later(0.2, pair.syphon.gate.set)

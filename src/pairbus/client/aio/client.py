@@ -62,12 +62,12 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         pairing = Pairing(self, options, backlog)
         supervisor = None
         if syphon is not None:
-            fault = partial(_fault, asyncio.get_running_loop())
+            fault = partial(fault_from_thread, asyncio.get_running_loop())
             supervisor = SyphonSupervisor(syphon, pairing, self, fault=fault)
         try:
             await pairing.start()
             if supervisor is not None:
-                await _start(supervisor)
+                await start_on_thread(supervisor)
             paths = self._state.install(pairing)
         except BaseException:
             if supervisor is not None:
@@ -130,7 +130,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         await super().close()
 
 
-async def _start(supervisor: SyphonSupervisor) -> None:
+async def start_on_thread(supervisor: SyphonSupervisor) -> None:
     starting = asyncio.ensure_future(asyncio.to_thread(supervisor.start))
     try:
         await asyncio.shield(starting)
@@ -147,7 +147,9 @@ def _on_thread(listener: Callable[[str], None]) -> Callable[[str], Awaitable[Non
     return lambda reason: asyncio.to_thread(listener, reason)
 
 
-def _fault(loop: asyncio.AbstractEventLoop, client: ServiceBusClient, reason: str) -> None:
+def fault_from_thread(
+    loop: asyncio.AbstractEventLoop, client: ServiceBusClient, reason: str
+) -> None:
     """The supervisor calls this on its own thread."""
     if not loop.is_closed():
         asyncio.run_coroutine_threadsafe(client.fault(reason), loop).result()

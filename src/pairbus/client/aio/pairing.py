@@ -37,7 +37,7 @@ class Pairing(PairingCore):
             self._new_sender, client=options.messaging_factory, clock=self.clock
         )
         self.worker = BackgroundWorker(
-            self.namespace, clock=self.clock, take_due=self._take_due, perform=self._perform
+            self.namespace, clock=self.clock, take_due=self._take_due, perform=self.perform
         )
         self.closing = asyncio.Event()
 
@@ -101,7 +101,7 @@ class Pairing(PairingCore):
         self.pool.trim(keep=frozenset(wanted))
         return tasks, next_due
 
-    async def _perform(self, task: BackgroundTask) -> None:
+    async def perform(self, task: BackgroundTask) -> None:
         if isinstance(task, Ping):
             await self._ping(task)
         else:

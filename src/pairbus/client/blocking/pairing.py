@@ -41,7 +41,7 @@ class Pairing(PairingCore):
             self._new_sender, client=options.messaging_factory, clock=self.clock
         )
         self.worker = BackgroundWorker(
-            self.namespace, clock=self.clock, take_due=self._take_due, perform=self._perform
+            self.namespace, clock=self.clock, take_due=self._take_due, perform=self.perform
         )
         self.closing = threading.Event()
 
@@ -103,7 +103,7 @@ class Pairing(PairingCore):
         self.pool.trim(keep=frozenset(wanted))
         return tasks, next_due
 
-    def _perform(self, task: BackgroundTask) -> None:
+    def perform(self, task: BackgroundTask) -> None:
         if isinstance(task, Ping):
             self._ping(task)
         else:
