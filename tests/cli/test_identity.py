@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.fast.identity import VARIABLE
+from pairbus.testing import LocalCredential
 from tests.cli.conftest import Run
 from tests.fast.credentials import LOG
 
@@ -165,3 +172,48 @@ def test_what_is_missing_is_said_before_anything_is_sent(
     assert done.code == code
     assert said in done.err
     assert done.err.count("\n") == 1
+
+
+class ManagedIdentity(ThreadingHTTPServer):
+    """The endpoint that a machine with a managed identity has, as on Azure's App Service."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ManagedIdentityRequest)
+        self.resources: list[str] = []
+
+
+class ManagedIdentityRequest(BaseHTTPRequestHandler):
+    server: ManagedIdentity
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        self.server.resources += query["resource"]
+        token, expires_on = LocalCredential().get_token("")
+        body = json.dumps({"access_token": token, "expires_on": expires_on}).encode()
+        self.send_response(200 if self.headers["X-IDENTITY-HEADER"] == "h" else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_by_default_the_identity_of_the_machine_logs_in(host: str) -> None:
+    """azure-identity itself, in a process of its own, without any setting of ours."""
+    with ManagedIdentity() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = subprocess.run(
+            [sys.executable, "-m", "pairbus", "send", "orders", "hello"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={
+                **{name: text for name, text in os.environ.items() if name != VARIABLE},
+                "IDENTITY_ENDPOINT": f"http://127.0.0.1:{server.server_port}/token",
+                "IDENTITY_HEADER": "h",
+            },
+        )
+        server.shutdown()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert server.resources == ["https://servicebus.azure.net/"]

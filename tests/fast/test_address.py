@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+from azure.servicebus.exceptions import ServiceBusConnectionError
+
 from pairbus.fast.address import Address
 
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
@@ -15,3 +18,21 @@ def test_no_secret_is_shown_but_all_of_it_is_pickled() -> None:
     for shown in (repr(address), repr(address.source), f"{address.source}"):
         assert "s3cret" not in shown
     assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_a_variable_may_hold_a_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAIRBUS_CREDENTIAL", raising=False)
+    monkeypatch.setenv("NAMESPACE", "ns.example:1234")
+    address = pickle.loads(pickle.dumps(Address.from_env("NAMESPACE")))
+
+    assert (address.host, address.entity_path) == ("ns.example:1234", None)
+    assert address.needs("Send").startswith("The identity of DefaultAzureCredential needs the role")
+
+
+@pytest.mark.parametrize("text", ["127.0.0.9:1234", "sb://127.0.0.9:1234/"])
+def test_the_port_of_a_host_name_is_used(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there, and the error says where it was tried."""
+    monkeypatch.setenv("PAIRBUS_CREDENTIAL", "tests.fast.credentials:Issuer")
+    client = Address.from_connection_string(text).client(timeout_seconds=5)
+    with pytest.raises(ServiceBusConnectionError, match=r"127\.0\.0\.9:1234:"):
+        client.open()

@@ -149,24 +149,46 @@ def test_a_token_that_cannot_be_renewed_holds_up_the_drain_until_it_can():
         assert timed.home() == [f"m-{quarter}" for quarter in range(9)]
 
 
+@pytest.fixture
+def syphon(stage, monkeypatch, capsys) -> Any:
+    """Runs the command with host names, and a credential by name."""
+
+    def run(credential: str) -> tuple[Any, str, str]:
+        monkeypatch.setenv("PAIRBUS_PRIMARY", f"localhost:{stage.primary.port}")
+        monkeypatch.setenv("PAIRBUS_SECONDARY", f"localhost:{stage.secondary.port}")
+        monkeypatch.setenv(VARIABLE, credential)
+        words = ["syphon", "--once", "--json", "--primary-name", "contoso"]
+        words += ["--primary-ca-file", str(stage.primary.ca_file)]
+        words += ["--secondary-ca-file", str(stage.secondary.ca_file)]
+        monkeypatch.setattr(sys, "argv", ["pairbus", *words])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return exit_.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("refusing", "cannot log in to {}: refusing gave no token: AADSTS90033: a transient error"),
+        ("receiver", "the secondary {} rejected the identity of receiver: check that it has the"),
+    ],
+)
+def test_a_login_that_fails_ends_the_command_before_spark_starts(syphon, stage, name, said):
+    code, out, err = syphon(f"tests.fast.credentials:{name}")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"pairbus: {said.format(f'localhost:{stage.secondary.port}')}")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.spark
 @pytest.mark.req("S-01")
-def test_the_command_takes_host_names(spark, stage, monkeypatch, capsys):
+def test_the_command_takes_host_names(spark, stage, syphon):
     ids = numbered(20)
     stage.divert(ids)
-    monkeypatch.setenv("PAIRBUS_PRIMARY", f"localhost:{stage.primary.port}")
-    monkeypatch.setenv("PAIRBUS_SECONDARY", f"localhost:{stage.secondary.port}")
-    monkeypatch.setenv(VARIABLE, "pairbus.testing:LocalCredential")
-    words = ["syphon", "--once", "--json", "--primary-name", "contoso"]
-    words += ["--primary-ca-file", str(stage.primary.ca_file)]
-    words += ["--secondary-ca-file", str(stage.secondary.ca_file)]
-    monkeypatch.setattr(sys, "argv", ["pairbus", *words])
-
-    with pytest.raises(SystemExit) as exit_:
-        main()
-
-    out, err = capsys.readouterr()
-    assert exit_.value.code == 0, err
+    code, out, err = syphon("pairbus.testing:LocalCredential")
+    assert code == 0, err
     assert json.loads(out.splitlines()[-1])["broughtHome"] == 20
     assert stage.home() == ids
 
