@@ -95,6 +95,41 @@ def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
     assert count(rounds[0].receipts, ReceiptOutcome.WAITING) == 1
 
 
+@pytest.mark.req("S-04")
+def test_the_end_of_an_outage_is_noticed_within_seconds(stage):
+    """By the real clock. What is waited for is reported."""
+    stage.divert(["a"])
+    waits, came_home = threading.Event(), threading.Event()
+    found = []
+
+    def waiting(each):
+        found.append(each)
+        if each:
+            waits.set()
+
+    def progress(ended):
+        if count(ended.receipts, ReceiptOutcome.BROUGHT_HOME):
+            came_home.set()
+
+    job = Job(
+        stage.options(), InProcessRunner(), lambda: QUEUES, progress=progress, waiting=waiting
+    )
+    thread = threading.Thread(target=job.run)
+    with stage.primary.faults.unreachable():
+        thread.start()
+        assert waits.wait(20)
+    try:
+        assert came_home.wait(10), "long before the pause of a minute ends"
+    finally:
+        job.stop()
+        thread.join(20)
+
+    [first, *_] = [each for each in found if each]
+    assert [each.name for each in first] == ["the primary contoso"]
+    assert "refused" in first[0].reason
+    assert found[-1] == ()
+
+
 def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.FUTILE_SECONDS", 0.5)
     stage.divert(["a"])

@@ -64,6 +64,10 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
         "connection_timeout": _CONNECT_SECONDS_MAX,
         "read_timeout": _ANSWER_SECONDS_MAX,
     }
+    if target.verify is False:
+        # For all threads and for good, because a command has its own process. A filter for a block
+        # of code would end for all threads with the first block.
+        warnings.filterwarnings("ignore", "Unverified HTTPS request")
     if target.is_local:
         # Ignore the environment's proxies and CA bundles: they are not for local connections.
         settings["use_env_settings"] = False
@@ -81,9 +85,7 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
 def administration(target: Target) -> Iterator[Administration]:
     # Do not retry: a fault of a local broker should show at once, not after five retries.
     retries = {"retry_total": 0} if target.is_local else {}
-    with warnings.catch_warnings(), administration_client(target, **retries) as client:
-        if target.verify is False:
-            warnings.filterwarnings("ignore", "Unverified HTTPS request")
+    with administration_client(target, **retries) as client:
         yield Administration(client, target)
 
 

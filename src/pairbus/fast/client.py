@@ -98,6 +98,11 @@ class FastClient:
         with self._connection.translating_errors(f"connecting to {self.namespace}"):
             self._connection.connection()
 
+    def check_token(self) -> None:
+        """Have the service check the key or identity. Rights show when a link is attached."""
+        with self._connection.translating_errors(f"logging in to {self.namespace}"):
+            self._connection.authorized(self._entity_path or "")
+
     def close(self) -> None:
         """Close the client. Receivers release their buffered messages if the service answers soon.
         Never raises.

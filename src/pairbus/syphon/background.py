@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.exceptions import AzureError
 
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import PairingError
@@ -23,6 +25,7 @@ from pairbus.fast.address import Address
 from pairbus.spark.session import end_session, has_ended, local_session
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
+from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
 from pairbus.syphon.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ class BackgroundSyphon:
             # Most clients never divert a message. Then no Python worker of Spark is started.
             begins_with_a_round=False,
         )
+        _check_rights(options, context)
         spark = self._given
         if spark is None:
             spark, is_own = local_session()
@@ -126,9 +130,32 @@ class BackgroundSyphon:
             context.failed(error)
 
 
+def _check_rights(options: SyphonOptions, context: SyphonContext) -> None:
+    """Raises PairingError if a right is missing. A namespace that does not answer is no error."""
+    [primary] = options.primaries.values()
+    queues = context.backlog_queues
+
+    def destinations() -> list[str]:
+        return destinations_in_backlog(options.secondary, queues)
+
+    try:
+        with suppress(AzureError):
+            check_right(options.secondary, "Listen", lambda: queues, role="the secondary")
+        with suppress(AzureError):
+            check_right(primary, "Send", destinations, role="the primary")
+    except MissingRight as error:
+        raise PairingError(str(error), namespace=context.namespace) from error
+
+
 def address_of(client: Any) -> Address:
     """The address and credential of an SDK client, for the syphon's own connections."""
     host = private.host_of(client)
+    if entity := private.entity_of(client):
+        raise PairingError(
+            f"the client of {host!r} is for the entity {entity!r} only (EntityPath in its "
+            "connection string); the syphon needs a connection string of the namespace",
+            namespace=host,
+        )
     if private.address_of(client)[1] is not None:
         raise PairingError(
             f"the client of {host!r} has a custom endpoint, which the syphon does not support; "

@@ -26,7 +26,14 @@ from pairbus.syphon.drain import HELD_MAX, DrainTask
 from pairbus.syphon.link_probes import LinkProbes
 from pairbus.syphon.long_poll import LongPolls
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome, RoundEnded, merged
+from pairbus.syphon.receipts import (
+    Drained,
+    Receipt,
+    ReceiptOutcome,
+    RoundEnded,
+    Waiting,
+    merged,
+)
 from pairbus.syphon.runner import Runner
 from pairbus.syphon.schedule import Schedule, TaskPlan
 from pairbus.syphon.usage import SyphonUsage
@@ -65,12 +72,14 @@ class Job:
         *,
         ledger: ParquetLedger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
+        waiting: Callable[[tuple[Waiting, ...]], None] | None = None,
         cancel: Callable[[], None] | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`cancel` ends a round that is still running `cancel_seconds` after a stop. It is called
-        from another thread."""
+        """`waiting` is called when what the syphon waits for changes; with an empty tuple, when
+        there is something to do again. `cancel` ends a round that is still running `cancel_seconds`
+        after a stop. It is called from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self.schedule = Schedule(options.primaries, shares=options.shares)
         self.usage = SyphonUsage(since=clock())
@@ -81,6 +90,8 @@ class Job:
         self._runner = runner
         self._ledger = ledger
         self._progress = progress
+        self._waiting = waiting
+        self._waiting_for: tuple[Waiting, ...] = ()
         self._cancel = cancel
         self._cancel_seconds = cancel_seconds
         self._clock = clock
@@ -112,6 +123,10 @@ class Job:
         if not self._stopping.is_set():
             self._stopping.set()
             threading.Thread(target=self._cancel_late_round, daemon=True).start()
+
+    def primary_lost(self, primary: str, detail: str) -> None:
+        """Call it before `run` if a primary does not answer: then nothing is received for it."""
+        self.schedule.primary_lost(primary, detail, now=self._clock())
 
     def run(self, *, once: bool = False) -> list[Receipt]:
         """Run until `stop`. With `once`, run until no more messages can be brought home.
@@ -196,6 +211,20 @@ class Job:
         wanted = self.schedule.to_probe(now=self._clock())
         for primary, paths in self._probes.poll(wanted).items():
             self.schedule.answered(primary, paths, now=self._clock())
+        self._report_waiting()
+
+    def _report_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        now, found = self._clock(), []
+        if self.schedule.pause(now=now) > 0:
+            for primary, name, each in self.schedule.waiting_for():
+                by_link = self._probes.next_try(primary) if each.is_back_by_link else None
+                next_try = each.until if by_link is None else min(each.until, by_link)
+                found.append(Waiting(name=name, reason=each.detail, next_try=max(next_try, now)))
+        if tuple(found) != self._waiting_for:
+            self._waiting_for = tuple(found)
+            self._waiting(self._waiting_for)
 
     def _peek_at_resting(self) -> None:
         """See what is in the queues that rest. It costs less than receiving it."""

@@ -76,6 +76,17 @@ class RoundEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Something that is down, and that messages wait for."""
+
+    name: str
+    """A destination, or "the primary contoso"."""
+    reason: str
+    next_try: float
+    """UTC, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
     """The result of one task."""
 

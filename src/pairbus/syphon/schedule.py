@@ -184,6 +184,22 @@ class Schedule:
             if each.condition is not Condition.UP and not self._primaries[primary].is_failing
         ]
 
+    def waiting_for(self) -> list[tuple[str, str, Destination]]:
+        """What messages wait for: the primary, a name for people, and what is known of it."""
+        has_several = len(self._destinations) > 1
+        found: list[tuple[str, str, Destination]] = []
+        for name, primary in self._primaries.items():
+            pending = [queue for queue in self._of(name) if queue.is_pending]
+            if primary.is_failing:
+                if pending:
+                    found.append((name, f"the primary {name}", primary))
+                continue
+            awaited = {path for queue in pending if queue.rest for path in queue.rest.destinations}
+            for each in self._destinations[name]:
+                if each.is_failing and each.path.lower() in awaited:
+                    found.append((name, f"{name}: {each.path}" if has_several else each.path, each))
+        return found
+
     # --- links --------------------------------------------------------------------------------
 
     def to_probe(self, *, now: float) -> dict[str, tuple[str, ...]]:

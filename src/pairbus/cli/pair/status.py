@@ -85,12 +85,13 @@ def status(
     """Show both namespaces of a pair, the backlog, and what clients and syphons report.
 
     It changes nothing and locks nothing. "connect" is the time to open an AMQP connection, "round
-    trip" the time of an HTTP request. The policy of the secondary needs Manage and Listen. Only
+    trip" the time of an HTTP request. The policy of the primary needs Send, that of the secondary
+    Manage and Listen: a missing right is named. Only
     the processes themselves know which entities are failed over and how fast a syphon is: give
     the URLs of their metrics.
 
-    Exit codes: 0 all namespaces answer, 1 a namespace does not answer or refuses to show its
-    backlog, 2 usage error, 130 interrupted.
+    Exit codes: 0 all namespaces answer, 1 a namespace does not answer or a right is missing, 2
+    usage error, 130 interrupted.
 
     \b
     Examples:

@@ -15,6 +15,7 @@ from pairbus.cli.administration import EntityKind, administration
 from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.http import HttpClient
+from pairbus.cli.pair.targets import address_of, some_entities
 from pairbus.cli.target import Target, why_unreachable
 from pairbus.client.route.envelope import PATH
 from pairbus.errors import NamespaceError
@@ -39,6 +40,7 @@ class NamespaceState:
     address: str
     is_reachable: bool
     error: str | None = None
+    """Why it is not reachable, or which right is missing."""
     connect_seconds: float | None = None
     round_trip_seconds: float | None = None
 
@@ -58,9 +60,29 @@ def probe(role: str, target: Target, *, seconds: float) -> NamespaceState:
         role=role,
         address=target.address,
         is_reachable=True,
+        error=_missing_right(role, target),
         connect_seconds=connect_seconds,
         round_trip_seconds=_round_trip(target, seconds),
     )
+
+
+def _missing_right(role: str, target: Target) -> str | None:
+    """A syphon needs Send on a primary. What is missing on the secondary shows when its backlog is
+    read.
+    """
+    if role == "secondary":
+        return None
+    from azure.core.exceptions import AzureError
+
+    from pairbus.syphon.rights import MissingRight, check_right
+
+    try:
+        check_right(address_of(target), "Send", lambda: some_entities(target), role="the primary")
+    except MissingRight as error:
+        return str(error)
+    except AzureError:
+        return None  # it has just answered, so the next call may tell more
+    return None
 
 
 def _round_trip(target: Target, seconds: float) -> float | None:
@@ -186,7 +208,7 @@ def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
     withdrawn: Counter[tuple[str, str]] = Counter()
     for sample in samples:
         label = sample.labels.get
-        if sample.name.startswith("pairbus_syphon_"):
+        if sample.name == "pairbus_syphon_pending_queues":
             brought_home = brought_home or 0.0  # a syphon, even if it has done nothing yet
         match sample.name:
             case "pairbus_pairings":

@@ -47,7 +47,9 @@ class PairSnapshot:
     @property
     def is_ok(self) -> bool:
         is_backlog_known = self.backlog is not None or not self.has_secondary
-        return is_backlog_known and all(one.is_reachable for one in self.namespaces)
+        return is_backlog_known and all(
+            one.is_reachable and not one.error for one in self.namespaces
+        )
 
     @property
     def left(self) -> int | None:
@@ -161,7 +163,8 @@ def to_tables(status: PairSnapshot) -> Group:
 def _namespaces(status: PairSnapshot) -> Table:
     table = make_table("namespace", "address", "state", right=("connect", "round trip"))
     for one in status.namespaces:
-        state = "reachable" if one.is_reachable else f"unreachable: {one.error}"
+        state = "reachable" if one.is_reachable else "unreachable"
+        state = f"{state}: {one.error}" if one.error else state
         times = (one.connect_seconds, one.round_trip_seconds)
         table.add_row(one.role, one.address, state, *map(_milliseconds, times))
     return table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,26 +15,31 @@ from typing import Annotated, Final
 
 import typer
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
-from pairbus.cli.pair.syphon_progress import COUNT_SECONDS, BacklogCounts, make_progress
-from pairbus.cli.pair.targets import PairOptions, PairTargets, parse_pair
+from pairbus.cli.pair.syphon_progress import (
+    COUNT_SECONDS,
+    BacklogCounts,
+    dead_letters,
+    make_progress,
+)
+from pairbus.cli.pair.targets import PairOptions, PairTargets, address_of, parse_pair, some_entities
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
-from pairbus.fast.address import Address
 from pairbus.spark.session import require_spark, syphon_session
-from pairbus.syphon.discovery import ListedQueues, backlog_queues
+from pairbus.syphon.discovery import ListedQueues, backlog_queues, namespace_of
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.options import SyphonOptions
-from pairbus.syphon.receipts import RoundEnded
+from pairbus.syphon.receipts import Receipt, RoundEnded
+from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
 from pairbus.syphon.runner import SparkRunner
 
 ROUND_SECONDS: Final = 1.75
 """A stop waits for the current round and then for Spark. It may take five seconds in total."""
+COUNT_SECONDS_MAX: Final = 1.0
 _MASTER: Final = re.compile(
     r"""local
       | local\[ (\d+|\*) (\s*,\s*\d+)? \]
@@ -108,8 +112,8 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
     policy of the primary needs Send, that of the secondary Manage and Listen. Give connection
     strings in PAIRBUS_PRIMARY and PAIRBUS_SECONDARY: other users of this machine can see options.
 
-    Exit codes: 0 success, also after a signal, 1 a namespace refused or did not answer, 2 usage
-    error.
+    Exit codes: 0 success, also after a signal, 1 a namespace refused or did not answer, or --once
+    left or dead-lettered messages, 2 usage error.
 
     \b
     Examples:
@@ -124,13 +128,13 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
     if job_options.metrics_port is not None and find_spec("prometheus_client") is None:
         raise MissingExtra("--metrics-port", package="prometheus_client", extra="prometheus")
     options = SyphonOptions(
-        primaries={name: _address(target) for name, target in targets.primaries.items()},
-        secondary=_address(secondary),
+        primaries={name: address_of(target) for name, target in targets.primaries.items()},
+        secondary=address_of(secondary),
         round_seconds=ROUND_SECONDS,
         shares=job_options.shares,
         ttl_keeps_running=job_options.keep_ttl_running,
     )
-    _run(options, targets.names, secondary, job_options, as_json=as_json)
+    _run(options, targets, secondary, job_options, as_json=as_json)
 
 
 def _check_master(master: str | None) -> None:
@@ -160,16 +164,9 @@ def _check(targets: PairTargets) -> Target:
     return targets.secondary
 
 
-def _address(target: Target) -> Address:
-    return Address.from_connection_string(
-        target.text.reveal(),
-        ca_file=None if target.ca_file is None else str(target.ca_file.resolve()),
-    )
-
-
 def _run(
     options: SyphonOptions,
-    primaries: tuple[str, ...],
+    targets: PairTargets,
     secondary: Target,
     job_options: JobOptions,
     *,
@@ -181,9 +178,11 @@ def _run(
             from pairbus.syphon.ledger import ParquetLedger
 
         ledger = ParquetLedger(job_options.ledger)
-    with _administration(secondary) as manager:
+    primaries = targets.names
+    with administration_client(secondary) as manager:
         list_queues = ListedQueues(manager, *primaries)
         queues = _list_once(list_queues, secondary)
+        rights = _check_rights(options, targets, queues)
         count = partial(_count_backlog, secondary, primaries)
         progress = make_progress(as_json=as_json, count=count)
         try:
@@ -206,6 +205,7 @@ def _run(
                     list_queues,
                     ledger=ledger,
                     progress=round_ended,
+                    waiting=progress.waiting,
                     cancel=spark.sparkContext.cancelAllJobs,
                 )
 
@@ -218,19 +218,36 @@ def _run(
                     metrics.add_usage(job.usage)
                     # First: a program that reads a progress line may scrape them at once.
                     observers.insert(0, metrics)
+                for name, error in rights.unreachable.items():
+                    job.primary_lost(name, error)
                 with graceful_stop(on_request=stop):
-                    progress.begin(primaries, len(queues), list_queues.others)
+                    progress.begin(primaries, len(queues), list_queues.others, rights.checked)
                     receipts = job.run(once=job_options.once)
-            progress.end(receipts)
+            progress.end(receipts, _count_soon(secondary, primaries))
         finally:
             progress.close()
-        if job.left:
-            raise NamespaceError(job.left)
+        _report_failures(job, receipts, is_once=job_options.once, as_json=as_json)
+
+
+def _report_failures(
+    job: Job, receipts: Sequence[Receipt], *, is_once: bool, as_json: bool
+) -> None:
+    """Says what was left or dead-lettered. With --once, that is an error."""
+    texts = [job.left] if job.left else []
+    if dead := dead_letters(receipts):
+        texts.append(
+            f"dead-lettered: {'; '.join(dead)}. Remove the cause, and then move them back with "
+            "`pairbus dead-letters resubmit`"
+        )
+    if texts and (is_once or job.left):
+        raise NamespaceError("; ".join(texts))
+    if texts and not as_json:
+        print(texts[0], flush=True)
 
 
 @contextmanager
 def _serve_metrics(
-    options: JobOptions, primaries: tuple[str, ...], count: Callable[[], BacklogCounts]
+    options: JobOptions, primaries: tuple[str, ...], count: Callable[[], BacklogCounts | None]
 ) -> Iterator[SyphonMetrics | None]:
     if options.metrics_port is None:
         yield None
@@ -242,7 +259,7 @@ def _serve_metrics(
 
     def keep_counting() -> None:
         while not ending.is_set():
-            metrics.set_backlog(count())
+            metrics.set_backlog(count() or {})
             ending.wait(COUNT_SECONDS)
 
     # On a thread, not for each scrape: a scrape must not wait for a secondary that is silent.
@@ -255,13 +272,6 @@ def _serve_metrics(
 
 
 # -- the secondary ------------------------------------------------------------------------------
-
-
-def _administration(secondary: Target) -> ServiceBusAdministrationClient:
-    if secondary.verify is False:
-        # For all threads and permanently: this process only runs the syphon.
-        warnings.filterwarnings("ignore", "Unverified HTTPS request")
-    return administration_client(secondary)
 
 
 def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
@@ -281,17 +291,64 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
         ) from error
 
 
-def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts:
-    """Empty if the secondary does not answer. It uses its own client, because it runs on another
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rights:
+    checked: Mapping[str, str]
+    """What was checked, by primary."""
+    unreachable: Mapping[str, str]
+    """Primaries that do not answer, and why. They may be back later."""
+
+
+def _check_rights(options: SyphonOptions, targets: PairTargets, queues: Sequence[str]) -> _Rights:
+    """Raises NamespaceError if a right is missing. Otherwise one would learn of it in an outage."""
+    try:
+        check_right(options.secondary, "Listen", lambda: queues, role="the secondary")
+    except MissingRight:
+        raise
+    except AzureError as error:
+        raise NamespaceError(f"the secondary does not answer: {why_unreachable(error)}") from error
+    checked: dict[str, str] = {}
+    unreachable: dict[str, str] = {}
+    for name, address in options.primaries.items():
+
+        def entities(name: str = name) -> list[str]:
+            own = [queue for queue in queues if (namespace_of(queue) or "").lower() == name.lower()]
+            waiting = destinations_in_backlog(options.secondary, own)
+            return waiting or some_entities(targets.primaries[name])
+
+        try:
+            checked[name] = check_right(address, "Send", entities, role="the primary")
+        except MissingRight:
+            raise
+        except AzureError as error:
+            unreachable[name] = why_unreachable(error)
+            checked[name] = f"nothing: the primary does not answer ({unreachable[name]})"
+    return _Rights(checked=checked, unreachable=unreachable)
+
+
+def _count_soon(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts | None:
+    """What is left; None if the secondary does not answer soon, because a stop must be quick."""
+    found: list[BacklogCounts | None] = []
+    thread = threading.Thread(
+        target=lambda: found.append(_count_backlog(secondary, primaries)), daemon=True
+    )
+    thread.start()
+    thread.join(COUNT_SECONDS_MAX)
+    return found[0] if found else None
+
+
+def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts | None:
+    """None if the secondary does not answer. It uses its own client, because it runs on another
     thread.
     """
     counts: BacklogCounts = {}
-    with suppress(AzureError), _administration(secondary) as manager:
+    with administration_client(secondary) as manager, suppress(AzureError):
         found = {one.name: one for one in manager.list_queues_runtime_properties()}
         for queue in (name for primary in primaries for name in backlog_queues(found, primary)):
             one = found[queue]
             counts[queue] = (one.active_message_count or 0, one.dead_letter_message_count or 0)
-    return counts
+        return counts
+    return None
 
 
 # -- errors -------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from pairbus.cli.output import format_count, format_duration, make_table, print_json_line
-from pairbus.json_style import camel_case_keys
+from pairbus.json_style import camel_case_keys, utc_text
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition
-from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 
 PLAIN_SECONDS: Final = 10.0
 RATE_SECONDS: Final = 10.0
@@ -31,22 +31,32 @@ BacklogCounts = dict[str, tuple[int, int]]
 
 
 class Progress(Protocol):
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
-        """`others`: the number of backlog queues of other primaries, which are ignored."""
+    def begin(
+        self,
+        primaries: Sequence[str],
+        queues: int,
+        others: Mapping[str, int],
+        rights: Mapping[str, str],
+    ) -> None:
+        """`others`: the number of backlog queues of other primaries, which are ignored. `rights`:
+        what was checked of the rights on each primary."""
 
     def round_ended(self, ended: RoundEnded) -> None: ...
+
+    def waiting(self, waits: tuple[Waiting, ...]) -> None:
+        """What the syphon waits for has changed; empty: for nothing."""
 
     def stopping(self) -> None:
         """Called in a signal handler, so it must not take a lock."""
 
-    def end(self, receipts: Iterable[Receipt]) -> None:
-        """The job has ended without an error."""
+    def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
+        """The job has ended without an error. `backlog`: what is left; None if it is unknown."""
 
     def close(self) -> None:
         """Called in any case."""
 
 
-def make_progress(*, as_json: bool, count: Callable[[], BacklogCounts]) -> Progress:
+def make_progress(*, as_json: bool, count: Callable[[], BacklogCounts | None]) -> Progress:
     if as_json:
         return JsonProgress()
     console = Console(file=sys.stderr, markup=False, highlight=False)
@@ -60,13 +70,39 @@ def count_outcomes(receipts: Iterable[Receipt]) -> Counter[str]:
     return counts
 
 
-def _print_summary(receipts: Iterable[Receipt], started_at: float) -> None:
+def _print_summary(
+    receipts: Sequence[Receipt], backlog: BacklogCounts | None, started_at: float
+) -> None:
     counts = count_outcomes(receipts)
+    left = _left(backlog)
     print(
         f"{counts['brought_home']:,} brought home, {counts['dead_lettered']:,} dead-lettered, "
-        f"{counts['expired']:,} expired, in {format_duration(time.monotonic() - started_at)}",
+        f"{counts['expired']:,} expired, {'unknown number' if left is None else f'{left:,}'} left "
+        f"in the backlog, in {format_duration(time.monotonic() - started_at)}",
         flush=True,
     )
+
+
+def _left(backlog: BacklogCounts | None) -> int | None:
+    return None if backlog is None else sum(left for left, _ in backlog.values())
+
+
+def dead_letters(receipts: Iterable[Receipt]) -> list[str]:
+    """How many messages were dead-lettered, where, and why."""
+    return [
+        f"{each.count:,} in {each.queue}: {each.reason}{f' ({each.path})' if each.path else ''}"
+        for each in receipts
+        if each.outcome is ReceiptOutcome.DEAD_LETTERED and each.count
+    ]
+
+
+def _unproven(rights: Mapping[str, str]) -> list[str]:
+    """What was checked, if that was not the right itself."""
+    return [
+        f"checked of {name}: {text}"
+        for name, text in rights.items()
+        if not text.startswith("the Send right on")
+    ]
 
 
 def _ignored(others: Mapping[str, int]) -> str:
@@ -75,20 +111,38 @@ def _ignored(others: Mapping[str, int]) -> str:
 
 
 class JsonProgress:
-    """On stdout, one JSON object per line: `ready`, each `round`, and `ended`."""
+    """On stdout, one JSON object per line: `ready`, each `round`, `waiting`, and `ended`."""
 
     def __init__(self) -> None:
         self._started_at = time.monotonic()
+        self._waits: tuple[tuple[str, str], ...] = ()
 
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+    def begin(
+        self,
+        primaries: Sequence[str],
+        queues: int,
+        others: Mapping[str, int],
+        rights: Mapping[str, str],
+    ) -> None:
         print_json_line(
             {
                 "event": "ready",
                 "primaries": list(primaries),
                 "backlogQueues": queues,
                 "ignored": dict(others),
+                "checked": dict(rights),
             }
         )
+
+    def waiting(self, waits: tuple[Waiting, ...]) -> None:
+        names = tuple((each.name, each.reason) for each in waits)
+        if names and names != self._waits:
+            found = [
+                {"name": each.name, "reason": each.reason, "nextTry": utc_text(each.next_try)}
+                for each in waits
+            ]
+            print_json_line({"event": "waiting", "waitingFor": found})
+        self._waits = names or self._waits
 
     def round_ended(self, ended: RoundEnded) -> None:
         print_json_line(
@@ -116,12 +170,23 @@ class JsonProgress:
     def stopping(self) -> None:
         pass
 
-    def end(self, receipts: Iterable[Receipt]) -> None:
+    def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
         print_json_line(
             {
                 "event": "ended",
                 "durationSeconds": round(time.monotonic() - self._started_at, 3),
                 **camel_case_keys(count_outcomes(receipts)),
+                "left": _left(backlog),
+                "deadLetters": [
+                    {
+                        "queue": each.queue,
+                        "path": each.path,
+                        "reason": each.reason,
+                        "count": each.count,
+                    }
+                    for each in receipts
+                    if each.outcome is ReceiptOutcome.DEAD_LETTERED and each.count
+                ],
             }
         )
 
@@ -138,12 +203,28 @@ class PlainProgress:
         self._unlogged = 0
         self._unlogged_since = self._started_at
         self._brought_home = 0
+        self._waits: tuple[tuple[str, str], ...] = ()
 
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+    def begin(
+        self,
+        primaries: Sequence[str],
+        queues: int,
+        others: Mapping[str, int],
+        rights: Mapping[str, str],
+    ) -> None:
         found = format_count(queues, "backlog queue")
         _log(f"ready: {found} of {', '.join(primaries)}; Ctrl-C ends it")
         if others:
             _log(_ignored(others))
+        for text in _unproven(rights):
+            _log(text)
+
+    def waiting(self, waits: tuple[Waiting, ...]) -> None:
+        names = tuple((each.name, each.reason) for each in waits)
+        if names and names != self._waits:
+            for name, reason in names:
+                _log(f"waiting for {name}: {reason}")
+        self._waits = names or self._waits
 
     def round_ended(self, ended: RoundEnded) -> None:
         counts = count_outcomes(ended.receipts)
@@ -170,8 +251,8 @@ class PlainProgress:
     def stopping(self) -> None:
         _log("stopping after this round; Ctrl-C again ends it at once")
 
-    def end(self, receipts: Iterable[Receipt]) -> None:
-        _print_summary(receipts, self._started_at)
+    def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
+        _print_summary(receipts, backlog, self._started_at)
 
     def close(self) -> None:
         pass
@@ -184,7 +265,7 @@ def _log(text: str) -> None:
 class LiveProgress:
     """A live view on a terminal, updated twice a second; the summary on stdout."""
 
-    def __init__(self, console: Console, count: Callable[[], BacklogCounts]) -> None:
+    def __init__(self, console: Console, count: Callable[[], BacklogCounts | None]) -> None:
         self._count = count
         self._started_at = time.monotonic()
         self._state = "starting Spark"
@@ -196,6 +277,8 @@ class LiveProgress:
         self._backlog: BacklogCounts = {}
         self._errors: list[str] = []
         self._warning = "", 0.0
+        self._waits: tuple[Waiting, ...] = ()
+        self._unproven: list[str] = []
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._counting = threading.Thread(target=self._keep_counting, daemon=True)
@@ -210,11 +293,22 @@ class LiveProgress:
         logging.getLogger("pairbus.syphon").addHandler(self._handler)
         self._live.start()
 
-    def begin(self, primaries: Sequence[str], queues: int, others: Mapping[str, int]) -> None:
+    def begin(
+        self,
+        primaries: Sequence[str],
+        queues: int,
+        others: Mapping[str, int],
+        rights: Mapping[str, str],
+    ) -> None:
         with self._lock:
+            self._unproven = _unproven(rights)
             self._primaries, self._state = tuple(primaries), "waiting for messages"
             self._ignored = _ignored(others) if others else ""
         self._counting.start()
+
+    def waiting(self, waits: tuple[Waiting, ...]) -> None:
+        with self._lock:
+            self._waits = waits
 
     def round_ended(self, ended: RoundEnded) -> None:
         now = time.monotonic()
@@ -233,6 +327,8 @@ class LiveProgress:
                 known.condition, known.detail = each.condition.value, each.detail
             if not self._ending.is_set() and not self._state.startswith("stopping"):
                 self._state = "bringing home" if ended.pending else "waiting for messages"
+            if any(counts[outcome] for outcome in counts):
+                self._waits = ()
             self._errors = [f"backlog queue {queue}: {error}" for queue, error in ended.errors]
 
     def _destination(self, primary: str, path: str) -> _Destination:
@@ -251,9 +347,13 @@ class LiveProgress:
         # Do not take the lock: this runs in a signal handler, in a thread that may hold it.
         self._state = "stopping after this round; Ctrl-C again ends it at once"
 
-    def end(self, receipts: Iterable[Receipt]) -> None:
+    def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
+        with self._lock:
+            # What is shown last stays on the terminal.
+            self._state, self._waits = "ended", ()
+            self._backlog = self._backlog if backlog is None else backlog
         self.close()
-        _print_summary(receipts, self._started_at)
+        _print_summary(receipts, backlog, self._started_at)
 
     def close(self) -> None:
         self._ending.set()
@@ -265,7 +365,8 @@ class LiveProgress:
         while not self._ending.is_set():
             backlog = self._count()
             with self._lock:
-                self._backlog = backlog or self._backlog
+                if not self._ending.is_set():
+                    self._backlog = backlog or self._backlog
             self._ending.wait(COUNT_SECONDS)
 
     # --- the view ---------------------------------------------------------------------------------
@@ -280,13 +381,21 @@ class LiveProgress:
             )
 
     def _headline(self) -> Text:
-        parts = [f"syphon {', '.join(self._primaries)}".strip(), self._state]
+        parts = [f"syphon {', '.join(self._primaries)}".strip(), self._state_text()]
         if self._counts["brought_home"]:
             parts += [f"{self._counts['brought_home']:,} brought home", f"{self._rate():,.0f}/s"]
         for outcome, name in (("dead_lettered", "dead-lettered"), ("expired", "expired")):
             if self._counts[outcome]:
                 parts.append(f"{self._counts[outcome]:,} {name}")
         return Text(" · ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
+
+    def _state_text(self) -> str:
+        if not self._waits or self._state.startswith("stopping"):
+            return self._state
+        first = min(self._waits, key=lambda each: each.next_try)
+        more = f" and {len(self._waits) - 1} more" if len(self._waits) > 1 else ""
+        seconds = max(round(first.next_try - time.time()), 0)
+        return f"waiting for {first.name}{more}, next try in {seconds} s"
 
     def _rate(self) -> float:
         now = time.monotonic()
@@ -311,10 +420,9 @@ class LiveProgress:
             *("primary", "destination", "state")[first:], right=("brought home", "dead-lettered")
         )
         for _, each in sorted(self._destinations.items()):
-            state = f"{each.condition}: {each.detail[:60]}" if each.detail else each.condition
             table.add_row(
                 *(each.primary, each.path)[first:],
-                state,
+                each.condition,
                 f"{each.counts['brought_home']:,}",
                 f"{each.counts['dead_lettered']:,}",
             )
@@ -322,10 +430,20 @@ class LiveProgress:
 
     def _notes(self) -> list[Any]:
         warning, at = self._warning
-        lines = [self._ignored, *self._errors]
+        lines = [self._ignored, *self._unproven, *self._errors, *self._reasons()]
         if time.monotonic() - at < WARNING_SECONDS and warning not in lines:
             lines.append(warning)
         return [Text("\n" + line) for line in lines if line]
+
+    def _reasons(self) -> list[str]:
+        """Why messages wait, in full: the table has no room for it."""
+        reasons = {f"{each.name}: {each.reason}" for each in self._waits}
+        has_several = len(self._primaries) > 1
+        for each in self._destinations.values():
+            name = f"{each.primary}: {each.path}" if has_several else each.path
+            if each.detail:
+                reasons.add(f"{name}: {each.detail}")
+        return sorted(reasons)
 
 
 @dataclass(slots=True, kw_only=True)

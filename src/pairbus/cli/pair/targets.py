@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+from pairbus.cli.administration import administration_client
 from pairbus.cli.options import option
 from pairbus.cli.output import format_count
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
 from pairbus.errors import UsageError
+from pairbus.fast.address import Address
+
+ENTITIES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +107,27 @@ def parse_pair(options: PairOptions) -> PairTargets:
     if options.secondary and options.secondary.strip():
         secondary = _parse(options.secondary, options.secondary_ca_file, "secondary")
     return PairTargets(primaries=primaries, secondary=secondary, names=names or tuple(primaries))
+
+
+def address_of(target: Target) -> Address:
+    """For the syphon's own connections."""
+    return Address.from_connection_string(
+        target.text.reveal(),
+        ca_file=None if target.ca_file is None else str(target.ca_file.resolve()),
+    )
+
+
+def some_entities(target: Target) -> list[str]:
+    """Queues and topics to try a right on. Empty if the policy may not list them."""
+    from azure.core.exceptions import AzureError
+
+    if target.entity_path is not None:
+        return [target.entity_path]
+    found: list[str] = []
+    with suppress(AzureError), administration_client(target, retry_total=0) as client:
+        found = [one.name for one in islice(client.list_queues(), ENTITIES_MAX)]
+        found = found or [one.name for one in islice(client.list_topics(), ENTITIES_MAX)]
+    return found
 
 
 def _parse(text: str, ca_file: Path | None, role: str) -> Target:
