@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import socket
@@ -27,8 +28,18 @@ def free_port() -> int:
 class BrokerProcess:
     """`python -m pairbus broker` on one data folder; started, killed and started again."""
 
-    def __init__(self, folder: Path, queues: Mapping[str, Mapping[str, Any]]) -> None:
-        self.data = folder / "data"
+    def __init__(
+        self,
+        folder: Path,
+        queues: Mapping[str, Mapping[str, Any]],
+        *,
+        data: Path | None = None,
+        module: str = "pairbus",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data = data or folder / "data"
+        self._module = module
+        self._variables = {**os.environ, **(variables or {})}
         self.log = folder / "broker.log"
         self.port = free_port()
         self.connection_string = ""
@@ -47,10 +58,12 @@ class BrokerProcess:
 
     def spawn(self) -> None:
         """Starts it without waiting until it is ready."""
-        command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.data)]
+        command = [sys.executable, "-m", self._module, "broker", "--data", str(self.data)]
         command += ["--config", str(self._config), "--namespace", f"{NAMESPACE}:{self.port}"]
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._variables
+            )
 
     def _first_line(self) -> str:
         assert self._process is not None

@@ -39,6 +39,7 @@ from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
 from pairbus.broker.refusals import RefusalLog
 from pairbus.broker.storage.committer import Committer
+from pairbus.broker.storage.lock import sync_folder
 from pairbus.broker.storage.schema import find_damage, readable
 from pairbus.broker.storage.store import Store
 from pairbus.cost.meter import Meter
@@ -197,7 +198,10 @@ class Namespace:
             self._temporary = tempfile.mkdtemp(prefix="pairbus-")
             return Path(self._temporary) / f"{self.name}.db"
         try:
+            new = [one for one in (folder, *folder.parents) if not one.exists()]
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for one in new:
+                sync_folder(one.parent)
             probe = folder / f".{self.name}.probe"
             probe.touch()
             probe.unlink()

@@ -45,6 +45,8 @@ class DataFileLock:
 
     def mark_open(self) -> None:
         """The database is open, and its write-ahead log exists."""
+        # The log's name first: otherwise, after a power cut, the log would seem to be lost.
+        sync_folder(self.path.parent)
         self._write(_OPEN)
 
     def mark_closing(self) -> None:
@@ -84,6 +86,15 @@ class DataFileLock:
         # Always the same length, so that a full disk does not matter.
         os.pwrite(self._note, f"{os.getpid():>10} {state:<7}\n".encode("ascii"), 0)
         os.fsync(self._note)
+
+
+def sync_folder(folder: Path) -> None:
+    """A name that was created in a folder survives a power cut only after this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_content(path: Path) -> None:
