@@ -44,6 +44,10 @@ class Issuer:
         return AccessToken(f"e30.{payload}.", expires_on)
 
 
+def counted() -> Issuer:
+    return Issuer()
+
+
 def sender() -> Issuer:
     return Issuer(roles=["Azure Service Bus Data Sender"])
 
@@ -52,16 +56,7 @@ def receiver() -> Issuer:
     return Issuer(roles=["Azure Service Bus Data Receiver"])
 
 
-def short() -> Issuer:
-    """Its tokens have to be renewed while a command runs."""
-    return Issuer(seconds=3)
-
-
 def refusing() -> Issuer:
     issuer = Issuer()
     issuer.is_down = True
     return issuer
-
-
-def counted() -> Issuer:
-    return Issuer()
