@@ -9,6 +9,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from pairbus.client.sdk.errors import BacklogExhausted
+from pairbus.client.timing import Timing
 from pairbus.errors import PairbusError
 from pairbus.events import (
     BacklogReadmitted,
@@ -277,10 +278,15 @@ def test_a_busy_a_silent_and_a_slow_queue_do_not_hold_a_message_up(world):
 
 
 @pytest.mark.req("F-06")
-def test_a_busy_queue_is_used_again_after_its_wait(world):
+def test_a_busy_queue_is_used_again_after_its_wait(world, monkeypatch):
+    timing_of = Timing.of
+    monkeypatch.setattr(
+        Timing,
+        "of",
+        lambda *args, **settings: replace(timing_of(*args, **settings), throttle_wait_seconds=0.5),
+    )
     queue = world.queue()
     client = world.pair(backlog_queue_count=2)
-    client.pairing.timing = replace(client.pairing.timing, throttle_wait_seconds=0.5)
     sender = world.sender(client, queue)
     world.primary.fault("cannot_send", queue)
     with world.secondary.fault("throttle", world.queue_in_use(client, queue)):
