@@ -346,3 +346,72 @@ def test_closing_a_sender_closes_no_other(world):
     one.close()
     world.send(two, "2")
     world.check(queue, backlog=["1", "2"])
+
+
+# what cannot be encoded
+
+
+def alone(sender, make):
+    sender.send_messages(make())
+
+
+def in_a_list_of_one(sender, make):
+    sender.send_messages([make()])
+
+
+def in_a_list(sender, make):
+    sender.send_messages([ServiceBusMessage("fine"), make()])
+
+
+def scheduled(sender, make):
+    sender.schedule_messages(make(), datetime.now(UTC) + HOUR)
+
+
+def in_a_batch(sender, make):
+    batch = sender.create_message_batch()
+    batch.add_message(make())
+    sender.send_messages(batch)
+
+
+def annotated(**properties):
+    return AmqpAnnotatedMessage(data_body=b"x", properties=AmqpMessageProperties(**properties))
+
+
+NOT_ENCODABLE = {
+    "a property": lambda: ServiceBusMessage("x", application_properties={"a": object}),
+    "a property of a large message": lambda: ServiceBusMessage(
+        b"x" * 200_000, application_properties={"a": object}
+    ),
+    "a value": lambda: AmqpAnnotatedMessage(value_body=object),
+    "a session id": lambda: annotated(group_id="\ud800"),
+    "no message at all": lambda: 5,
+}
+
+
+@pytest.mark.req("E-02")
+def test_what_cannot_be_encoded_raises_the_same_error_whether_healthy_or_failed_over(world):
+    healthy, failing = world.queue(), world.queue("other")
+    client = world.pair()
+    senders = world.senders(client, healthy, failing)
+    world.primary.fault("cannot_send", failing)
+    world.send(senders[1], "diverted")
+    for name, make in NOT_ENCODABLE.items():
+        for send in (alone, in_a_list_of_one, in_a_list, scheduled, in_a_batch):
+            errors = []
+            for sender in senders:
+                with pytest.raises(Exception) as caught:  # noqa: PT011
+                    send(sender, make)
+                errors.append((type(caught.value), str(caught.value)))
+            assert errors[0] == errors[1], (name, send.__name__)
+    world.check(failing, backlog=["diverted"])
+
+
+@pytest.mark.req("E-02")
+def test_a_session_id_that_is_no_text_is_accepted_as_on_the_primary(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.sender(client, queue)
+    world.primary.fault("cannot_send", queue)
+    sender.send_messages(annotated(message_id="odd", group_id=b"\xff"))
+    world.acknowledge(queue, "odd")
+    world.check(queue, backlog=["odd"])

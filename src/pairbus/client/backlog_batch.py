@@ -43,7 +43,13 @@ def batches_of(
         # Its messages have their envelopes already.
         extra = extra_units(sender, private.messages_in(given)) if is_large(given) else 0
         return [BacklogBatch(content=given, count=len(given), extra=extra)]
-    return make_batches(sender, diverted_all(given, path, schedule), path=path, queue=queue)
+    messages = diverted_all(given, path, schedule)
+    is_list = schedule is not None or isinstance(given, list | ServiceBusMessageBatch)
+    if is_list and len(messages) == 1:
+        # On the primary, the SDK encodes what is scheduled or in a list before it sends, and raises
+        # its encoder's error. Of one message sent by itself, it wraps that error.
+        private.encoded_size(sender, messages[0])
+    return make_batches(sender, messages, path=path, queue=queue)
 
 
 def make_batches(
@@ -89,13 +95,20 @@ def _single(sender: Any, message: AmqpAnnotatedMessage, *, path: str, queue: str
     # A body of half the limit fits for sure. Encoding a message only to learn its size costs as
     # much as sending it.
     if length is None or length * 2 > limit:
-        size = private.encoded_size(sender, message)
+        size = _size(sender, message)
         if size > limit:
             bare = _bare_size(sender, message)
             raise EnvelopeTooLarge(
                 entity=path, backlog_queue=queue, size=size, limit=limit, bare_size=bare
             )
     return BacklogBatch(content=message, count=1, extra=extra_units(sender, message))
+
+
+def _size(sender: Any, message: AmqpAnnotatedMessage) -> int:
+    try:
+        return private.encoded_size(sender, message)
+    except Exception:
+        return 0  # it cannot be encoded: the send raises the SDK's own error
 
 
 def _bare_size(sender: Any, message: AmqpAnnotatedMessage) -> int:

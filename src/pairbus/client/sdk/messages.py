@@ -231,11 +231,14 @@ def unknown_numbers(messages: Any, queue: str) -> list[int]:
 
 def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
     """The length of a body of bytes; None for a sequence or a value, whose size only encoding
-    shows.
+    shows, and for a body that is none.
     """
     if message.body_type is not AmqpMessageBodyType.DATA:
         return None
-    return sum(map(len, message.body))
+    try:
+        return sum(map(len, message.body))
+    except TypeError:
+        return None
 
 
 def _checked(message: Any) -> Message:
@@ -303,9 +306,14 @@ def _take_session(copied: AmqpAnnotatedMessage) -> str | None:
     session_id = None if properties is None else properties.group_id
     if properties is None or not isinstance(session_id, (str, bytes)):
         return None
+    if isinstance(session_id, bytes):
+        try:
+            session_id = session_id.decode()
+        except UnicodeDecodeError:
+            return None
     copied.properties = without = _copy(properties)
     without.group_id = None
-    return session_id if isinstance(session_id, str) else session_id.decode()
+    return session_id
 
 
 def _take_time_to_live(copied: AmqpAnnotatedMessage) -> int | None:
