@@ -36,7 +36,7 @@ def brokers():
         yield primary, secondary
 
 
-def arrived(broker, seconds=60):
+def arrived(broker, seconds=200):
     """The bodies of the messages brought home, in their order, and the shortest time to live."""
     bodies, lives = [], []
     deadline = time.monotonic() + seconds
