@@ -9,8 +9,10 @@ import socket
 import sqlite3
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -30,13 +32,19 @@ OWN = Policy(name="own", key="a key of our own", rights=frozenset(Right))
 LISTEN = Policy(name="listen", key="l", rights=frozenset({Right.LISTEN}))
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await scenario()
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs a test as the broker does, on uvloop."""
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(120):
+                await test(**fixtures)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(bounded())
+
+    return run
 
 
 def is_open(port: int) -> bool:
@@ -80,77 +88,67 @@ def test_a_connection_string_prefers_a_policy_that_may_manage() -> None:
         both.connection_string_for("other")
 
 
-def test_every_namespace_has_its_port(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        server = Server([NamespaceOptions(name=n, data=tmp_path) for n in ("east", "west")])
-        assert dict(server.endpoints) == {}
-        await server.start()
-        ports = [each.port for each in server.endpoints.values()]
-        assert list(server.endpoints) == ["east", "west"]
-        assert len(set(ports)) == 2
-        assert all(map(is_open, ports))
-        assert server.ca_file() == tmp_path / "certificates" / "ca.pem"
+@in_a_loop
+async def test_every_namespace_has_its_port(tmp_path: Path) -> None:
+    server = Server([NamespaceOptions(name=n, data=tmp_path) for n in ("east", "west")])
+    assert dict(server.endpoints) == {}
+    await server.start()
+    ports = [each.port for each in server.endpoints.values()]
+    assert list(server.endpoints) == ["east", "west"]
+    assert len(set(ports)) == 2
+    assert all(map(is_open, ports))
+    assert server.ca_file() == tmp_path / "certificates" / "ca.pem"
 
-        await server.stop()
+    await server.stop()
 
-        assert not any(map(is_open, ports))
-        assert dict(server.endpoints) == {}
-
-    run(scenario)
+    assert not any(map(is_open, ports))
+    assert dict(server.endpoints) == {}
 
 
-def test_if_one_namespace_cannot_start_none_does(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            server = Server(
-                [
-                    NamespaceOptions(name="good", data=tmp_path),
-                    NamespaceOptions(name="bad", port=port, data=tmp_path),
-                ]
-            )
-            with pytest.raises(StartError, match=f"namespace 'bad': port {port} is already in use"):
-                await server.start()
-        # The data file of the good one is free again.
-        again = Server([NamespaceOptions(name="good", data=tmp_path)])
-        await again.start()
-        await again.stop()
-
-    run(scenario)
-
-
-def test_two_brokers_do_not_share_a_data_file(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first = Server([NamespaceOptions(data=tmp_path)])
-        await first.start()
-        with pytest.raises(BrokerError, match=r"local\.db"):
-            await Server([NamespaceOptions(data=tmp_path)]).start()
-        await first.stop()
-
-    run(scenario)
-
-
-def test_entities_are_there_after_a_restart(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        queue = QueueDescription(name="kept")
-        for queues in ([queue], []):
-            server = Server([NamespaceOptions(data=tmp_path, queues=queues)])
+@in_a_loop
+async def test_if_one_namespace_cannot_start_none_does(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(
+            [
+                NamespaceOptions(name="good", data=tmp_path),
+                NamespaceOptions(name="bad", port=port, data=tmp_path),
+            ]
+        )
+        with pytest.raises(StartError, match=f"namespace 'bad': port {port} is already in use"):
             await server.start()
-            await server.stop()
-            with contextlib.closing(sqlite3.connect(tmp_path / "local.db")) as file:
-                assert file.execute("SELECT name FROM entity").fetchall() == [("kept",)]
+    # The data file of the good one is free again.
+    again = Server([NamespaceOptions(name="good", data=tmp_path)])
+    await again.start()
+    await again.stop()
 
-    run(scenario)
+
+@in_a_loop
+async def test_two_brokers_do_not_share_a_data_file(tmp_path: Path) -> None:
+    first = Server([NamespaceOptions(data=tmp_path)])
+    await first.start()
+    with pytest.raises(BrokerError, match=r"local\.db"):
+        await Server([NamespaceOptions(data=tmp_path)]).start()
+    await first.stop()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+@in_a_loop
+async def test_entities_are_there_after_a_restart(tmp_path: Path) -> None:
+    queue = QueueDescription(name="kept")
+    for queues in ([queue], []):
+        server = Server([NamespaceOptions(data=tmp_path, queues=queues)])
+        await server.start()
+        await server.stop()
+        with contextlib.closing(sqlite3.connect(tmp_path / "local.db")) as file:
+            assert file.execute("SELECT name FROM entity").fetchall() == [("kept",)]
+
+
+@in_a_loop
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    async def scenario() -> None:
-        with pytest.raises(StartError, match="file/below"):
-            await Server([NamespaceOptions(data=tmp_path / "file" / "below")]).start()
-
-    run(scenario)
+    with pytest.raises(StartError, match="file/below"):
+        await Server([NamespaceOptions(data=tmp_path / "file" / "below")]).start()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
@@ -170,17 +168,15 @@ def test_others_get_in_only_with_tls() -> None:
     ("host", "tls_only", "expected"),
     [("0.0.0.0", None, True), ("localhost", None, False), ("localhost", True, True)],
 )
-def test_tls_is_required_where_others_get_in_and_where_it_is_asked_for(
+@in_a_loop
+async def test_tls_is_required_where_others_get_in_and_where_it_is_asked_for(
     host: str, tls_only: bool | None, expected: bool
 ) -> None:
-    async def scenario() -> None:
-        server = Server([NamespaceOptions(policies=[OWN])], host=host, tls_only=tls_only)
-        await server.start()
-        (started,) = server.endpoints.values()
-        await server.stop()
-        assert started.is_tls_only is expected
-
-    run(scenario)
+    server = Server([NamespaceOptions(policies=[OWN])], host=host, tls_only=tls_only)
+    await server.start()
+    (started,) = server.endpoints.values()
+    await server.stop()
+    assert started.is_tls_only is expected
 
 
 @pytest.mark.parametrize(
@@ -256,23 +252,21 @@ async def connected(server: Server, way: str) -> Client:
 
 
 @pytest.mark.parametrize("way", ["TCP", "TLS", "WebSocket"])
-def test_a_stopping_broker_closes_amqp_connections_with_a_reason(way: str) -> None:
-    async def scenario() -> None:
-        server = Server([NamespaceOptions()])
-        await server.start()
-        client = await connected(server, way)
-        answer = await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
-        assert HEADER in answer
+@in_a_loop
+async def test_a_stopping_broker_closes_amqp_connections_with_a_reason(way: str) -> None:
+    server = Server([NamespaceOptions()])
+    await server.start()
+    client = await connected(server, way)
+    answer = await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
+    assert HEADER in answer
 
-        stopping = asyncio.create_task(server.stop())
-        goodbye = await client.until(b"no such bytes")
-        client.writer.close()
-        await stopping
+    stopping = asyncio.create_task(server.stop())
+    goodbye = await client.until(b"no such bytes")
+    client.writer.close()
+    await stopping
 
-        assert b"\x00\x53\x18" in goodbye
-        assert b"amqp:connection:forced" in goodbye
-
-    run(scenario)
+    assert b"\x00\x53\x18" in goodbye
+    assert b"amqp:connection:forced" in goodbye
 
 
 async def opened(server: Server) -> Client:
@@ -286,48 +280,45 @@ async def opened(server: Server) -> Client:
         await asyncio.sleep(0.01)
 
 
-def test_an_open_that_is_never_finished_ends_the_connection() -> None:
+@in_a_loop
+async def test_an_open_that_is_never_finished_ends_the_connection() -> None:
     cases = list(
         itertools.product(("TCP", "TLS", "WebSocket"), (HEADER[:5], HEADER, HEADER + OPEN[:12]))
     )
 
-    async def scenario() -> None:
-        import_module("pairbus.broker.port.web")  # else the first request spends its time on it
-        limits = Limits(handshake_seconds=2, connections_max=len(cases))
-        server = Server([NamespaceOptions(limits=limits)])
-        await server.start()
+    import_module("pairbus.broker.port.web")  # else the first request spends its time on it
+    limits = Limits(handshake_seconds=2, connections_max=len(cases))
+    server = Server([NamespaceOptions(limits=limits)])
+    await server.start()
 
-        async def stall(way: str, said: bytes) -> None:
-            client = await connected(server, way)
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                await client.until(b"no such bytes", sending=said)
-            client.writer.close()
-
-        await asyncio.gather(*(stall(*case) for case in cases))
-        for client in [await opened(server) for _ in cases]:  # each slot is free again
-            client.writer.close()
-        await server.stop()
-
-    run(scenario)
-
-
-def test_a_peer_that_lingers_does_not_hold_up_the_stop() -> None:
-    async def scenario() -> None:
-        server = Server([NamespaceOptions()])
-        await server.start()
-        client = await connected(server, "WebSocket")
-        await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
-
-        started = asyncio.get_running_loop().time()
-        await server.stop(patience_seconds=0.2)
-
-        assert asyncio.get_running_loop().time() - started < 30
+    async def stall(way: str, said: bytes) -> None:
+        client = await connected(server, way)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await client.until(b"no such bytes", sending=said)
         client.writer.close()
 
-    run(scenario)
+    await asyncio.gather(*(stall(*case) for case in cases))
+    for client in [await opened(server) for _ in cases]:  # each slot is free again
+        client.writer.close()
+    await server.stop()
 
 
-def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(
+@in_a_loop
+async def test_a_peer_that_lingers_does_not_hold_up_the_stop() -> None:
+    server = Server([NamespaceOptions()])
+    await server.start()
+    client = await connected(server, "WebSocket")
+    await client.until(b"\x00\x53\x10", sending=HEADER + OPEN)
+
+    started = asyncio.get_running_loop().time()
+    await server.stop(patience_seconds=0.2)
+
+    assert asyncio.get_running_loop().time() - started < 30
+    client.writer.close()
+
+
+@in_a_loop
+async def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = Namespace.close
@@ -337,19 +328,16 @@ def test_a_namespace_that_fails_to_close_does_not_keep_the_others_open(
         if namespace.name == "b":
             raise DataFileError("b.db: the disk is full")
 
-    async def scenario() -> None:
-        server = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
-        await server.start()
-        with monkeypatch.context() as patch:
-            patch.setattr(Namespace, "close", close_all_but_b)
-            with pytest.raises(DataFileError, match="disk is full"):
-                await server.stop()
+    server = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
+    await server.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(Namespace, "close", close_all_but_b)
+        with pytest.raises(DataFileError, match="disk is full"):
+            await server.stop()
 
-        again = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
-        await again.start()
-        await again.stop()
-
-    run(scenario)
+    again = Server([NamespaceOptions(name=name, data=tmp_path) for name in ("a", "b")])
+    await again.start()
+    await again.stop()
 
 
 def test_a_network_of_containers_needs_one_explicit_word_and_gets_a_warning(

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any, cast
 
@@ -166,19 +167,16 @@ def socket_count() -> int:
     return sum(target.startswith("socket:") for target in targets)
 
 
-Scenario = Callable[[], Awaitable[None]]
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs a test as the broker does, on uvloop, and checks that nothing is left open."""
 
-
-@pytest.fixture
-def run() -> Callable[[Scenario], None]:
-    """Runs a scenario as the broker does, on uvloop, and checks that nothing is left open."""
-
-    def in_loop(scenario: Scenario) -> None:
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
         before = socket_count()
 
         async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await scenario()
+            async with asyncio.timeout(120):
+                await test(**fixtures)
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             assert not rest
 
@@ -186,77 +184,61 @@ def run() -> Callable[[Scenario], None]:
             runner.run(bounded())
         assert socket_count() == before
 
-    return in_loop
+    return run
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_amqp_is_recognised_by_its_first_bytes(
-    run: Callable[[Scenario], None], tmp_path: Path, tls: bool, host: str
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await port.connect(tls=tls, host=host)
-            assert await peer.ask(HELLO) == HELLO
-            assert await peer.ask(b"x" * 300_000) == b"x" * 300_000
-            assert port.made[0].is_encrypted is tls
-            raw = port.made[0].transport.get_extra_info("socket")
-            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            await peer.close()
-            await port.emptied()
-            assert port.made[0].is_lost
-
+@in_a_loop
+async def test_amqp_is_recognised_by_its_first_bytes(tmp_path: Path, tls: bool, host: str) -> None:
     if host == "::1" and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    run(scenario)
+    async with opened(tmp_path) as port:
+        peer = await port.connect(tls=tls, host=host)
+        assert await peer.ask(HELLO) == HELLO
+        assert await peer.ask(b"x" * 300_000) == b"x" * 300_000
+        assert port.made[0].is_encrypted is tls
+        raw = port.made[0].transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await peer.close()
+        await port.emptied()
+        assert port.made[0].is_lost
 
 
-def test_one_letter_at_a_time_is_still_amqp(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await port.connect()
-            for letter in HELLO:
-                assert await peer.ask(bytes([letter])) == bytes([letter])
-            await peer.close()
-
-    run(scenario)
+@in_a_loop
+async def test_one_letter_at_a_time_is_still_amqp(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await port.connect()
+        for letter in HELLO:
+            assert await peer.ask(bytes([letter])) == bytes([letter])
+        await peer.close()
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_everything_else_is_http(
-    run: Callable[[Scenario], None], tmp_path: Path, tls: bool
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peers = [await port.connect(tls=tls) for _ in range(3)]
-            for peer in peers:
-                peer.writer.write(HEALTH)
-            for peer in peers:
-                head, _, body = (await peer.read()).partition(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-                assert body == b'{"status":"ok","namespace":"n"}'
-                await peer.close()
-
-    run(scenario)
+@in_a_loop
+async def test_everything_else_is_http(tmp_path: Path, tls: bool) -> None:
+    async with opened(tmp_path) as port:
+        peers = [await port.connect(tls=tls) for _ in range(3)]
+        for peer in peers:
+            peer.writer.write(HEALTH)
+        for peer in peers:
+            head, _, body = (await peer.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert body == b'{"status":"ok","namespace":"n"}'
+            await peer.close()
 
 
-def test_garbage_gets_an_http_error_and_no_more(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            for garbage in (b"\x00\x01\x02\x03", b"AMQQ....\r\n\r\n", os.urandom(4) + b"\xff" * 99):
-                if garbage[0] == 0x16:
-                    continue
-                peer = await port.connect()
-                peer.writer.write(garbage)
-                assert (await peer.read()).startswith(b"HTTP/1.1 400")
-                await peer.close()
-            await port.emptied()
-
-    run(scenario)
+@in_a_loop
+async def test_garbage_gets_an_http_error_and_no_more(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        for garbage in (b"\x00\x01\x02\x03", b"AMQQ....\r\n\r\n", os.urandom(4) + b"\xff" * 99):
+            if garbage[0] == 0x16:
+                continue
+            peer = await port.connect()
+            peer.writer.write(garbage)
+            assert (await peer.read()).startswith(b"HTTP/1.1 400")
+            await peer.close()
+        await port.emptied()
 
 
 @pytest.mark.parametrize(
@@ -269,76 +251,64 @@ def test_garbage_gets_an_http_error_and_no_more(
         pytest.param(b"PUT /q HTTP/1.1\r\ncontent-length: 9\r\n\r\n1", id="a part of a body"),
     ],
 )
-def test_a_peer_that_stalls_in_the_handshake_loses_its_socket(
-    run: Callable[[Scenario], None], tmp_path: Path, start: bytes
+@in_a_loop
+async def test_a_peer_that_stalls_in_the_handshake_loses_its_socket(
+    tmp_path: Path, start: bytes
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, limits=Limits(handshake_seconds=0.2)) as port:
-            peers = [await port.connect() for _ in range(3)]
-            for peer in peers:
-                peer.writer.write(start)
-            for peer in peers:
-                try:
-                    left = await peer.read()
-                except ConnectionResetError:
-                    left = b""
-                # uvicorn answers before it has the whole body, and then waits for the rest of it
-                assert left == b"" or left.startswith(b"HTTP/1.1 401")
-                await peer.close()
-            await port.emptied()
-            assert not port.made
-
-    run(scenario)
-
-
-def test_silence_inside_tls_is_cut_off_too(run: Callable[[Scenario], None], tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, limits=Limits(handshake_seconds=2)) as port:
-            peer = await port.connect(tls=True)
-            with suppress(ConnectionError, ssl.SSLError):
-                assert await peer.read() == b""
+    async with opened(tmp_path, limits=Limits(handshake_seconds=0.2)) as port:
+        peers = [await port.connect() for _ in range(3)]
+        for peer in peers:
+            peer.writer.write(start)
+        for peer in peers:
+            try:
+                left = await peer.read()
+            except ConnectionResetError:
+                left = b""
+            # uvicorn answers before it has the whole body, and then waits for the rest of it
+            assert left == b"" or left.startswith(b"HTTP/1.1 401")
             await peer.close()
-            await port.emptied()
+        await port.emptied()
+        assert not port.made
 
-    run(scenario)
+
+@in_a_loop
+async def test_silence_inside_tls_is_cut_off_too(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(handshake_seconds=2)) as port:
+        peer = await port.connect(tls=True)
+        with suppress(ConnectionError, ssl.SSLError):
+            assert await peer.read() == b""
+        await peer.close()
+        await port.emptied()
 
 
-def test_a_request_whose_head_never_ends_is_refused(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await port.connect()
-            peer.writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
-            assert (await peer.read()).startswith(b"HTTP/1.1 400")
+@in_a_loop
+async def test_a_request_whose_head_never_ends_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await port.connect()
+        peer.writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
+        assert (await peer.read()).startswith(b"HTTP/1.1 400")
+        await peer.close()
+        await port.emptied()
+
+
+@in_a_loop
+async def test_one_connection_too_many_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(connections_max=2)) as port:
+        first, second = await port.connect(), await port.connect()
+        assert await first.ask(HELLO) == await second.ask(HELLO) == HELLO
+
+        third = await port.connect()
+        assert await third.read() == b""
+
+        assert await first.ask(b"still here") == b"still here"
+        await first.close()
+        async with asyncio.timeout(60):
+            while len(port.listener.connections) > 1:
+                await asyncio.sleep(0.01)
+        fourth = await port.connect()
+        assert await fourth.ask(HELLO) == HELLO
+        for peer in (second, third, fourth):
             await peer.close()
-            await port.emptied()
-
-    run(scenario)
-
-
-def test_one_connection_too_many_is_closed_and_the_others_go_on(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, limits=Limits(connections_max=2)) as port:
-            first, second = await port.connect(), await port.connect()
-            assert await first.ask(HELLO) == await second.ask(HELLO) == HELLO
-
-            third = await port.connect()
-            assert await third.read() == b""
-
-            assert await first.ask(b"still here") == b"still here"
-            await first.close()
-            async with asyncio.timeout(60):
-                while len(port.listener.connections) > 1:
-                    await asyncio.sleep(0.01)
-            fourth = await port.connect()
-            assert await fourth.ask(HELLO) == HELLO
-            for peer in (second, third, fourth):
-                await peer.close()
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -346,94 +316,77 @@ def test_one_connection_too_many_is_closed_and_the_others_go_on(
     [(HELLO, b"AMQP\x02\x01\x00\x00"), (HEALTH, b"HTTP/1.1 403 Forbidden\r\n")],
     ids=["amqp", "http"],
 )
-def test_tls_only_means_tls_only(
-    run: Callable[[Scenario], None], tmp_path: Path, first: bytes, answer: bytes
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, is_tls_only=True) as port:
-            plain = await port.connect()
-            plain.writer.write(first)
-            said = await plain.read()
-            assert said.startswith(answer)
-            head, _, body = said.partition(b"\r\n\r\n")
-            assert not body or f"Content-Length: {len(body)}\r\n".encode() in head
-            await plain.close()
-            assert not port.made
+@in_a_loop
+async def test_tls_only_means_tls_only(tmp_path: Path, first: bytes, answer: bytes) -> None:
+    async with opened(tmp_path, is_tls_only=True) as port:
+        plain = await port.connect()
+        plain.writer.write(first)
+        said = await plain.read()
+        assert said.startswith(answer)
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert not body or f"Content-Length: {len(body)}\r\n".encode() in head
+        await plain.close()
+        assert not port.made
 
-            encrypted = await port.connect(tls=True)
-            encrypted.writer.write(first)
-            assert await encrypted.read(4) == first[:4].replace(b"GET ", b"HTTP")
-            await encrypted.close()
-
-    run(scenario)
+        encrypted = await port.connect(tls=True)
+        encrypted.writer.write(first)
+        assert await encrypted.read(4) == first[:4].replace(b"GET ", b"HTTP")
+        await encrypted.close()
 
 
-def test_a_failed_tls_handshake_affects_no_other_connection(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            for _ in range(5):
-                peer = await port.connect()
-                peer.writer.write(b"\x16" + os.urandom(400))
-                await asyncio.wait({asyncio.ensure_future(peer.reader.read())})
-                await peer.close()
-            good = await port.connect(tls=True)
-            assert await good.ask(HELLO) == HELLO
-            await good.close()
-
-    run(scenario)
+@in_a_loop
+async def test_a_failed_tls_handshake_affects_no_other_connection(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        for _ in range(5):
+            peer = await port.connect()
+            peer.writer.write(b"\x16" + os.urandom(400))
+            await asyncio.wait({asyncio.ensure_future(peer.reader.read())})
+            await peer.close()
+        good = await port.connect(tls=True)
+        assert await good.ask(HELLO) == HELLO
+        await good.close()
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-def test_stopping_closes_every_connection_cleanly(
-    run: Callable[[Scenario], None], tmp_path: Path, tls: bool
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            silent, peer, web = [await port.connect() for _ in range(2)] + [
-                await port.connect(tls=tls)
-            ]
-            peer, web = web, peer
-            assert await peer.ask(HELLO) == HELLO
-            await web.ask(HEALTH.replace(b"close", b"keep-alive"), 1)
+@in_a_loop
+async def test_stopping_closes_every_connection_cleanly(tmp_path: Path, tls: bool) -> None:
+    async with opened(tmp_path) as port:
+        silent, peer, web = [await port.connect() for _ in range(2)] + [await port.connect(tls=tls)]
+        peer, web = web, peer
+        assert await peer.ask(HELLO) == HELLO
+        await web.ask(HEALTH.replace(b"close", b"keep-alive"), 1)
 
-            started = time.monotonic()
-            stopping = asyncio.create_task(port.listener.stop(patience_seconds=60))
-            assert await peer.read() == GOODBYE
-            for other in (peer, silent, web):
-                await other.close()
-            await stopping
+        started = time.monotonic()
+        stopping = asyncio.create_task(port.listener.stop(patience_seconds=60))
+        assert await peer.read() == GOODBYE
+        for other in (peer, silent, web):
+            await other.close()
+        await stopping
 
-            assert time.monotonic() - started < 30
-            with pytest.raises(OSError, match=r"refused|Connect call failed"):
-                await port.connect()
-
-    run(scenario)
+        assert time.monotonic() - started < 30
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await port.connect()
 
 
-def test_a_peer_that_does_not_read_is_cut_off_when_patience_ends(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await port.connect()
-            await peer.ask(HELLO)
-            port.made[0].transport.write(bytes(50_000_000))
+@in_a_loop
+async def test_a_peer_that_does_not_read_is_cut_off_when_patience_ends(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await port.connect()
+        await peer.ask(HELLO)
+        port.made[0].transport.write(bytes(50_000_000))
 
-            started = time.monotonic()
-            await port.listener.stop(patience_seconds=0.2)
+        started = time.monotonic()
+        await port.listener.stop(patience_seconds=0.2)
 
-            # uvloop counts in milliseconds, and may be one early
-            assert 0.199 <= time.monotonic() - started < 30
-            assert port.made[0].is_lost
-            await peer.close()
-
-    run(scenario)
+        # uvloop counts in milliseconds, and may be one early
+        assert 0.199 <= time.monotonic() - started < 30
+        assert port.made[0].is_lost
+        await peer.close()
 
 
-def test_when_files_run_out_it_waits_and_goes_on(
-    run: Callable[[Scenario], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+@in_a_loop
+async def test_when_files_run_out_it_waits_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Flaky:
         """A listening socket that cannot accept at first, because descriptors are used up."""
@@ -454,15 +407,12 @@ def test_when_files_run_out_it_waits_and_goes_on(
         def close(self) -> None:
             self.real.close()
 
-    async def scenario() -> None:
-        async with opened(tmp_path, host="127.0.0.1", wrap=Flaky) as port:
-            peer = await port.connect()
+    async with opened(tmp_path, host="127.0.0.1", wrap=Flaky) as port:
+        peer = await port.connect()
 
-            assert await peer.ask(HELLO) == HELLO
-            await peer.close()
-            assert caplog.text.count("Too many open files") == 2
-
-    run(scenario)
+        assert await peer.ask(HELLO) == HELLO
+        await peer.close()
+        assert caplog.text.count("Too many open files") == 2
 
 
 # --- AMQP over WebSocket
@@ -503,54 +453,48 @@ class WebSocketPeer:
 @pytest.mark.parametrize(
     "path", ["/$servicebus/websocket", "/$servicebus/websocket/", "/%24ServiceBus/websocket?x=1"]
 )
-def test_amqp_comes_through_a_websocket(
-    run: Callable[[Scenario], None], tmp_path: Path, tls: bool, path: str
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = WebSocketPeer(await port.connect(tls=tls), path)
-            (response,) = await peer.events()
-            assert response.status_code == 101
-            assert response.headers["Sec-WebSocket-Protocol"] == "AMQPWSB10"
+@in_a_loop
+async def test_amqp_comes_through_a_websocket(tmp_path: Path, tls: bool, path: str) -> None:
+    async with opened(tmp_path) as port:
+        peer = WebSocketPeer(await port.connect(tls=tls), path)
+        (response,) = await peer.events()
+        assert response.status_code == 101
+        assert response.headers["Sec-WebSocket-Protocol"] == "AMQPWSB10"
 
-            peer.wire.send_binary(HELLO[:3], fin=False)
-            peer.wire.send_continuation(HELLO[3:], fin=True)
-            peer.wire.send_binary(b"y" * 500_000)
-            assert await peer.binary(500_008) == HELLO + b"y" * 500_000
-            assert port.made[0].is_encrypted is tls
+        peer.wire.send_binary(HELLO[:3], fin=False)
+        peer.wire.send_continuation(HELLO[3:], fin=True)
+        peer.wire.send_binary(b"y" * 500_000)
+        assert await peer.binary(500_008) == HELLO + b"y" * 500_000
+        assert port.made[0].is_encrypted is tls
 
-            peer.wire.send_ping(b"are you there")
-            (pong,) = await peer.events()
-            assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"are you there")
+        peer.wire.send_ping(b"are you there")
+        (pong,) = await peer.events()
+        assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"are you there")
 
-            peer.wire.send_close(1000)
-            (close,) = await peer.events()
-            assert close.opcode is Opcode.CLOSE
-            await peer.peer.close()
-            await port.emptied()
-            assert port.made[0].is_lost
-
-    run(scenario)
+        peer.wire.send_close(1000)
+        (close,) = await peer.events()
+        assert close.opcode is Opcode.CLOSE
+        await peer.peer.close()
+        await port.emptied()
+        assert port.made[0].is_lost
 
 
 @pytest.mark.parametrize(
     ("path", "subprotocol", "status"),
     [("/elsewhere", "AMQPWSB10", 404), ("/$servicebus/websocket", "mqtt", 400)],
 )
-def test_a_websocket_for_something_else_is_refused(
-    run: Callable[[Scenario], None], tmp_path: Path, path: str, subprotocol: str, status: int
+@in_a_loop
+async def test_a_websocket_for_something_else_is_refused(
+    tmp_path: Path, path: str, subprotocol: str, status: int
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = WebSocketPeer(await port.connect(), path, subprotocol)
-            for chunk in peer.wire.data_to_send():
-                peer.peer.writer.write(chunk)
-            assert (await peer.peer.read()).startswith(f"HTTP/1.1 {status}".encode())
-            await peer.peer.close()
-            await port.emptied()
-            assert not port.made
-
-    run(scenario)
+    async with opened(tmp_path) as port:
+        peer = WebSocketPeer(await port.connect(), path, subprotocol)
+        for chunk in peer.wire.data_to_send():
+            peer.peer.writer.write(chunk)
+        assert (await peer.peer.read()).startswith(f"HTTP/1.1 {status}".encode())
+        await peer.peer.close()
+        await port.emptied()
+        assert not port.made
 
 
 async def upgraded(port: Port) -> WebSocketPeer:
@@ -560,112 +504,94 @@ async def upgraded(port: Port) -> WebSocketPeer:
     return peer
 
 
-def test_text_in_a_websocket_ends_it(run: Callable[[Scenario], None], tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
+@in_a_loop
+async def test_text_in_a_websocket_ends_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await upgraded(port)
+        peer.wire.send_text(b"hello")
+        (close,) = await peer.events()
+        assert close.opcode is Opcode.CLOSE
+        assert int.from_bytes(bytes(close.data[:2])) == 1003
+        await peer.peer.close()
+        await port.emptied()
+
+
+@in_a_loop
+async def test_garbage_in_a_websocket_ends_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        for garbage in (b"\xff" * 50, b"\x82\xff" + b"\x7f" * 12, b"\x82\x05hello"):
             peer = await upgraded(port)
-            peer.wire.send_text(b"hello")
-            (close,) = await peer.events()
-            assert close.opcode is Opcode.CLOSE
-            assert int.from_bytes(bytes(close.data[:2])) == 1003
+            peer.peer.writer.write(garbage)
+            assert len(await peer.peer.read()) < 200
             await peer.peer.close()
-            await port.emptied()
-
-    run(scenario)
+        await port.emptied()
 
 
-def test_garbage_in_a_websocket_ends_it(run: Callable[[Scenario], None], tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            for garbage in (b"\xff" * 50, b"\x82\xff" + b"\x7f" * 12, b"\x82\x05hello"):
-                peer = await upgraded(port)
-                peer.peer.writer.write(garbage)
-                assert len(await peer.peer.read()) < 200
-                await peer.peer.close()
-            await port.emptied()
+@in_a_loop
+async def test_stopping_closes_a_websocket_cleanly(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await upgraded(port)
+        stopping = asyncio.create_task(port.listener.stop(patience_seconds=60))
+        goodbye, close = await peer.events()
+        assert bytes(goodbye.data) == GOODBYE
+        assert close.opcode is Opcode.CLOSE
+        assert await peer.events() == []
+        await peer.peer.close()
+        await stopping
+        assert port.made[0].is_lost
 
-    run(scenario)
 
-
-def test_stopping_closes_a_websocket_cleanly(
-    run: Callable[[Scenario], None], tmp_path: Path
+@in_a_loop
+async def test_a_slow_reader_of_a_websocket_holds_up_its_own_connection_only(
+    tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await upgraded(port)
-            stopping = asyncio.create_task(port.listener.stop(patience_seconds=60))
-            goodbye, close = await peer.events()
-            assert bytes(goodbye.data) == GOODBYE
-            assert close.opcode is Opcode.CLOSE
-            assert await peer.events() == []
-            await peer.peer.close()
-            await stopping
-            assert port.made[0].is_lost
+    async with opened(tmp_path) as port:
+        slow = await upgraded(port)
+        block = Frame(Opcode.BINARY, bytes(100_000)).serialize(mask=True)
+        sent = 0
+        while port.made[0].pauses == 0:
+            slow.peer.writer.write(block)
+            sent += 100_000
+            await asyncio.sleep(0)
+            assert sent < 200_000_000
 
-    run(scenario)
-
-
-def test_a_slow_reader_of_a_websocket_holds_up_its_own_connection_only(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            slow = await upgraded(port)
-            block = Frame(Opcode.BINARY, bytes(100_000)).serialize(mask=True)
-            sent = 0
-            while port.made[0].pauses == 0:
-                slow.peer.writer.write(block)
-                sent += 100_000
-                await asyncio.sleep(0)
-                assert sent < 200_000_000
-
-            held = port.made[0].transport.get_write_buffer_size()
-            assert held < 2_000_000
-            other = await port.connect()
-            assert await other.ask(HELLO) == HELLO
-            assert await slow.binary(sent) == bytes(sent)
-            for peer in (slow.peer, other):
-                await peer.close()
-
-    run(scenario)
-
-
-def test_pings_whose_answers_are_not_read_end_the_connection(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await upgraded(port)
-            port.made[0].pause_writing = lambda: None  # type: ignore[method-assign]
-            port.made[0].transport.write(bytes(50_000_000))
-            ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True)
-            with suppress(ConnectionError):
-                while not port.made[0].is_lost:
-                    peer.peer.writer.write(ping * 100)
-                    await peer.peer.writer.drain()
-            await peer.peer.close()
-            await port.emptied()
-
-    run(scenario)
-
-
-def test_the_key_of_a_websocket_is_answered_as_the_standard_says(
-    run: Callable[[Scenario], None], tmp_path: Path
-) -> None:
-    key = base64.b64encode(b"the sample nonce").decode()
-
-    async def scenario() -> None:
-        async with opened(tmp_path) as port:
-            peer = await port.connect()
-            head = (
-                "GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: WebSocket\r\n"
-                f"Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
-                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: other, AMQPWSB10\r\n\r\n"
-            )
-            peer.writer.write(head.encode())
-            answer = await peer.reader.readuntil(b"\r\n\r\n")
-            # RFC 6455, 1.3
-            assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in answer
+        held = port.made[0].transport.get_write_buffer_size()
+        assert held < 2_000_000
+        other = await port.connect()
+        assert await other.ask(HELLO) == HELLO
+        assert await slow.binary(sent) == bytes(sent)
+        for peer in (slow.peer, other):
             await peer.close()
 
-    run(scenario)
+
+@in_a_loop
+async def test_pings_whose_answers_are_not_read_end_the_connection(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await upgraded(port)
+        port.made[0].pause_writing = lambda: None  # type: ignore[method-assign]
+        port.made[0].transport.write(bytes(50_000_000))
+        ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True)
+        with suppress(ConnectionError):
+            while not port.made[0].is_lost:
+                peer.peer.writer.write(ping * 100)
+                await peer.peer.writer.drain()
+        await peer.peer.close()
+        await port.emptied()
+
+
+@in_a_loop
+async def test_the_key_of_a_websocket_is_answered_as_the_standard_says(tmp_path: Path) -> None:
+    key = base64.b64encode(b"the sample nonce").decode()
+
+    async with opened(tmp_path) as port:
+        peer = await port.connect()
+        head = (
+            "GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: WebSocket\r\n"
+            f"Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: other, AMQPWSB10\r\n\r\n"
+        )
+        peer.writer.write(head.encode())
+        answer = await peer.reader.readuntil(b"\r\n\r\n")
+        # RFC 6455, 1.3
+        assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in answer
+        await peer.close()
