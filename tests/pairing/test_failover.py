@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.events import Diverted, FailedOver, Throttled
 from tests.pairing.namespaces import wait_until
@@ -299,36 +299,3 @@ def test_a_throttled_sender_waits_ten_seconds_and_stays_on_the_primary(world):
     assert (throttled.path, throttled.wait_seconds) == (queue, 10)
     assert throttled.backlog_queue is None
     assert not world.events_of(FailedOver)
-
-
-@pytest.mark.req("F-02", "R-03")
-def test_a_throttled_sender_without_the_time_to_wait_gets_the_sdks_error(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    with world.primary.fault("throttle", queue) as fault:
-        with pytest.raises(ServiceBusServerBusyError):
-            world.send(sender, "in a hurry", timeout=2)
-        assert fault.hits == 1
-    world.send(sender, "after")
-    world.check(queue, primary=["after"])
-    assert not world.events_of(FailedOver)
-
-
-@pytest.mark.req("F-02", "R-03")
-def test_a_throttled_backlog_queue_is_waited_for_and_kept(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    world.primary.fault("cannot_send", queue)
-    world.send(sender, "first")
-    busy = "com.microsoft:server-busy"
-    backlog_queue = world.queue_in_use(client, queue)
-    with world.secondary.fault("error", backlog_queue, condition=busy, times=1) as fault:
-        began = time.monotonic()
-        world.send(sender, "patient")
-        assert 10 <= time.monotonic() - began < 40
-        assert fault.is_over
-    world.check(queue, backlog=["first", "patient"])
-    [throttled] = world.events_of(Throttled)
-    assert throttled.backlog_queue == world.queue_in_use(client, queue) == backlog_queue
