@@ -7,7 +7,7 @@ from logging import DEBUG, ERROR, INFO, WARNING
 import pytest
 
 from pairbus.errors import LENGTH_MAX, one_line
-from pairbus.telemetry.log import log_event
+from pairbus.telemetry.log import REPEAT_SECONDS, EventLog
 from tests.telemetry import sample_events as sample
 
 LINES = [
@@ -120,7 +120,7 @@ def log(caplog):
 
 @pytest.mark.parametrize(("event", "topic", "level", "text"), LINES)
 def test_an_event_is_one_line_that_says_what_happens_next(log, event, topic, level, text):
-    log_event(event)
+    EventLog()(event)
 
     assert log.record_tuples == [(f"pairbus.{topic}", level, text)]
 
@@ -132,7 +132,7 @@ def test_every_kind_of_event_has_its_line():
 def test_a_cause_is_shown_on_one_line_and_without_a_traceback(log):
     error = ConnectionError("lost:\n  100% of the packets\r\n\tare gone %s")
 
-    log_event(replace(sample.failed_over, error=error))
+    EventLog()(replace(sample.failed_over, error=error))
 
     (record,) = log.records
     assert "ConnectionError: lost: 100% of the packets are gone %s; messages" in record.message
@@ -149,10 +149,79 @@ def test_a_long_cause_is_cut_and_a_cause_without_text_is_its_type():
 
 def test_handlers_and_levels_stay_the_applications():
     for event, *_ in LINES:
-        log_event(event)
+        EventLog()(event)
 
     ours = [name for name in logging.root.manager.loggerDict if name.startswith("pairbus.")]
     assert {f"pairbus.{topic}" for _, topic, *_ in LINES} <= set(ours)
     for name in ["pairbus", *(f"pairbus.{topic}" for _, topic, *_ in LINES)]:
         assert not logging.getLogger(name).handlers
         assert logging.getLogger(name).propagate
+
+
+# --- many failures
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def failures(log):
+    return [record.message for record in log.records]
+
+
+@pytest.mark.parametrize(
+    "event", [sample.primary_failed, sample.send_failed, sample.throttled, sample.throttled_backlog]
+)
+def test_of_many_failures_the_first_is_logged_and_then_a_line_in_a_while(log, clock, event):
+    observe = EventLog(clock=clock)
+    for _ in range(252):
+        observe(event)
+        clock.now += 3 / 252
+
+    [first] = failures(log)
+    clock.now = REPEAT_SECONDS
+    observe(event)
+    observe(event)
+
+    assert failures(log) == [first, f"{first} (251 more like this in 10.0 s)"]
+
+
+def test_the_failures_of_each_entity_and_queue_are_counted_by_themselves(log, clock):
+    observe = EventLog(clock=clock)
+    for _ in range(3):
+        for path in ("orders", "stock"):
+            observe(replace(sample.primary_failed, path=path))
+        for queue in ("q/0", "q/1"):
+            observe(replace(sample.throttled_backlog, backlog_queue=queue))
+
+    assert len(log.records) == 4
+
+
+@pytest.mark.parametrize("event", [sample.failed_over, sample.recovered, sample.closed])
+def test_what_was_left_out_is_reported_before_the_state_changes(log, clock, event):
+    observe = EventLog(clock=clock)
+    for _ in range(5):
+        observe(sample.primary_failed)
+    clock.now = 4.0
+    observe(event)
+    observe(sample.primary_failed)
+
+    first, summary, _, again = failures(log)
+    assert summary == f"{first} (3 more like this in 4.0 s)"
+    assert again == first
+
+
+def test_a_single_failure_is_not_reported_twice(log, clock):
+    observe = EventLog(clock=clock)
+    observe(sample.primary_failed)
+    observe(sample.failed_over)
+
+    assert len(log.records) == 2

@@ -21,7 +21,7 @@ class Observers:
         traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
         self._lock = threading.Lock()
         self._is_ended = False
-        ours: tuple[Observer, ...] = (log.log_event, *([traced] if traced else []))
+        ours: tuple[Observer, ...] = (log.EventLog(), *([traced] if traced else []))
         self._observers: tuple[Observer, ...] = (*ours, *observers)
 
     def end(self) -> None:

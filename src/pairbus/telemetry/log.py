@@ -1,5 +1,8 @@
 """Writes one log line for each event, to the loggers `pairbus.*`.
 
+In an outage every send may fail. So of the failures of one entity the first is logged, and then one
+line in ten seconds, which says how many others there were.
+
 A line names the entity or the queue, the cause, and what happens next. A cause is one line of text
 without a traceback: the caller of the send gets the exception itself. It adds no handler and sets
 no level; the application does that.
@@ -8,7 +11,10 @@ no level; the application does that.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, Final
 
@@ -33,12 +39,69 @@ from pairbus.events import (
 
 Line = tuple[int, str]
 
+REPEAT_SECONDS: Final = 10.0
+"""The least time between two lines about the same failure of the same entity."""
 
-def log_event(event: Event) -> None:
+
+@dataclass(slots=True)
+class _Repeats:
+    """The events since the last line that were not logged."""
+
+    since: float
+    count: int = 0
+    last: Event | None = None
+
+
+class EventLog:
+    """An observer for one pairing."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._repeats: dict[tuple[type[Event], str, str | None], _Repeats] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Diverted):  # once for each message: first, and only if it is logged
+            if _BACKLOG.isEnabledFor(DEBUG):
+                _log(event)
+        elif isinstance(event, PrimaryFailed | SendFailed | Throttled):
+            self._log_limited(event)
+        else:
+            if isinstance(event, FailedOver | FailedBack | Recovered):
+                self._log_held_back(event.path)
+            elif isinstance(event, Closed):
+                self._log_held_back()
+            _log(event)
+
+    def _log_limited(self, event: PrimaryFailed | SendFailed | Throttled) -> None:
+        key = (type(event), event.path, getattr(event, "backlog_queue", None))
+        now = self._clock()
+        with self._lock:
+            repeats = self._repeats.get(key)
+            if repeats is not None and now - repeats.since < REPEAT_SECONDS:
+                repeats.count += 1
+                repeats.last = event
+                return
+            self._repeats[key] = _Repeats(now)
+        _log(event, repeats, now=now)
+
+    def _log_held_back(self, path: str | None = None) -> None:
+        """Log what is known of an entity's failures, or of all, before its state changes."""
+        now = self._clock()
+        with self._lock:
+            keys = [key for key in self._repeats if path is None or key[1] == path]
+            ended = [self._repeats.pop(key) for key in keys]
+        for repeats in ended:
+            if repeats.last is not None:
+                repeats.count -= 1
+                _log(repeats.last, repeats, now=now)
+
+
+def _log(event: Event, repeats: _Repeats | None = None, *, now: float = 0.0) -> None:
     logger, line_of = _LINES[type(event)]
-    if isinstance(event, Diverted) and not logger.isEnabledFor(DEBUG):
-        return  # once for each message: do not build a text that is not logged
     level, text = line_of(event)
+    if repeats is not None and repeats.count:
+        text += f" ({repeats.count} more like this in {_seconds(now - repeats.since)})"
     logger.log(level, text)  # no arguments: a percent sign in the cause stays as it is
 
 
