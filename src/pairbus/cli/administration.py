@@ -55,9 +55,10 @@ class AccessDenied(NamespaceError):
     """The key is wrong, its policy lacks the Manage right, or the identity lacks the role."""
 
 
-def administration_client(target: Target, **settings: Any) -> ServiceBusAdministrationClient:
-    """The SDK's client. Raises UsageError."""
-    from azure.servicebus.management import ServiceBusAdministrationClient
+def administration_client(target: Target, kind: Any = None, **settings: Any) -> Any:
+    """The SDK's client, or one of its `kind`. Raises UsageError."""
+    if kind is None:
+        from azure.servicebus.management import ServiceBusAdministrationClient as kind
 
     settings |= {
         "connection_verify": target.verify,
@@ -74,9 +75,9 @@ def administration_client(target: Target, **settings: Any) -> ServiceBusAdminist
     try:
         if target.identity is not None:
             credential = target.credential()
-            return ServiceBusAdministrationClient(target.address, credential, **settings)
+            return kind(target.address, credential, **settings)
         text = target.text.reveal()
-        return ServiceBusAdministrationClient.from_connection_string(text, **settings)
+        return kind.from_connection_string(text, **settings)
     except ValueError as error:
         raise UsageError(f"the SDK does not understand the connection string: {error}") from error
 

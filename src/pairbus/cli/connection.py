@@ -23,7 +23,6 @@ from pairbus.fast.rows import MessageView, UnreadableMessage, read
 
 if TYPE_CHECKING:
     from azure.core.exceptions import AzureError
-    from azure.servicebus import ServiceBusClient
 
     from pairbus.fast.client import FastClient
     from pairbus.fast.sender import Sender
@@ -47,9 +46,12 @@ def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[
         client.close()
 
 
-def sdk_client(target: Target) -> ServiceBusClient:
-    """The SDK's client. By itself, it uses a port only in an emulator's connection string."""
-    from azure.servicebus import ServiceBusClient
+def sdk_client(target: Target, kind: Any = None) -> Any:
+    """The SDK's client, or one of its `kind`. By itself, it uses a port only in an emulator's
+    connection string.
+    """
+    if kind is None:
+        from azure.servicebus import ServiceBusClient as kind
 
     settings: dict[str, Any] = {}
     if target.is_local:
@@ -61,8 +63,8 @@ def sdk_client(target: Target) -> ServiceBusClient:
             settings["connection_verify"] = target.verify
     if target.identity is not None:
         bearer_token(target)  # the SDK would log a traceback for a credential that gives none
-        return ServiceBusClient(target.host, target.credential(), **settings)
-    return ServiceBusClient.from_connection_string(target.text.reveal(), **settings)
+        return kind(target.host, target.credential(), **settings)
+    return kind.from_connection_string(target.text.reveal(), **settings)
 
 
 def peek_messages(

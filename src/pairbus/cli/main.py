@@ -95,6 +95,11 @@ COMMANDS: Final = {
         "Write an archive of pairbus for Spark's --py-files: all but the local broker.",
         "spark",
     ),
+    "verify": Command(
+        "pairbus.verify.command:verify",
+        "Certify a pair: send through it, count every message, and say whether one was lost.",
+        "all",
+    ),
     "demo": Command(
         "pairbus.demo.command:demo",
         "Kill a namespace under load and lose nothing: all of pairbus, on this machine.",

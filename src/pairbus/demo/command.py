@@ -99,7 +99,7 @@ def demo(
     view = make_view(as_json=as_json)
     with SignalFlag() as flag:
         try:
-            with _temporary_folder() as folder:
+            with temporary_folder("pairbus-demo-") as folder:
                 run = DemoRun(folder, view, flag.check, seconds=seconds, rate=rate, seed=seed)
                 try:
                     result = run.run()
@@ -148,8 +148,8 @@ class SignalFlag:
 
 
 @contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="pairbus-demo-"))
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
     finally:

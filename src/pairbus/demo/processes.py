@@ -170,9 +170,15 @@ class SyphonProcess(ChildProcess):
         self.is_ready = False
         self.brought_home = 0
 
-    def start(self, primary: str, secondary: str) -> None:
+    def start(
+        self,
+        primary: str,
+        secondary: str,
+        *,
+        ca_files: tuple[str | None, str | None] = (None, None),
+    ) -> None:
         scratch = self.folder / "spark"
-        scratch.mkdir()
+        scratch.mkdir(exist_ok=True)
         variables = {
             "PAIRBUS_PRIMARY": primary,
             "PAIRBUS_SECONDARY": secondary,
@@ -181,7 +187,14 @@ class SyphonProcess(ChildProcess):
             # No files outside of the folder: a kill would leave them behind.
             "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData",
         }
-        self.spawn(["syphon", "--primary-name", self._primary_name, "--json"], variables)
+        names = ("--primary-ca-file", "--secondary-ca-file")
+        trusted = [
+            word
+            for name, file in zip(names, ca_files, strict=True)
+            if file is not None
+            for word in (name, file)
+        ]
+        self.spawn(["syphon", "--primary-name", self._primary_name, "--json", *trusted], variables)
 
     def on_line(self, line: str) -> None:
         try:

@@ -1,0 +1,245 @@
+"""The processes of a run: paired senders in both shells, and a receiver with the official SDK.
+
+`python -m pairbus.verify.worker` reads one line of JSON from stdin (a connection string on the
+command line would be visible to others) and works until stdin is closed. So it also ends when the
+process that started it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from pairbus.cli.administration import administration_client
+from pairbus.cli.connection import sdk_client
+from pairbus.cli.target import parse_target
+from pairbus.verify.journal import Fact, Journal
+from pairbus.verify.messages import Made, MessageMaker, read
+
+_RETRY_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one process does. Sent to it as JSON."""
+
+    role: str
+    """`blocking` or `asyncio` for a sender, or `receiver`."""
+    name: str
+    run: str
+    folder: str
+    primary: str
+    secondary: str
+    primary_ca_file: str | None
+    secondary_ca_file: str | None
+    primary_name: str
+    queue: str
+    session_queue: str
+    rate: float
+    seed: int
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+
+def main() -> None:
+    # The SDK logs each lost connection, and without a handler that goes to stderr.
+    logging.getLogger().addHandler(logging.NullHandler())
+    work = Assignment(**json.loads(sys.stdin.readline()))
+    stopping = threading.Event()
+    threading.Thread(target=_wait_for_end, args=(stopping,), daemon=True).start()
+    journal = Journal(Path(work.folder) / f"{work.name}.journal")
+    if work.role == "receiver":
+        receive(work, journal, stopping)
+    elif work.role == "blocking":
+        send_blocking(work, journal, stopping)
+    else:
+        asyncio.run(send_asyncio(work, journal, stopping))
+
+
+def _wait_for_end(stopping: threading.Event) -> None:
+    sys.stdin.read()
+    stopping.set()
+
+
+# -- senders -----------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Makes the messages of one sender, and writes down what becomes of them."""
+
+    def __init__(self, work: Assignment, journal: Journal) -> None:
+        self._journal = journal
+        self._maker = MessageMaker(work.run, work.name, seed=work.seed)
+        self._random = Random(f"{work.seed} {work.name} pace")
+        self._pause = 1 / work.rate
+        self._due = time.monotonic()
+
+    def next_group(self) -> list[Made]:
+        group = self._maker.group(has_session=self._random.random() < 0.5)
+        for one in group:
+            self._journal.write(Fact.ATTEMPT, one.message_id, one.session_id, one.order)
+        return group
+
+    def wait_seconds(self, sent: int) -> float:
+        """How long to wait before the next call. Calls that an outage delayed are not made up."""
+        now = time.monotonic()
+        self._due = max(self._due + sent * self._pause, now)
+        return self._due - now
+
+    @contextmanager
+    def outcome(self, group: list[Made]) -> Iterator[None]:
+        """Around a call of the SDK."""
+        fact = Fact.ACKNOWLEDGED
+        try:
+            yield
+        except (TypeError, ValueError):  # the SDK refuses the message before it sends anything
+            fact = Fact.FAILED
+        except Exception:
+            fact = Fact.UNKNOWN
+        for one in group:
+            self._journal.write(fact, one.message_id, one.session_id, one.order)
+
+
+def _pair_settings(work: Assignment) -> dict[str, Any]:
+    return {
+        "backlog_queue_count": 3,
+        "failover_interval": timedelta(0),
+        "ping_primary_interval": timedelta(seconds=1),
+        "primary_namespace_name": work.primary_name,
+    }
+
+
+def send_blocking(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
+    from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+
+    primary = parse_target(work.primary, _path(work.primary_ca_file))
+    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
+    with (
+        sdk_client(primary, ServiceBusClient) as client,
+        sdk_client(secondary) as partner,
+        administration_client(secondary) as manager,
+    ):
+        client.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(manager, partner, **_pair_settings(work))
+        )
+        senders = {
+            False: client.get_queue_sender(work.queue),
+            True: client.get_queue_sender(work.session_queue),
+        }
+        recorder = Recorder(work, journal)
+        while not stopping.is_set():
+            group = recorder.next_group()
+            with recorder.outcome(group):
+                senders[bool(group[0].session_id)].send_messages(_content(group))
+            stopping.wait(recorder.wait_seconds(len(group)))
+
+
+async def send_asyncio(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
+    from azure.servicebus.aio import ServiceBusClient as PlainClient
+    from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+    from pairbus import SendAvailabilityPairedNamespaceOptions
+    from pairbus.aio import ServiceBusClient
+
+    primary = parse_target(work.primary, _path(work.primary_ca_file))
+    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
+    async with (
+        sdk_client(primary, ServiceBusClient) as client,
+        sdk_client(secondary, PlainClient) as partner,
+        administration_client(secondary, ServiceBusAdministrationClient) as manager,
+    ):
+        await client.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(manager, partner, **_pair_settings(work))
+        )
+        senders = {
+            False: client.get_queue_sender(work.queue),
+            True: client.get_queue_sender(work.session_queue),
+        }
+        recorder = Recorder(work, journal)
+        while not stopping.is_set():
+            group = recorder.next_group()
+            with recorder.outcome(group):
+                await senders[bool(group[0].session_id)].send_messages(_content(group))
+            await asyncio.sleep(recorder.wait_seconds(len(group)))
+
+
+def _content(group: list[Made]) -> Any:
+    return group[0].message if len(group) == 1 else [one.message for one in group]
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+# -- the receiver ------------------------------------------------------------------------------
+
+
+def receive(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
+    """Receives from both queues, each on a thread of its own."""
+    threads = [
+        threading.Thread(target=_keep_receiving, args=(work, each, journal, stopping), daemon=True)
+        for each in (_open_queue, _open_session)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _open_queue(client: Any, work: Assignment) -> Any:
+    return client.get_queue_receiver(work.queue)
+
+
+def _open_session(client: Any, work: Assignment) -> Any:
+    from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+    return client.get_queue_receiver(
+        work.session_queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=2
+    )
+
+
+def _keep_receiving(
+    work: Assignment,
+    open_receiver: Callable[[Any, Assignment], Any],
+    journal: Journal,
+    stopping: threading.Event,
+) -> None:
+    """Connects again after each failure, as every application must that receives."""
+    target = parse_target(work.primary, _path(work.primary_ca_file))
+    while not stopping.is_set():
+        # A broken connection raises more kinds of errors than the SDK's own.
+        with suppress(Exception), sdk_client(target) as client:
+            while not stopping.is_set():
+                with open_receiver(client, work) as receiver:
+                    _receive_all(receiver, journal, stopping)
+        stopping.wait(_RETRY_SECONDS)
+
+
+def _receive_all(receiver: Any, journal: Journal, stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        messages = receiver.receive_messages(max_message_count=50, max_wait_time=1)
+        for message in messages:
+            found = read(message)
+            fact = Fact.DAMAGED if found.is_damaged else Fact.RECEIVED
+            # Before it is completed: after a kill in between it is received again, which counts as
+            # a repeat and not as a loss.
+            journal.write(fact, found.message_id, found.session_id, found.order)
+            receiver.complete_message(message)
+        if not messages and receiver.session is not None:
+            return  # on to the next session
+
+
+if __name__ == "__main__":
+    main()

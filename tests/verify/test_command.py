@@ -1,0 +1,119 @@
+"""`pairbus verify` on a real pair: a healthy one is valid, one with a thief is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.broker import Broker
+
+SECONDS_MAX = 120
+
+
+def verify(*words, **settings):
+    return subprocess.run(
+        [sys.executable, "-m", "pairbus", "verify", *words],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with Broker() as primary, Broker() as secondary:
+        yield primary, secondary
+
+
+def on_pair(pair, *words):
+    texts = [broker.connection_string for broker in pair]
+    return verify("--primary", texts[0], "--secondary", texts[1], "--no-syphon", "--json", *words)
+
+
+@pytest.mark.req("X-15")
+def test_a_healthy_pair_is_valid_and_nothing_is_left_behind(pair, tmp_path):
+    page = tmp_path / "verify.html"
+
+    done = on_pair(pair, "--duration", "5s", "--rate", "50", "--report", str(page))
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["isValid"]
+    assert result["acknowledged"] == result["received"] > 50
+    assert result["lost"] == result["unexpected"] == result["damaged"] == 0
+    text = page.read_text()
+    assert f"all {result['acknowledged']:,} acknowledged messages are accounted for" in text
+    assert "http" not in text  # it loads nothing
+
+
+@pytest.mark.req("X-15")
+def test_a_message_that_somebody_takes_away_is_lost(pair):
+    stopping = threading.Event()
+    thief = threading.Thread(target=steal, args=(pair, stopping))
+    thief.start()
+
+    done = on_pair(pair, "--duration", "8s", "--rate", "100", "--drain", "1s")
+    stopping.set()
+    thief.join()
+
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert not result["isValid"]
+    assert result["lost"] > 0
+    assert result["lostIds"]
+
+
+def steal(pair, stopping):
+    """Deletes messages of the run's queue, as soon as there is one."""
+    text = pair[0].connection_string
+    with ServiceBusAdministrationClient.from_connection_string(
+        text, connection_verify=str(pair[0].ca_file)
+    ) as manager:
+        while not stopping.wait(0.1):
+            names = [each.name for each in manager.list_queues()]
+            queues = [n for n in names if n.startswith("pairbus-verify-") and "sessions" not in n]
+            if queues:
+                break
+    with ServiceBusClient.from_connection_string(text) as client:
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        receiver = client.get_queue_receiver(queues[0], receive_mode=mode, prefetch_count=0)
+        while not stopping.is_set() and not receiver.receive_messages(5, max_wait_time=1):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "which pair? Give one --primary and a --secondary, or --local"),
+        (("--local", "--duration", "1s"), "--duration 1s: must be from 5s to 24h"),
+        (("--local", "--drain", "soon"), "--drain"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(words, error, monkeypatch):
+    for name in ("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"):
+        monkeypatch.delenv(name, raising=False)
+
+    done = verify(*words)
+
+    assert done.returncode == 2
+    assert error in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.spark
+@pytest.mark.req("X-15")
+def test_nothing_is_lost_in_all_the_trouble_of_a_local_run():
+    done = verify("--local", "--duration", "15s", "--seed", "3", "--json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["isValid"]
+    assert result["acknowledged"] > 100
+    assert result["troubles"]
