@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from pairbus.broker.faults.fault_json import to_json
-from pairbus.broker.faults.kinds import KINDS as FAULTS
-
 KINDS: Final = (
     "kill primary",
     "stop primary",
@@ -41,7 +38,7 @@ class Trouble:
 
     def to_fault(self) -> dict[str, Any]:
         """For the broker's `/$faults`."""
-        return to_json(FAULTS[self.kind](seconds=self.seconds))
+        return {"kind": self.kind, "seconds": self.seconds}
 
 
 def plan(*, seconds: float, seed: int) -> list[Trouble]:
