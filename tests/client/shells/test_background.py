@@ -480,27 +480,31 @@ def test_the_worker_is_woken_only_by_an_early_deadline(
     assert agenda.asked <= before + is_woken + 1
 
 
-@pytest.mark.usefixtures("impatient")
-def test_no_deadline_is_overlooked_whenever_it_is_entered(
-    blocking: Workers, agenda: Agenda, others: Others, monkeypatch: pytest.MonkeyPatch
+def test_a_deadline_that_is_entered_while_the_worker_looks_is_not_overlooked(
+    blocking: Workers,
 ) -> None:
-    """Also in the moment in which the worker decides how long to sleep."""
-    monkeypatch.setattr(private, "cut", lambda sender: sender.freed.set())
-    worker = blocking(agenda)
+    """It enters after the worker has read the deadlines, while it decides how long to sleep."""
+    looks: list[float] = []
+    entered: list[Any] = []
 
-    class Stuck(StandIn):
-        def __init__(self) -> None:
-            super().__init__()
-            self.freed = threading.Event()
+    class Later(float):
+        def __gt__(self, other: float) -> bool:  # the worker looks for the earliest time
+            if not entered:
+                entered.append(worker.deadline(StandIn(), 1.0))
+                entered[0].__enter__()
+            return float(self) > float(other)
 
-    def enter_often() -> None:
-        for _ in range(40):
-            sender = Stuck()
-            with worker.deadline(sender, 0.005):
-                assert sender.freed.wait(10), "the worker sleeps"
+    def take_due() -> tuple[list[BackgroundTask], float]:
+        looks.append(time.monotonic())
+        # The first time it sleeps until it wakes by itself.
+        return [], looks[-1] + 0.1 if len(looks) == 1 else Later(looks[-1] + 3600)
 
-    for thread in [others.begin(enter_often) for _ in range(6)]:
-        thread.result(60)
+    worker = blocking(take_due)
+    until(lambda: entered, "it has entered")
+    try:
+        until(lambda: len(looks) >= 3, "it looks again at once", seconds=10)
+    finally:
+        entered[0].__exit__(None, None, None)
 
 
 @pytest.mark.req("C-02")
