@@ -15,6 +15,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.cli.main import main
 from pairbus.errors import NamespaceError
 from pairbus.fast.address import Address
@@ -26,6 +27,7 @@ from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, ReceiptOutcome
+from pairbus.syphon.rights import MissingRight, check_right
 from pairbus.testing import ManualClock
 from tests.fast import credentials
 from tests.fast.credentials import Issuer
@@ -101,6 +103,30 @@ def test_a_secondary_that_refuses_the_identity_names_the_role(stage):
     for text in dict(drained.errors).values():
         assert f"; an identity needs the role {RECEIVER} (or Data Owner)." in text
     assert stage.free() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("credential", "accepts", "said"),
+    [
+        (
+            credentials.refusing,
+            True,
+            "cannot log in to the primary localhost: Issuer gave no",
+        ),
+        (
+            credentials.receiver,
+            True,
+            "needs the role Azure Service Bus Data Sender (or Data Owner)",
+        ),
+        (credentials.sender, False, "The identity of Issuer needs the role Azure Service Bus Data"),
+    ],
+)
+def test_the_check_at_the_start_names_the_role(credential, accepts, said):
+    queue = QueueDescription(name="orders")
+    options = NamespaceOptions(name="local", port=0, queues=[queue], accepts_bearer=accepts)
+    with Broker(namespaces=[options]) as broker, pytest.raises(MissingRight) as caught:
+        check_right(address(broker, credential()), "Send", lambda: ["orders"], role="the primary")
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("make", [credentials.refusing, lambda: "tests.fast.nowhere:make"])

@@ -18,6 +18,7 @@ from pairbus.errors import NamespaceError
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_each
+from pairbus.fast.token_cache import LoginFailed
 from pairbus.syphon.policy import Failure, failure_of
 from pairbus.syphon.restore import restore
 
@@ -45,11 +46,13 @@ def check_right(
     with address.client(timeout_seconds=ANSWER_SECONDS) as client:
         try:
             client.check_token()
+        except LoginFailed as error:
+            raise MissingRight(f"cannot log in to {who}: {error}") from error
         except AzureError as error:
             if failure_of(error) is not Failure.UNAUTHORIZED:
                 raise
             raise MissingRight(
-                f"{who} refuses the syphon's credentials: {error}. They need the {right} right"
+                f"{who} refuses the syphon's credentials: {error}. {address.needs(right)}"
             ) from error
         tried = _attach(client, right, list(entities())[:ENTITIES_MAX], who)
     if not tried:
