@@ -237,7 +237,10 @@ def test_nothing_is_suggested_that_saves_nothing():
         ({"messages_per_day": -1}, "-1 messages per day: must be from 0"),
         ({"ping_seconds": 0.5}, "0.5 seconds between pings: must be from 1 to 1,800"),
         ({"outage_hours": float("nan")}, "nan hours of outage: must be from 0 to 744"),
-        ({"outage_hours": 700, "days": 1}, "an outage of 700 hours does not fit into 1 days"),
+        (
+            {"outage_hours": 700, "days": 1},
+            "an outage of 700 hours does not fit into a period of 24",
+        ),
     ],
 )
 def test_a_number_out_of_range_is_refused(wrong, said):

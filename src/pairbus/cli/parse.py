@@ -21,7 +21,7 @@ def parse_duration(text: str, option: str) -> timedelta:
         number, unit = match.groups()
         if unit is None:
             raise UsageError(
-                f"{option} {text!r} has no unit: use {number}s, {number}m or {number}h"
+                f"{option} {text!r} has no unit: use {number}s, {number}m, {number}h or {number}d"
             )
         seconds = float(number) * _UNITS[unit.lower()]
         if seconds <= _SECONDS_MAX:

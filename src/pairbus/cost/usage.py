@@ -72,8 +72,8 @@ class Usage:
                 )
         if self.outage_hours > self.hours:
             raise OptionsError(
-                f"an outage of {self.outage_hours:g} hours does not fit into {self.days} days "
-                f"({self.hours} hours)"
+                f"an outage of {self.outage_hours:g} hours does not fit into a period of "
+                f"{self.hours} hours"
             )
 
     @property

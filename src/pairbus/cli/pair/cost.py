@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -68,7 +69,12 @@ def cost(
         ),
     ] = 1,
     clients: Annotated[int, option(metavar="N", help="Paired clients (default: 1).")] = 1,
-    days: Annotated[int, option(metavar="N", help="Length of the period (default: 30).")] = 30,
+    period: Annotated[
+        str,
+        option(
+            metavar="DURATION", help="Length of the period, in whole days up to 31d (default: 30d)."
+        ),
+    ] = "30d",
     other_operations: Annotated[
         int,
         option(
@@ -134,10 +140,17 @@ def cost(
         ping_seconds=parse_duration(ping_interval, "--ping-interval").total_seconds(),
         entities=entities,
         clients=clients,
-        days=days,
+        days=_days(period),
         other_operations=other_operations,
     )
     _run(usage, prices=prices, plot=plot, as_json=as_json)
+
+
+def _days(period: str) -> int:
+    days, rest = divmod(parse_duration(period, "--period"), timedelta(days=1))
+    if rest:
+        raise UsageError(f"--period {period}: must be whole days, such as 7d or 30d")
+    return days
 
 
 _WITH_LEDGER: Final = ("ledger", "prices", "as_json", "other_operations", "syphons")
