@@ -2,10 +2,19 @@
 
 import sys
 
-from pairbus.errors import MissingExtra, requires_extra
+INTERRUPTED = 130
 
 
 def main() -> None:
+    try:
+        _run()
+    except KeyboardInterrupt:  # while modules are loaded; commands handle it themselves
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    from pairbus.errors import MissingExtra, requires_extra
+
     try:
         with requires_extra("the command line", "cli"):
             from pairbus.cli.main import main as run

@@ -133,6 +133,22 @@ def test_a_wrong_value_is_reported_with_its_option(
     assert pairbus(*words) == (2, "", f"pairbus: {text}\n")
 
 
+@pytest.mark.parametrize("module", ["typer", "pairbus.cli.pair.cost"])
+def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str) -> None:
+    code = (
+        "import sys; sys.argv = ['pairbus', 'cost']\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "from pairbus.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("package", "words", "text"),
     [

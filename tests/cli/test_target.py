@@ -195,8 +195,8 @@ def test_every_command_uses_tls_with_the_authority_in_ssl_cert_file(
     refused = pairbus("peek", "orders")
     assert refused.code == 1
     assert refused.err.endswith(
-        "its certificate is not trusted; name the file of its certificate authority in "
-        "SSL_CERT_FILE\n"
+        "its certificate is not trusted; name the file of its certificate authority with "
+        "--ca-file or in SSL_CERT_FILE\n"
     )
 
     monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))

@@ -127,7 +127,11 @@ class Administration:
 
     def create(self, kind: EntityKind, path: Sequence[str], **settings: Any) -> None:
         given = {name: value for name, value in settings.items() if value is not None}
-        self._call(f"create_{kind}", kind, path, **given)
+        try:
+            self._call(f"create_{kind}", kind, path, **given)
+        except EntityNotFound as error:  # it is new, so a parent is missing
+            parent = describe(kind.parents[-1], path[:-1])
+            raise EntityNotFound(f"{parent} does not exist in {self._target.address}") from error
 
     def delete(self, kind: EntityKind, path: Sequence[str]) -> None:
         self._call(f"delete_{kind}", kind, path)

@@ -115,8 +115,8 @@ def why_unreachable(error: BaseException) -> str:
         seen.add(id(one))
         if isinstance(one, ssl.SSLCertVerificationError):
             return (
-                "its certificate is not trusted; name the file of its certificate authority in "
-                f"{CA_ENVIRONMENT}"
+                "its certificate is not trusted; name the file of its certificate authority with "
+                f"--ca-file or in {CA_ENVIRONMENT}"
             )
         if isinstance(one, socket.gaierror):
             return "no host has that name"

@@ -310,6 +310,11 @@ def test_a_deletion_that_fails_halfway_says_how_many_were_deleted(
             "subscription 'x' of topic 'events' does not exist",
         ),
         (["list", "subscriptions", "absent"], "topic 'absent' does not exist in "),
+        (["create", "subscription", "absent", "x"], "pairbus: topic 'absent' does not exist in "),
+        (
+            ["create", "rule", "events", "absent", "x"],
+            "pairbus: subscription 'absent' of topic 'events' does not exist in ",
+        ),
         (["create", "queue", "Orders"], "queue 'Orders' already exists in localhost:"),
         (
             ["create", "queue", "q", "--lock-duration", "PT10M"],
