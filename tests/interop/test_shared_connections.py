@@ -7,9 +7,11 @@ is answered, and nothing is lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Lock
 
 import pytest
 from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessage
@@ -173,3 +175,54 @@ def test_everything_at_once_on_one_asyncio_receiver_and_sender(bus: Broker) -> N
     expected = [*map(str, range(10)), *(f"s{n}" for n in range(10)), *(f"l{n}" for n in range(10))]
 
     assert asyncio.run(run()) == sorted(expected)
+
+
+@pytest.mark.req("X-14")
+def test_everything_at_once_by_threads_on_one_blocking_receiver_and_sender(bus: Broker) -> None:
+    """The same by ten threads. Only sends take turns, as the SDK's README asks for.
+
+    Without the lock, a send now and then waits for ever, and its message never leaves the client:
+    the SDK's `send_transfer` appends to the list of pending deliveries, and at the same moment
+    another thread's `update_pending_deliveries` replaces that list by a copy without it.
+    """
+    _fill(bus, 40)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    sends = Lock()
+    with (
+        ServiceBusClient.from_connection_string(bus.connection_string) as client,
+        client.get_queue_receiver("q") as receiver,
+        client.get_queue_sender("q") as sender,
+        ThreadPoolExecutor(10) as threads,
+    ):
+
+        def send(text: str) -> None:
+            with sends:
+                sender.send_messages(ServiceBusMessage(text), timeout=60)
+
+        def schedule(text: str) -> None:
+            sender.schedule_messages(ServiceBusMessage(text), later, timeout=60)
+
+        messages: list = []
+        while len(messages) < 40:
+            messages += receiver.receive_messages(40, max_wait_time=5)
+        deferred, completed, renewed = messages[:10], messages[10:20], messages[20:]
+        for message in deferred:
+            receiver.defer_message(message)
+        calls: list[Callable[[], object]] = []
+        for n in range(10):
+            number = deferred[n].sequence_number
+            calls += [
+                partial(receiver.complete_message, completed[n]),
+                partial(receiver.renew_message_lock, renewed[n], timeout=60),
+                partial(receiver.receive_deferred_messages, number, timeout=60),
+                partial(receiver.peek_messages, 1, timeout=60),
+                partial(send, f"s{n}"),
+                partial(schedule, f"l{n}"),
+            ]
+        for future in [threads.submit(call) for call in calls]:
+            future.result(timeout=90)
+        list(threads.map(receiver.complete_message, renewed))
+        left = sorted(str(one) for one in receiver.peek_messages(250, sequence_number=1))
+
+    expected = [*map(str, range(10)), *(f"s{n}" for n in range(10)), *(f"l{n}" for n in range(10))]
+    assert left == sorted(expected)
