@@ -39,7 +39,7 @@ STARTING = 60  # records
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(60 + 2 * CUTS),
 ]
 connect = ServiceBusClient.from_connection_string
 
