@@ -4,6 +4,7 @@ That it works with the real ones is shown by `make test`, which starts this suit
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -166,3 +167,18 @@ def test_others_are_told_when_there_is_no_python(machine):
 def test_it_is_what_ci_runs():
     assert "make check test" in (ROOT / ".ci/run").read_text()
     assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_make_test_leaves_no_test_out():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    alone, java = (
+        re.search(rf"^{name} := (.*)$", makefile, re.MULTILINE)[1].split()
+        for name in ("ALONE", "JAVA")
+    )
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    files = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in tests}
+    with_java = {path for path, text in files.items() if "mark.spark" in text}
+    marked = {path for path, text in files.items() if "mark.alone" in text}
+
+    assert not [path for path in with_java if not path.startswith((*java, "tests/spark/"))]
+    assert {path.replace("/conftest.py", "") for path in marked} == set(alone)

@@ -28,8 +28,6 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQ
 from tests.chaos.ledger import Ledger
 from tests.chaos.process import NAMESPACE, BrokerProcess
 
-pytestmark = pytest.mark.alone
-
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
 LIFE_SECONDS = (0.0, 0.4)

@@ -24,8 +24,6 @@ from tests.chaos.breaches import FLOODS, MUTE, ODDITIES, SPOKEN, Breach
 from tests.chaos.peers import ACCEPTED, AMQP, CLOSE, DETACH, SASL, Farewell, Peer, performative
 from tests.chaos.victim import LIMITS, Healthy, Victim, start_victim
 
-pytestmark = pytest.mark.alone
-
 # The official client's own share is a few milliseconds; the machine may be busy with other tests.
 HEALTHY_SECONDS_MAX = 10.0
 HANG_UP_SECONDS_MAX = LIMITS.handshake_seconds + 20.0

@@ -34,8 +34,6 @@ from azure.servicebus import (
 from tests.chaos.ledger import Ledger
 from tests.chaos.process import BrokerProcess
 
-pytestmark = pytest.mark.alone
-
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
 QUEUES: dict[str, dict[str, Any]] = {

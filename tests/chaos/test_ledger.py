@@ -6,8 +6,6 @@ import pytest
 
 from tests.chaos.ledger import Ledger
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 def ledger() -> Ledger:

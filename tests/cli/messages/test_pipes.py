@@ -123,7 +123,7 @@ def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
 def test_watch_goes_on_after_the_broker_was_down(
     broker: Process, pairbus: Run, command: str
 ) -> None:
-    pairbus("receive", "b", "--all", "--wait", "0.3s", "--json")
+    pairbus("receive", "b", "--all", "--wait", "2s", "--json")
     pairbus("send", "b", "before")
     process = subprocess.Popen(
         [sys.executable, "-m", "pairbus", command, "b", "--watch", "--json"],
