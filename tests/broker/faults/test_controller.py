@@ -1,6 +1,7 @@
 """The faults of a namespace, without a network."""
 
 import asyncio
+import logging
 import sqlite3
 
 import pytest
@@ -182,3 +183,20 @@ def test_the_error_of_a_full_disk_is_sqlites(world, controller):
     controller.start(DiskFull())
     with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
         world.namespace.committer.before_commit()
+
+
+def test_the_log_says_when_a_fault_starts_when_it_is_over_and_when_it_is_cleared(
+    world, controller, caplog
+):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    controller.start(Hang("q", seconds=30))
+    entry = controller.start(DiskFull())
+    world.pass_time(30)
+    controller.clear([entry])
+    controller.clear([entry])
+    assert caplog.messages == [
+        "namespace local: fault 1 starts: hang on q, for 30 s",
+        "namespace local: fault 2 starts: disk-full on all entities, until it is cleared",
+        "namespace local: fault 1 is over: hang on q, for 30 s",
+        "namespace local: fault 2 is cleared: disk-full on all entities, until it is cleared",
+    ]

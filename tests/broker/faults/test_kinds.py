@@ -63,3 +63,22 @@ def test_an_impossible_setting_is_refused_with_what_would_be_right(make, words):
         make()
 
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Unreachable(seconds=30), "unreachable on all entities mode=refuse, for 30 s"),
+        (
+            Throttle("orders", rate=0.2, on=("send", "receive")),
+            "throttle on orders rate=0.2 on=send,receive, until it is cleared",
+        ),
+        (
+            Slow(latency_seconds=0.25),
+            "slow on all entities latency-seconds=0.25 distribution=constant, until it is cleared",
+        ),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_the_text_of_a_fault_is_for_people(fault, text):
+    assert str(fault) == text

@@ -110,7 +110,7 @@ class FaultController:
             entity = running.fault.entity
             if entity is not None and not self._namespace.find(entity):
                 logger.warning(
-                    "%s: fault %d (%s) is for %r, which does not exist",
+                    "namespace %s: fault %d (%s) is for %r, which does not exist",
                     self._namespace.name, running.id, running.fault.kind, entity,
                 )  # fmt: skip
         self.update()
@@ -118,8 +118,14 @@ class FaultController:
 
     def clear(self, faults: Sequence[RunningFault]) -> None:
         for fault in faults:
+            if fault.state != "over":
+                self._log(fault, "is cleared")
             self._schedule.end(fault)
         self._apply()
+
+    def _log(self, running: RunningFault, what: str) -> None:
+        name = self._namespace.name
+        logger.info("namespace %s: fault %d %s: %s", name, running.id, what, running.fault)
 
     def update(self) -> None:
         """Start and end what is due."""
@@ -129,9 +135,10 @@ class FaultController:
         if self._is_closed:
             return
         started, ended = self._schedule.pass_time(now=self._clock())
-        for fault in (*started, *ended):
-            logger.info("%s: fault %d is %s: %s",
-                        self._namespace.name, fault.id, fault.state, fault.fault)  # fmt: skip
+        for fault in started:
+            self._log(fault, "starts")
+        for fault in ended:
+            self._log(fault, "is over")
         if started or ended:
             self._apply()
         for fault in started:

@@ -193,6 +193,21 @@ class _Fault:
         """What is wrong with the fields together when each is right by itself."""
         return None
 
+    def __str__(self) -> str:
+        """As the log shows it, in the words of the command line."""
+        words = [self.kind.replace("_", "-"), f"on {self.entity or 'all entities'}"]
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None or each.name in ("entity", "seconds", "seed"):
+                continue
+            if isinstance(value, tuple):
+                value = ",".join(value)
+            elif isinstance(value, float):
+                value = f"{value:g}"
+            words.append(f"{each.name.replace('_', '-')}={value}")
+        until = "until it is cleared" if self.seconds is None else f"for {self.seconds:g} s"
+        return f"{' '.join(words)}, {until}"
+
 
 @dataclass(frozen=True, slots=True)
 class Unreachable(_Fault):

@@ -83,8 +83,6 @@ def broker(
         int | None,
         option(
             metavar="PORT",
-            min=0,
-            max=65535,
             help="Second port for administration and health; 0: the system chooses one (default: "
             "5300 with --config and port 5672, otherwise none, because one port has everything).",
         ),
