@@ -229,7 +229,7 @@ def test_a_topic_accepts_messages(pairbus: Run, queue: str) -> None:
         (["q", "x", "-p", "a:int=five"], "--property 'a:int=five': 'five' is not a valid int"),
         (["q", "x", "-p", "a:integer=5"], "'integer' is not one of null, boolean"),
         (["q", "x", "--ttl", "soon"], "--ttl 'soon' is not a duration: use 90s"),
-        (["q", "x", "--ttl", "5"], "--ttl '5' has no unit: use 5s, 5m or 5h"),
+        (["q", "x", "--ttl", "5"], "--ttl '5' has no unit: use 5s, 5m, 5h or 5d"),
         (["q", "x", "--ttl", "0s"], "must be at least 1ms"),
         (["q", "x", "--scheduled", "tomorrow"], "--scheduled 'tomorrow' is not a time"),
         (["q", "--file", "/nonexistent"], "cannot read /nonexistent: No such file"),
