@@ -62,6 +62,7 @@ def test_the_first_two_parameters_are_enough() -> None:
     assert options.enable_syphon is False
     assert options.ping_primary_interval == timedelta(minutes=1)
     assert options.primary_namespace_name is None
+    assert options.failover_scope == "entity"
     assert options.ping_mode == "message"
     assert options.secondary_connections == "ready"
     assert options.send_timeout == timedelta(minutes=1)
@@ -181,6 +182,10 @@ def test_a_count_of_backlog_queues_is_a_whole_number(count: Any) -> None:
     ("settings", "text"),
     [
         ({"ping_mode": "http"}, "ping_mode must be one of 'message', 'link', not 'http'"),
+        (
+            {"failover_scope": "client"},
+            "failover_scope must be one of 'entity', 'namespace', not 'client'",
+        ),
         (
             {"secondary_connections": ["ready"]},
             "secondary_connections must be one of 'ready', 'lazy', not ['ready']",

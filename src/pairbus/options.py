@@ -17,6 +17,7 @@ from pairbus.errors import OptionsError
 from pairbus.events import Observer
 
 PingMode = Literal["message", "link"]
+FailoverScope = Literal["entity", "namespace"]
 SecondaryConnections = Literal["ready", "lazy"]
 
 MINUTE = timedelta(minutes=1)
@@ -82,6 +83,11 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     diverted; until then the caller gets the exceptions. With 0, the first failure that counts
     starts the failover, and its message is diverted."""
 
+    failover_scope: FailoverScope
+    """`entity` (default): each entity fails over by its own failures. `namespace`: when one entity
+    fails over because the primary cannot be reached (it refuses or resets connections, or there is
+    no route to it), all entities of the client fail over with it."""
+
     ping_primary_interval: timedelta
     """Default 1 minute, 1 second to 30 minutes. The time between two pings of a failed-over entity.
     Each ping is a billed message.
@@ -119,6 +125,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         ping_primary_interval: timedelta = MINUTE,
         *,
         primary_namespace_name: str | None = None,
+        failover_scope: FailoverScope = "entity",
         ping_mode: PingMode = "message",
         secondary_connections: SecondaryConnections = "ready",
         send_timeout: timedelta = MINUTE,
@@ -150,6 +157,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         if syphon is not None and not self.enable_syphon:
             raise OptionsError("syphon is given, but enable_syphon is False; set it to True")
         self.syphon = syphon
+        self.failover_scope = _checked_word(
+            "failover_scope", failover_scope, ("entity", "namespace")
+        )
         self.ping_mode = _checked_word("ping_mode", ping_mode, ("message", "link"))
         self.secondary_connections = _checked_word(
             "secondary_connections", secondary_connections, ("ready", "lazy")

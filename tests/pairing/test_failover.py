@@ -299,3 +299,30 @@ def test_a_throttled_sender_waits_ten_seconds_and_stays_on_the_primary(world):
     assert (throttled.path, throttled.wait_seconds) == (queue, 10)
     assert throttled.backlog_queue is None
     assert not world.events_of(FailedOver)
+
+
+@pytest.mark.parametrize("scope", ["entity", "namespace"])
+def test_the_scope_of_a_failover_when_the_namespace_refuses_connections(world, scope):
+    """One entity finds out. With the scope of a namespace, the others need not."""
+    orders, stock = world.queue(), world.queue("stock")
+    client = world.pair(failover_scope=scope)
+    first, other = world.senders(client, orders, stock)
+    world.primary.kill()
+    world.send(first, "1")
+    failed_over = set(client.pairing.status().failed_over)
+    assert failed_over == ({orders} if scope == "entity" else {orders, stock})
+    world.send(other, "2")
+    failures = client.pairing.status().entity(stock).failures
+    assert failures == (1 if scope == "entity" else 0)
+    world.primary.start()
+    world.check(orders, backlog=["1"])
+    world.check(stock, backlog=["2"])
+
+
+def test_one_entity_that_cannot_be_reached_does_not_count_for_its_namespace(world):
+    orders, stock = world.queue(), world.queue("stock")
+    client = world.pair(failover_scope="namespace")
+    first, _ = world.senders(client, orders, stock)
+    world.primary.fault("unreachable", orders)
+    world.send(first, "1")
+    assert client.pairing.status().failed_over == (orders,)

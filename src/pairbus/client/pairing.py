@@ -34,7 +34,7 @@ from pairbus.client.route.status import PairingStatus, SyphonStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
-from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_untrusted, kind_of
+from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_unreachable, is_untrusted, kind_of
 from pairbus.client.state import state_of
 from pairbus.client.timing import QUEUE_REST_SECONDS, READY_RETRY_SECONDS, Timing
 from pairbus.cost.meter import Reading
@@ -102,6 +102,7 @@ class PairingCore:
             ping_seconds=self.timing.ping_seconds,
             rest_seconds=QUEUE_REST_SECONDS,
             choose=random.choice,
+            fails_over_together=options.failover_scope == "namespace",
         )
         self._observers = Observers(
             self.namespace,
@@ -199,7 +200,8 @@ class PairingCore:
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
         with self.decide() as router:
-            return router.failed(path, way, error, now=self.clock())
+            unreachable = is_unreachable(error)
+            return router.failed(path, way, error, now=self.clock(), is_unreachable=unreachable)
 
     def throttled(self, path: str, way: Way, error: BaseException) -> None:
         seconds = self.timing.throttle_wait_seconds

@@ -13,7 +13,9 @@ def first(queues):
 
 
 class Client:
-    def __init__(self, *, queues=QUEUES, failover=10.0, ping=60.0, rest=30.0, choose=first):
+    def __init__(
+        self, *, queues=QUEUES, failover=10.0, ping=60.0, rest=30.0, choose=first, together=False
+    ):
         self.router = Router(
             "contoso",
             queues,
@@ -21,6 +23,7 @@ class Client:
             ping_seconds=ping,
             choose=choose,
             rest_seconds=rest,
+            fails_over_together=together,
         )
         self.failover = failover
         self.now = 0.0

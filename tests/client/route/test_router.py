@@ -462,3 +462,93 @@ def test_threads_that_took_the_time_before_the_lock_make_no_negative_times():
     assert (first.since_seconds, first.failover_in_seconds) == (0.0, 10.0)
     assert (second.since_seconds, second.failover_in_seconds) == (0.0, 10.0)
     assert back.after_seconds == 0.0
+
+
+# --- one entity finds the namespace unreachable
+
+
+def reset(client, path, *, is_unreachable=True):
+    plan = client.plan(path)
+    return client.router.failed(path, plan, DOWN, now=client.now, is_unreachable=is_unreachable)
+
+
+def failed_over(client):
+    return sorted(client.status().failed_over)
+
+
+@pytest.mark.req("F-04")
+def test_by_default_no_entity_fails_over_for_another():
+    client = Client(failover=0)
+    client.ok("stock")
+    reset(client, "orders")
+
+    assert failed_over(client) == ["orders"]
+
+
+def test_with_the_scope_of_a_namespace_all_entities_fail_over_with_the_first():
+    client = Client(failover=10, together=True)
+    client.ok("stock")
+    client.ok("orders")
+    reset(client.at(5), "orders")
+    assert failed_over(client) == []
+    client.events()
+
+    client.at(15).due()
+
+    assert failed_over(client) == ["orders", "stock"]
+    over = client.events()
+    assert [type(event) for event in over] == [events.FailedOver] * 2
+    assert [event.error for event in over] == [DOWN, DOWN]
+    assert isinstance(client.plan("stock"), ToBacklog)
+    assert {task.path for task in client.at(75).due()} == {"orders", "stock"}
+
+
+def test_an_entity_that_is_first_used_then_is_failed_over_too():
+    client = Client(failover=0, together=True)
+    reset(client, "orders")
+
+    assert isinstance(client.plan("stock"), ToBacklog)
+    assert client.mark("orders")
+    assert isinstance(client.plan("invoices"), ToPrimary)
+    assert failed_over(client) == ["stock"]
+
+
+def test_an_entity_that_fails_for_another_reason_fails_over_alone():
+    client = Client(failover=0, together=True)
+    client.ok("stock")
+    reset(client, "orders", is_unreachable=False)
+
+    assert failed_over(client) == ["orders"]
+
+
+def test_if_another_entity_was_reached_meanwhile_the_namespace_is_not_unreachable():
+    client = Client(failover=10, together=True)
+    reset(client, "orders")
+    client.at(3).ok("stock")
+    client.at(10).due()
+
+    assert failed_over(client) == ["orders"]
+
+
+def test_each_entity_comes_back_by_its_own_ping():
+    client = Client(failover=0, ping=60, together=True)
+    client.ok("stock")
+    reset(client.at(1), "orders")
+    pings = {ping.path: ping for ping in client.at(61).due()}
+    client.answer(pings["orders"])
+
+    assert failed_over(client) == ["stock"]
+
+
+def test_a_thousand_entities_fail_over_at_once():
+    client = Client(failover=10, together=True)
+    paths = [f"queue-{number}" for number in range(1000)]
+    for path in paths:
+        client.ok(path)
+    for path in paths:
+        reset(client.at(5), path)
+
+    client.at(15).due()
+
+    assert failed_over(client) == sorted(paths)
+    assert len(client.at(75).due()) == 1000

@@ -37,7 +37,7 @@ from pairbus.client.sdk.errors import (
     PairingError,
     SyphonNotInstalled,
 )
-from pairbus.client.sdk.failures import BY_CLASS, Kind, kind_of
+from pairbus.client.sdk.failures import BY_CLASS, Kind, is_unreachable, kind_of
 
 OUTAGE, THROTTLED, MESSAGE, SETUP, OTHER = Kind
 
@@ -346,3 +346,23 @@ SCHEDULING = {
 @pytest.mark.parametrize(("error", "kind"), SCHEDULING.values(), ids=SCHEDULING)
 def test_scheduling_is_refused_for_the_same_reasons(error, kind):
     assert kind_of(error) is kind
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (ConnectionRefusedError(111, "refused"), True),
+        (ConnectionResetError(104, "reset"), True),
+        (socket.gaierror(-2, "unknown name"), True),
+        (OSError(113, "no route to host"), True),
+        (TimeoutError("silent"), False),
+        (ssl.SSLError("handshake"), False),
+        (None, False),
+    ],
+    ids=repr,
+)
+def test_what_says_that_the_whole_namespace_cannot_be_reached(cause, expected):
+    inner = amqp.AMQPConnectionError(ErrorCondition.SocketError, error=cause)
+
+    assert is_unreachable(sdk.ServiceBusConnectionError(message="x", error=inner)) is expected
+    assert not is_unreachable(sdk.OperationTimeoutError(message="x"))

@@ -28,6 +28,8 @@ class RoutedEntity:
     queue: str | None = None
     """Its backlog queue. If it has left the rotation, another one is picked on demand."""
     last_error: BaseException | None = None
+    is_unreachable: bool = False
+    """The last error says that the whole namespace cannot be reached."""
     next_ping: float | None = None
     slot: int = 0
     """The number of the next ping, counted from the failover."""

@@ -24,6 +24,7 @@ class Signal(Enum):
     INTERVAL_ELAPSED = auto()
     PING_ANSWERED = auto()
     MARKED_HEALTHY = auto()
+    NAMESPACE_FAILED_OVER = auto()
 
 
 # The whole policy. A missing pair is a bug in the caller, not a no-op: only `advance` signals that
@@ -42,6 +43,10 @@ TRANSITIONS: Final[dict[tuple[HealthState, Signal], HealthState]] = {
     (HealthState.FAILED_OVER, Signal.FAILED): HealthState.FAILED_OVER,
     (HealthState.FAILED_OVER, Signal.PING_ANSWERED): HealthState.HEALTHY,
     (HealthState.FAILED_OVER, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
+    # Only with failover_scope="namespace".
+    (HealthState.HEALTHY, Signal.NAMESPACE_FAILED_OVER): HealthState.FAILED_OVER,
+    (HealthState.SUSPECT, Signal.NAMESPACE_FAILED_OVER): HealthState.FAILED_OVER,
+    (HealthState.FAILED_OVER, Signal.NAMESPACE_FAILED_OVER): HealthState.FAILED_OVER,
 }
 
 
@@ -83,7 +88,7 @@ class Health:
         if after is before:
             return
         self.state, self.since = after, at
-        if after is HealthState.SUSPECT:
+        if after is HealthState.SUSPECT or before is HealthState.HEALTHY:
             self.first_failure = at
         elif after is HealthState.HEALTHY:
             self.first_failure = None

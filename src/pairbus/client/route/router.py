@@ -54,9 +54,11 @@ class Router:
         ping_seconds: float,
         rest_seconds: float,
         choose: Callable[[Sequence[str]], str],
+        fails_over_together: bool = False,
     ) -> None:
         """`namespace` is the primary's name in events. `rest_seconds`: how long a backlog queue
-        that failed is left alone."""
+        that failed is left alone. `fails_over_together`: if one entity fails over because the
+        namespace cannot be reached, all others do."""
         self._namespace = namespace
         self._failover_seconds = failover_seconds
         self._ping_seconds = ping_seconds
@@ -65,6 +67,11 @@ class Router:
         self._agenda = Agenda()
         self._events: list[events.Event] = []
         self._is_closed = False
+        self._fails_over_together = fails_over_together
+        self._last_sent: float | None = None
+        """When the primary last accepted a message of any entity."""
+        self._unreachable: BaseException | None = None
+        """All entities failed over together because of this, and none is back yet."""
 
     # sending
 
@@ -109,13 +116,23 @@ class Router:
             )
         else:
             entity.sent += count
+            self._last_sent = now
             # The start of the send does not matter: it succeeds now, and clears a running failover
             # interval. It does not end a failover; only a ping does.
             self._observe(entity, Signal.SENT, now=now)
 
-    def failed(self, path: str, way: Way, error: BaseException, *, now: float) -> bool:
-        """A send failed in a way that counts. True: plan again; False: the caller gets the
-        error."""
+    def failed(
+        self,
+        path: str,
+        way: Way,
+        error: BaseException,
+        *,
+        now: float,
+        is_unreachable: bool = False,
+    ) -> bool:
+        """A send failed in a way that counts. True: plan again; False: the caller gets the error.
+        `is_unreachable`: the error says that the whole namespace cannot be reached.
+        """
         entity = self._entity(path, now=now)
         if isinstance(way, ToBacklog):
             self._withdraw(way, error, now=now)
@@ -124,7 +141,7 @@ class Router:
         if way.epoch != entity.health.epoch:
             # The send began before the entity failed back, so it belongs to the outage before that.
             return True
-        entity.last_error = error
+        entity.last_error, entity.is_unreachable = error, is_unreachable
         self._observe(entity, Signal.FAILED, now=now)
         if entity.health.state is HealthState.FAILED_OVER:
             return True
@@ -313,6 +330,8 @@ class Router:
         if entity is None:
             health = Health(self._failover_seconds, since=now)
             entity = self._entities[key] = RoutedEntity(path=path, health=health)
+            if self._unreachable is not None:
+                self._fail_over_with_namespace(entity, self._unreachable, now=now)
         return entity
 
     def _queue_of(self, entity: RoutedEntity) -> str | None:
@@ -354,8 +373,28 @@ class Router:
                 after_seconds=_span(health.first_failure, now),
             )
         )
+        if self._fails_over_together and entity.is_unreachable and self._unreachable is None:
+            self._fail_over_others(entity, now=now)
+
+    def _fail_over_others(self, entity: RoutedEntity, *, now: float) -> None:
+        first_failure, error = entity.health.first_failure, entity.last_error
+        if first_failure is None or error is None:
+            return
+        if self._last_sent is not None and self._last_sent >= first_failure:
+            return  # another entity was reached in the meantime
+        self._unreachable = error
+        for other in [*self._entities.values()]:
+            if other.health.state is not HealthState.FAILED_OVER:
+                self._fail_over_with_namespace(other, error, now=now)
+
+    def _fail_over_with_namespace(
+        self, entity: RoutedEntity, error: BaseException, *, now: float
+    ) -> None:
+        entity.last_error = error
+        self._observe(entity, Signal.NAMESPACE_FAILED_OVER, now=now)
 
     def _failed_back(self, entity: RoutedEntity, signal: Signal, *, after_seconds: float) -> None:
+        self._unreachable = None
         entity.next_ping = None
         entity.queue = (
             self._rotation.pick()

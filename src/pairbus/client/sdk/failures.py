@@ -8,6 +8,7 @@ entities, of intervals, or of what follows from a kind.
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Iterator
 from enum import Enum
@@ -120,6 +121,15 @@ UNTRUSTED_HINT: Final = (
 def is_untrusted(error: BaseException) -> bool:
     """Whether no authority that the client trusts has signed the namespace's certificate."""
     return "certificate verify failed" in str(error).lower()
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether the whole namespace cannot be reached: its address is unknown, there is no route, or
+    it refuses or resets connections. Silence is no proof of that.
+    """
+    inner = getattr(error, "inner_exception", None)
+    cause = getattr(inner, "inner_error", None) or inner or error
+    return isinstance(cause, OSError) and not isinstance(cause, TimeoutError | ssl.SSLError)
 
 
 def kind_of(error: BaseException) -> Kind:
