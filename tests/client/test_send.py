@@ -55,11 +55,15 @@ class Interrupted(BaseException):
 
 
 class Lock:
-    is_held = False
+    holder: object = None
 
-    def release(self) -> None:
-        assert self.is_held
-        self.is_held = False
+    @property
+    def is_held(self) -> bool:
+        return self.holder is not None
+
+    def release(self, holder: object) -> None:
+        if self.holder is holder:
+            self.holder = None
 
 
 class Sender:
@@ -139,7 +143,7 @@ class World:
         match step:
             case AcquireLock():
                 assert not self.sender.lock.is_held
-                self.sender.lock.is_held = call.has_lock = True
+                self.sender.lock.holder = call
                 return bool(answer)
             case ResetLink(epoch):
                 self.sender.epoch = epoch

@@ -80,6 +80,7 @@ def all_options(manager: ServiceBusAdministrationClient) -> PairedNamespaceOptio
         timedelta(minutes=1),
         primary_namespace_name="contoso",
         ping_mode="link",
+        failover_scope="namespace",
         secondary_connections="lazy",
         send_timeout=timedelta(seconds=30),
         throttle_wait=timedelta(seconds=10),

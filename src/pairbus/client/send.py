@@ -75,10 +75,9 @@ class SendCall:
         pairing.check_process()
         sender.has_called = True
         self.request = request
-        # The shell sets these two before it answers a step, so that an interrupt between the step
-        # and its answer leaks neither. One that hits between acquiring and setting still does: the
-        # sender's lock stays taken. No message is lost, because the call has not returned.
-        self.has_lock = False
+        # The shell sets this before it answers the step, so that an interrupt between the step and
+        # its answer does not leak the connection. One that hits between borrowing and setting still
+        # does: the pool has one less. No message is lost, because the call has not returned.
         self.connection: Any = None
 
         self._pairing = pairing
@@ -300,9 +299,7 @@ class SendCall:
             raise error  # the client was closed
 
     def _release_lock(self) -> None:
-        if self.has_lock:
-            self.has_lock = False
-            self._sender.lock.release()
+        self._sender.lock.release(self)  # no effect if this call does not hold it
 
     def _give_back(self, *, is_usable: bool) -> None:
         connection, self.connection = self.connection, None

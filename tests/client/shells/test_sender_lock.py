@@ -121,6 +121,18 @@ def test_a_lock_of_another_thread_is_not_mine(others: Others) -> None:
     assert not lock.is_mine()
 
 
+def test_only_the_holder_releases_the_lock(lock: Any) -> None:
+    one, other = object(), object()
+    lock.acquire(1.0, one)
+
+    lock.release(other)
+    assert not lock.try_acquire()
+    lock.release(one)
+    assert lock.try_acquire(other)
+    lock.release(one)
+    assert not lock.try_acquire()
+
+
 # --- asyncio
 
 

@@ -217,9 +217,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
     async def _perform(self, pairing: Pairing, call: SendCall, step: Step) -> Any:
         match step:
             case AcquireLock(seconds):
-                has_waited = await self.lock.acquire(seconds)
-                call.has_lock = True
-                return has_waited
+                return await self.lock.acquire(seconds, call)
             case ResetLink(epoch):
                 return await self.reset_link(epoch)
             case CallPrimary(seconds) if call.request.count:
@@ -295,23 +293,24 @@ class SenderLock:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = asyncio.Lock()
+        self._holder: object = None
         self._owner: asyncio.Task[Any] | None = None
         self._acquired = 0
         # A lock that was just handed to a waiting task looks free until that task runs.
         self._waiting = 0
 
-    async def try_acquire(self) -> bool:
+    async def try_acquire(self, holder: object = None) -> bool:
         """Returns False if another call holds the lock or is about to get it."""
         if self._waiting or self._lock.locked():
             return False
         await self._lock.acquire()  # the lock is free, so this does not yield to another task
-        self._note_owner()
+        self._note_holder(holder)
         return True
 
-    async def acquire(self, seconds: float) -> bool:
+    async def acquire(self, seconds: float, holder: object = None) -> bool:
         """Acquires the lock. Returns whether it had to wait."""
         before = self._acquired
-        if await self.try_acquire():
+        if await self.try_acquire(holder):
             return False
         self._waiting += 1
         try:
@@ -321,15 +320,19 @@ class SenderLock:
             raise SenderBusy(self._path, seconds, calls=self._acquired - before) from None
         finally:
             self._waiting -= 1
-        self._note_owner()
+        self._note_holder(holder)
         return True
 
-    def _note_owner(self) -> None:
+    def _note_holder(self, holder: object) -> None:
+        self._holder = holder
         self._owner = asyncio.current_task()
         self._acquired += 1
 
-    def release(self) -> None:
-        self._owner = None
+    def release(self, holder: object = None) -> None:
+        """No effect if another call than the holder has the lock."""
+        if holder is not None and self._holder is not holder:
+            return
+        self._holder = self._owner = None
         self._lock.release()
 
     def is_mine(self) -> bool:

@@ -38,6 +38,8 @@ from pairbus.client.steps import (
 
 # How long `close` waits while the background opens this sender's link.
 CLOSE_SECONDS_MAX = 5.0
+# How often a call that waits for the sender's lock looks whether it is free.
+LOCK_LOOK_SECONDS = 1.0
 
 
 class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
@@ -204,9 +206,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
     def _perform(self, pairing: Pairing, call: SendCall, step: Step) -> Any:
         match step:
             case AcquireLock(seconds):
-                has_waited = self.lock.acquire(seconds)
-                call.has_lock = True
-                return has_waited
+                return self.lock.acquire(seconds, call)
             case ResetLink(epoch):
                 return self.reset_link(epoch)
             case CallPrimary(seconds):
@@ -282,36 +282,56 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
 class SenderLock:
     """Allows one call at a time on the primary. It records its owner, and whether one call or
     several held it while another call waited.
+
+    A Ctrl-C can come between any two steps of a program. So `acquire` takes the lock and notes its
+    holder in one step, and a call that does not know whether it got the lock can release it.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._holder: dict[None, object] = {}  # `setdefault` is the one step
+        self._freed = threading.Condition()
+        self._waiting = 0
         self._owner: int | None = None
         self._acquired = 0
 
-    def try_acquire(self) -> bool:
+    def try_acquire(self, holder: object = None) -> bool:
         """Returns False if another call holds the lock."""
-        if not self._lock.acquire(blocking=False):
+        holder = object() if holder is None else holder
+        if self._holder.setdefault(None, holder) is not holder:
             return False
         self._owner = threading.get_ident()
         self._acquired += 1
         return True
 
-    def acquire(self, seconds: float) -> bool:
+    def acquire(self, seconds: float, holder: object = None) -> bool:
         """Acquires the lock. Returns whether it had to wait."""
         before = self._acquired
-        if self.try_acquire():
+        if self.try_acquire(holder):
             return False
-        if not self._lock.acquire(timeout=seconds):
-            raise SenderBusy(self._path, seconds, calls=self._acquired - before)
-        self._owner = threading.get_ident()
-        self._acquired += 1
+        until = time.monotonic() + seconds
+        with self._freed:
+            self._waiting += 1
+            try:
+                while not self.try_acquire(holder):
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise SenderBusy(self._path, seconds, calls=self._acquired - before)
+                    # Not longer: a Ctrl-C can prevent the notification.
+                    self._freed.wait(min(left, LOCK_LOOK_SECONDS))
+            finally:
+                self._waiting -= 1
         return True
 
-    def release(self) -> None:
+    def release(self, holder: object = None) -> None:
+        """No effect if another call than the holder has the lock."""
+        if holder is not None and self._holder.get(None) is not holder:
+            return
         self._owner = None
-        self._lock.release()
+        self._holder.clear()
+        if self._waiting:
+            with self._freed:
+                self._freed.notify()
 
     def is_mine(self) -> bool:
         return self._owner == threading.get_ident()
