@@ -1,6 +1,10 @@
 """The ledger: what was written is on the disk, whole, under its final name, and counts once."""
 
+import os
+import random
 import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +18,7 @@ from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
 from pairbus.syphon.ledger import KEY, SCHEMA, ParquetLedger, read_ledger, totals_of
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome
+from tests.chaos.disk import Disk, read_log, recorder
 
 DAY_MS = 24 * 3600 * 1000
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -56,6 +61,51 @@ def test_a_round_is_on_the_disk_when_append_returns(tmp_path):
 
     assert read_ledger(tmp_path / "made" / "here") == receipts
     assert names(tmp_path / "made" / "here") == ["day=2026-03-01/round-r-00000001.parquet"]
+
+
+# So many that files are merged.
+ROUNDS = ledger_module.FILES_MAX + 5
+APPEND = f"""
+import os, sys
+from pathlib import Path
+from pairbus.syphon.ledger import ParquetLedger
+from tests.syphon.test_ledger import receipt
+
+ledger = ParquetLedger(Path(sys.argv[1]) / "made" / "here")
+for number in range({ROUNDS}):
+    ledger.append([receipt(number)])
+    print(os.stat(os.environ["DISK_LOG"]).st_size)
+"""
+
+
+@pytest.mark.req("X-10")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_round_outlives_a_power_cut(tmp_path):
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    variables = recorder(disk, log, tmp_path / "disk_log.so")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", APPEND, str(disk)],
+        env={**os.environ, **variables, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    written = [int(position) for position in done.stdout.split()]
+    assert len(written) == ROUNDS
+    records = list(read_log(log))
+    choice = random.Random(1)
+    cuts = {record.end for record in choice.sample(records, 16)} | {*choice.sample(written, 6)}
+    rebuilt = Disk(disk)
+
+    for record in records:
+        rebuilt.play(record)
+        rounds = sum(position <= record.end for position in written)
+        if rounds and record.end in cuts:
+            rebuilt.restore(tmp_path / "left", choice, choice.choice((0.0, 0.0, 0.5, 1.0)))
+            found = read_ledger(tmp_path / "left" / "made" / "here")
+            assert {each.round for each in found} >= set(range(rounds))
+            shutil.rmtree(tmp_path / "left")
 
 
 def test_rounds_are_kept_by_the_day_they_were_settled_on(tmp_path):

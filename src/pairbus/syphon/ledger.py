@@ -63,7 +63,7 @@ class ParquetLedger:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._folder)
         except OSError as error:
             raise OptionsError(
                 f"cannot create the ledger's folder {self._folder}: {error}"
@@ -139,20 +139,31 @@ class ParquetLedger:
     def _write(self, day: str, name: str, table: pa.Table) -> Path:
         folder = self._folder / f"day={day}"
         # Every time, because the folder may have been deleted.
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         path, unfinished = folder / name, folder / f".{name}.part"
         with unfinished.open("wb") as file:
             parquet.write_table(table, file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
-        # The new name must outlive a power cut, too.
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        _sync_names(folder)
         return path
+
+
+def _make_folder(folder: Path) -> None:
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        _sync_names(each.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    """A new name in a folder outlives a power cut only after this."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _table(receipts: Sequence[Receipt]) -> pa.Table:
