@@ -6,6 +6,8 @@ import logging
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -79,6 +81,22 @@ def test_a_token_is_kept_until_shortly_before_its_end() -> None:
     clock.advance(100)
     assert cache.get_token(SCOPE) != first
     assert issuer.count == 2
+
+
+def test_threads_that_need_a_token_at_the_same_time_get_one() -> None:
+    issuer, together = Issuer(), threading.Barrier(8)
+
+    def make() -> Issuer:
+        return issuer
+
+    def ask(_: int) -> AccessToken:
+        together.wait(30)
+        token: AccessToken = login(make).get_token(SCOPE)
+        return token
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(ask, range(8)))) == 1
+    assert issuer.count == 1
 
 
 def test_while_a_token_is_valid_a_credential_may_fail() -> None:

@@ -57,10 +57,11 @@ class WithCredential:
         return f"WithCredential({self.namespace!r}, {type(self.credential).__name__})"
 
     @property
-    def name(self) -> str:
-        """The name of the credential, for errors."""
-        named = getattr(self.credential, "name", None) or getattr(self.credential, "__name__", None)
-        return str(named or type(self.credential).__name__)
+    def identity_name(self) -> str | None:
+        """The name of the identity's credential, for errors; None: it is a key or a signature."""
+        if _is_factory(self.credential):
+            return str(getattr(self.credential, "__name__", type(self.credential).__name__))
+        return getattr(self.credential, "name", None)  # of a TokenCache, or what is pickled for it
 
     def make(self) -> Any:
         if not _is_factory(self.credential):
@@ -135,10 +136,12 @@ class Address:
 
     def needs(self, right: str) -> str:
         """What the login must have, as a sentence for an error."""
-        name = self.source.name if isinstance(self.source, WithCredential) else ""
-        if not name and (identity := self._string().identity) is not None:
-            name = identity.attribute
-        if not name:
+        if isinstance(self.source, WithCredential):
+            name = self.source.identity_name
+        else:
+            identity = self._string().identity
+            name = None if identity is None else identity.attribute
+        if name is None:
             return f"The policy needs the {right} right"
         return f"The identity of {name} needs {requirement(right)}"
 
