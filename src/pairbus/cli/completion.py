@@ -35,9 +35,9 @@ def queues_and_topics(admin: Administration) -> list[str]:
 
 
 def names_within_timeout(
-    target: Target, list_names: Callable[[Administration], list[str]]
+    target: Target, list_names: Callable[[Administration], list[str]], *, seconds: float
 ) -> list[str]:
-    """The names, or none if the namespace refuses or does not answer within some seconds."""
+    """The names, or none if the namespace refuses or does not answer within this time."""
     import azure.servicebus.management  # noqa: F401  # takes a while: load it before the time limit starts
 
     found: list[str] = []
@@ -52,7 +52,7 @@ def names_within_timeout(
     # A daemon thread, so that a hanging namespace does not block the shell.
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    worker.join(_SECONDS_MAX)
+    worker.join(seconds)
     return list(found)
 
 
@@ -64,5 +64,5 @@ def _complete(
         target = parse_target(text, context.params.get("ca_file"))
     except Exception:
         return []
-    found = names_within_timeout(target, list_names)
+    found = names_within_timeout(target, list_names, seconds=_SECONDS_MAX)
     return sorted(name for name in found if name.startswith(incomplete))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS_MAX: Final = 30.0
 _PEEK_COUNT: Final = 250
 _NOT_FOUND: Final = 404
+_HINT_SECONDS_MAX: Final = 10.0
 
 
 @contextmanager
@@ -191,10 +192,12 @@ def _similar_name(target: Target, entity: EntityPath) -> str:
     from pairbus.cli.completion import names_within_timeout, queues_and_topics
 
     if entity.subscription is None:
-        names = names_within_timeout(target, queues_and_topics)
+        names = names_within_timeout(target, queues_and_topics, seconds=_HINT_SECONDS_MAX)
     else:
         names = names_within_timeout(
-            target, lambda admin: admin.names(EntityKind.SUBSCRIPTION, entity.entity)
+            target,
+            lambda admin: admin.names(EntityKind.SUBSCRIPTION, entity.entity),
+            seconds=_HINT_SECONDS_MAX,
         )
     similar = get_close_matches(entity.subscription or entity.entity, names, n=1)
     return f"; did you mean {similar[0]!r}?" if similar else ""
@@ -208,7 +211,12 @@ def topic_note(target: Target, entity: EntityPath) -> str | None:
     topic = entity.entity
     if entity.subscription is not None:
         return None
-    if not names_within_timeout(target, lambda admin: [admin.get(EntityKind.TOPIC, (topic,)).name]):
+    names = names_within_timeout(
+        target,
+        lambda admin: [admin.get(EntityKind.TOPIC, (topic,)).name],
+        seconds=_HINT_SECONDS_MAX,
+    )
+    if not names:
         return None
     return (
         f"{topic!r} is a topic. Its messages are in its subscriptions: name one after it, such as "

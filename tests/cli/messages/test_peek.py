@@ -37,7 +37,10 @@ def test_messages_are_shown_in_a_table_and_stay(pairbus: Run, filled: str) -> No
     assert head == ["sequence", "enqueued", "message", "id", "subject", "session", "body"]
     assert (first[0], first[3:]) == ("1", ["even", "-", "body", "0"])
     assert len(rest) == 9
-    assert pairbus("peek", filled).out == done.out
+    assert done.err == "there are more than 10 messages; use --count\n"
+    assert pairbus("peek", filled) == done
+    assert pairbus("peek", filled, "--count", "10").err == ""
+    assert len(numbers(pairbus("peek", filled, "--json").out)) == 10
 
 
 def test_from_and_count_limit_the_messages(pairbus: Run, filled: str) -> None:

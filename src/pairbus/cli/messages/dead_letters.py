@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.connection import connect, explain_errors, peek_messages, topic_note
+from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.messages.filter import Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
-from pairbus.cli.messages.table import full_text, json_line, message_table
+from pairbus.cli.messages.table import full_text, json_line, message_table, print_messages
 from pairbus.cli.options import (
     AS_JSON,
     ENTITY,
@@ -36,7 +36,6 @@ from pairbus.cli.output import (
     format_count,
     is_narrow_terminal,
     print_json,
-    print_rows,
     print_table,
     progress,
     was_or_were,
@@ -46,8 +45,6 @@ from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.rows import MessageView, sequence_number
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pairbus.cli.messages.dead_letter_moves import Result
     from pairbus.fast.client import FastClient
 
@@ -107,11 +104,8 @@ def list_(
         for message in messages[:count]:
             print(json_line(message))
     else:
-        which = "messages" if filter.matches_everything else "matching messages"
-        print_rows(
-            _table(messages[:count]),
-            if_empty=topic_note(target, path) or f"no {which} in {path.description}",
-        )
+        is_filtered = not filter.matches_everything
+        print_messages(messages[:count], target, path, is_filtered=is_filtered)
     if len(messages) > count:
         print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
 
@@ -312,10 +306,6 @@ def _parse_destination(path: EntityPath, to: str | None) -> EntityPath:
 # -- output --------------------------------------------------------------------------------------
 
 
-def _table(messages: list[MessageJson]) -> Table:
-    return message_table(messages, are_dead_letters=True, is_narrow=is_narrow_terminal())
-
-
 def _print_plan(found: _Found, what: str, *, as_json: bool, to: str | None = None) -> None:
     total = len(found.enqueued)
     if as_json:
@@ -324,7 +314,8 @@ def _print_plan(found: _Found, what: str, *, as_json: bool, to: str | None = Non
         print_json({what: 0, "dryRun": True, "sequenceNumbers": numbers, **where})
         return
     if found.first:
-        print_table(_table(found.first))
+        table = message_table(found.first, are_dead_letters=True, is_narrow=is_narrow_terminal())
+        print_table(table)
     if total > len(found.first):
         print(f"... and {total - len(found.first):,} more")
     suffix = "" if to is None else f" to {to!r}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.connection import connect, explain_errors, peek_messages, topic_note
+from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
-from pairbus.cli.messages.table import full_text, json_line, message_table
+from pairbus.cli.messages.table import full_text, json_line, message_table, print_messages
 from pairbus.cli.options import (
     AS_JSON,
     ENTITY,
@@ -24,7 +24,7 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import is_narrow_terminal, print_rows, print_table
+from pairbus.cli.output import format_count, is_narrow_terminal, print_table
 from pairbus.cli.target import Target
 from pairbus.cli.watch import Outages, WatchOptions
 from pairbus.fast.rows import MessageView, sequence_number
@@ -83,23 +83,25 @@ def peek(
     path = parse_entity_path(entity, subscription, sub_queue)
     filter = FilterOptions(where=where).parse()
     interval = watching.parse()
-    limit = count if count is not None or interval is not None else _COUNT
+    is_limited = count is None and interval is None
+    limit = _COUNT + 1 if is_limited else count
     messages = _peek(target, path, filter, start=from_, count=limit, interval=interval)
-    are_dead_letters = path.sub_queue is not None
-    if interval is not None and not (as_json or whole):
-        _print_rows(messages, are_dead_letters=are_dead_letters)
-        return
     if as_json or whole:
-        for message in messages:
+        for message in islice(messages, _COUNT if is_limited else None):
             on_terminal = sys.stdout.isatty()
             text = json_line(message) if as_json else full_text(message, on_terminal=on_terminal)
             print(text, flush=interval is not None)
+        is_more = is_limited and next(messages, None) is not None
+    elif interval is not None:
+        _print_rows(messages, are_dead_letters=path.sub_queue is not None)
         return
-    table = message_table(
-        messages, are_dead_letters=are_dead_letters, is_narrow=is_narrow_terminal()
-    )
-    which = "messages" if filter.matches_everything and not from_ else "matching messages"
-    print_rows(table, if_empty=topic_note(target, path) or f"no {which} in {path.description}")
+    else:
+        found = list(messages)
+        is_more = is_limited and len(found) > _COUNT
+        is_filtered = bool(from_) or not filter.matches_everything
+        print_messages(found[:_COUNT] if is_more else found, target, path, is_filtered=is_filtered)
+    if is_more:
+        print(f"there are more than {format_count(_COUNT)}; use --count", file=sys.stderr)
 
 
 def _print_rows(messages: Iterable[MessageJson], *, are_dead_letters: bool) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.cli.connection import topic_note
+from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.messages.message_json import ENCODING, UNREADABLE, MessageJson
-from pairbus.cli.output import make_table
+from pairbus.cli.output import is_narrow_terminal, make_table, print_table
+from pairbus.cli.target import Target
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,6 +73,20 @@ def _value(value: Any) -> str:
 
 def _body(message: MessageJson) -> str:
     return str(message.get("body", ""))
+
+
+def print_messages(
+    messages: list[MessageJson], target: Target, path: EntityPath, *, is_filtered: bool
+) -> None:
+    """As a table, or on stderr that there are none."""
+    if not messages:
+        which = "matching messages" if is_filtered else "messages"
+        note = topic_note(target, path) or f"no {which} in {path.description}"
+        print(note, file=sys.stderr)
+        return
+    are_dead_letters = path.sub_queue is not None
+    is_narrow = is_narrow_terminal()
+    print_table(message_table(messages, are_dead_letters=are_dead_letters, is_narrow=is_narrow))
 
 
 def message_table(
