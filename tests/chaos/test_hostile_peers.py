@@ -203,12 +203,14 @@ def _wait_for_a_seat(victim: Victim) -> None:
         late.open()
 
 
-def test_a_connection_above_the_limit_is_turned_away_and_the_others_stay(victim: Victim) -> None:
+def test_a_crowd_of_strangers_shuts_nobody_out_who_has_a_key(victim: Victim) -> None:
     early = [Peer(victim.address).open() for _ in range(LIMITS.connections_max // 2)]
     crowd = [Peer(victim.address) for _ in range(3 * LIMITS.connections_max)]
     try:
-        turned_away = [peer.farewell().is_closed for peer in crowd[LIMITS.connections_max // 2 :]]
-        left = [peer for peer in early if peer.farewell(within=0.001).is_closed]
+        with Peer(victim.address) as late:
+            late.open()
+        turned_away = [peer.farewell().is_closed for peer in crowd[: -LIMITS.connections_max]]
+        left = [bye for peer in early if (bye := peer.farewell(within=0.001)).is_closed]
     finally:
         for peer in early + crowd:
             peer.reset()

@@ -20,9 +20,16 @@ HANDSHAKE = (
 )
 
 
-def attach(address):
+_PLAIN = [Symbol("PLAIN"), b"\x00RootManageSharedAccessKey\x00SAS_KEY_VALUE"]
+WITH_KEY = HANDSHAKE.replace(
+    encode_frame(0x41, [Symbol("ANONYMOUS"), b""], kind=1), encode_frame(0x41, _PLAIN, kind=1)
+)
+
+
+def attach(address, number=0):
     ends = Described(ULong(0x28), ["s"]), Described(ULong(0x29), [address])
-    return encode_frame(0x12, ["l", UInt(0), False, None, None, *ends, None, None, UInt(0)])
+    name = f"l{number}"
+    return encode_frame(0x12, [name, UInt(number), False, None, None, *ends, None, None, UInt(0)])
 
 
 class Client:
@@ -84,7 +91,7 @@ def request(number, size):
 
 def test_cbs_takes_no_large_messages():
     with Broker(["q"]) as broker, Client(broker) as client:
-        client.send(HANDSHAKE, attach("$cbs"))
+        client.send(WITH_KEY, attach("$cbs"))
         assert client.until(0x12)[10] == 65536
         for number, size in enumerate([66_000, 120_000, 900_000]):
             client.send(*request(number, size))
@@ -140,3 +147,47 @@ def test_a_broken_rule_of_the_protocol_is_logged_with_its_reason(caplog):
         client.wait_for_end()
     [line] = caplog.messages
     assert line.endswith("amqp:illegal-state: a second open")
+
+
+def unfinished(number, size):
+    """The first frame of a message on that link, and never another."""
+    head = encode_frame(0x14, [UInt(number), UInt(number), b"t", UInt(0), False, True])
+    return (len(head) + size).to_bytes(4) + head[4:] + bytes(size)
+
+
+def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory():
+    with Broker(["q"]) as broker:
+        with Client(broker) as client:
+            client.send(HANDSHAKE, *(attach("$cbs", number) for number in range(9)))
+            (error,) = client.until(0x18)
+            assert error.value[0] == "amqp:resource-limit-exceeded"
+            assert "may have 8" in error.value[1]
+        with Client(broker) as client:
+            client.send(HANDSHAKE, *(attach("$cbs", number) for number in range(3)))
+            client.send(*(unfinished(number, 30_000) for number in range(3)))
+            (error,) = client.until(0x18)
+            assert error.value[:2] == [
+                "amqp:resource-limit-exceeded",
+                "messages of more than 65536 bytes are incomplete",
+            ]
+
+
+def test_after_its_token_a_client_has_all_that_the_limits_allow():
+    with Broker(["q"], limits=Limits(token_seconds=0.2)) as broker, Client(broker) as client:
+        client.send(WITH_KEY, *(attach("q", number) for number in range(20)))
+        client.send(*(unfinished(number, 30_000) for number in range(3)))
+        for _ in range(20):
+            client.until(0x12)
+        time.sleep(0.4)  # longer than a stranger may stay
+        client.send(attach("q", 20))
+        client.until(0x12)
+
+
+def test_a_client_without_a_token_is_sent_away_in_time(caplog):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    limits = Limits(token_seconds=0.2, handshake_seconds=5.0)
+    with Broker(["q"], limits=limits) as broker, Client(broker) as client:
+        client.send(HANDSHAKE, attach("$cbs"))
+        (error,) = client.until(0x18)
+    assert error.value[:2] == ["amqp:connection:forced", "it sent no valid token in 0.2 s"]
+    assert caplog.messages[0].endswith(": it sent no valid token in 0.2 s")

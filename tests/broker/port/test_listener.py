@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import errno
 import os
 import socket
@@ -292,10 +293,21 @@ async def test_a_request_whose_head_never_ends_is_refused(tmp_path: Path) -> Non
 
 
 @in_a_loop
-async def test_one_connection_too_many_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_one_connection_too_many_takes_the_place_of_the_oldest_stranger(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path, limits=Limits(connections_max=2)) as port:
-        first, second = await port.connect(), await port.connect()
-        assert await first.ask(HELLO) == await second.ask(HELLO) == HELLO
+        zeroth, first = await port.connect(), await port.connect()
+        assert await zeroth.ask(HELLO) == await first.ask(HELLO) == HELLO
+
+        second = await port.connect()
+        assert await second.ask(HELLO) == HELLO
+        with contextlib.suppress(ConnectionResetError):
+            assert await zeroth.read() == b""
+        await zeroth.close()
+        assert len(port.listener.connections) == 2
+        for slot in port.listener.connections:
+            slot.authenticated()
 
         third = await port.connect()
         assert await third.read() == b""

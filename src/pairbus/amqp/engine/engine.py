@@ -409,6 +409,11 @@ class Engine:
             self._wire.out.append(HEARTBEAT)
         return self._idle.next_tick(now)
 
+    def set_limits(self, limits: EngineLimits) -> None:
+        """From now on. What the peer was told when the connection opened must stay the same."""
+        self._wire.limits = limits
+        self._wire.unsettled_max = limits.unsettled_max
+
     def resume_listening(self) -> None:
         """Restart the idle time-out, for a caller that has not read for a while."""
         self._idle.heard = True

@@ -20,7 +20,9 @@ class Limits:
     """Limits that protect the broker from its clients. They apply to each connection."""
 
     connections_max: int = 2000
-    """The number of connections to one namespace. Further ones are closed at once."""
+    """The number of connections to one namespace. When it is reached, a new connection takes the
+    place of one that has shown no valid token. If all have, it is closed at once.
+    """
     links_max: int = 256
     unsettled_max: int = 10_000
     """Unsettled deliveries in each direction. A receiver gets no more until it settles some."""
@@ -28,6 +30,8 @@ class Limits:
     """Output that may wait for a slow client. Beyond it, nothing more is delivered to it."""
     handshake_seconds: float = 30.0
     """The time from accepting a connection to a complete AMQP open, including TLS."""
+    token_seconds: float = 60.0
+    """The time from accepting a connection to the client's first valid token."""
     idle_timeout_seconds: float = 240.0
     frame_size_max: int = 65_536
 

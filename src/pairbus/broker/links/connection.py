@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final
 from uuid import uuid4
@@ -45,7 +46,7 @@ from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import no_entity
 from pairbus.broker.links.requests import ReplyLink
-from pairbus.broker.links.tokens import Credentials
+from pairbus.broker.links.tokens import Credentials, Grant
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.namespace import Namespace
@@ -56,6 +57,9 @@ logger = logging.getLogger(__name__)
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes received but not on the disk yet. Above this, reading pauses."""
 _REQUESTS_MAX: Final = 100
+# Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
+_STRANGERS_LINKS_MAX: Final = 8
+_STRANGERS_BYTES_MAX: Final = 64 * 1024
 
 
 class Pause(Enum):
@@ -91,16 +95,22 @@ class AmqpConnection(asyncio.Protocol):
         """Only while faults on demand are active."""
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
+        self._token_deadline: asyncio.TimerHandle | None = None
         self._farewell: asyncio.TimerHandle | None = None
+        self._engine_limits = EngineLimits(
+            frame_size_max=limits.frame_size_max,
+            links_max=limits.links_max,
+            unsettled_max=limits.unsettled_max,
+            incoming_window=_HELD_BYTES_MAX,
+            idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+        )
         self._engine = Engine(
             server=True,
             container_id=f"{namespace.name}-{uuid4().hex[:12]}",
-            limits=EngineLimits(
-                frame_size_max=limits.frame_size_max,
-                links_max=limits.links_max,
-                unsettled_max=limits.unsettled_max,
-                incoming_window=_HELD_BYTES_MAX,
-                idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+            limits=replace(
+                self._engine_limits,
+                links_max=min(_STRANGERS_LINKS_MAX, limits.links_max),
+                incoming_window=_STRANGERS_BYTES_MAX,
             ),
             sasl=SaslServer(self._authenticate),
         )
@@ -127,6 +137,9 @@ class AmqpConnection(asyncio.Protocol):
         self._handshake = self.namespace.loop.call_later(
             self._limits.handshake_seconds, self._handshake_overdue
         )
+        self._token_deadline = self.namespace.loop.call_later(
+            self._limits.token_seconds, self._token_overdue
+        )
         if self.namespace.active_faults is not None:
             self.faults_changed()
         self._keep_alive()
@@ -149,9 +162,13 @@ class AmqpConnection(asyncio.Protocol):
         """A bug in the broker: close this connection with an error. The others are not affected."""
         logger.exception("%s", self._peer)
         self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        """A closed engine has no idle timeout: a client that does not answer the close would keep
+        its slot.
+        """
         if self._farewell is None and self._transport is not None:
-            # A closed engine has no idle timeout: without this, a client that does not answer
-            # would keep its slot.
             self._farewell = self.namespace.loop.call_later(
                 self._limits.handshake_seconds, self._transport.abort
             )
@@ -167,7 +184,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _clean_up(self) -> None:
         self.namespace.connections.discard(self)
-        for timer in (self._timer, self._handshake, self._farewell):
+        for timer in (self._timer, self._handshake, self._token_deadline, self._farewell):
             if timer is not None:
                 timer.cancel()
         for link in self._links:
@@ -311,6 +328,15 @@ class AmqpConnection(asyncio.Protocol):
         self.log_refusal(f"it sent no AMQP open in {self._limits.handshake_seconds:g} s")
         self._transport.abort()
 
+    def _token_overdue(self) -> None:
+        if self.faulty_transport is not None and self.faulty_transport.is_silent:
+            return  # the fault keeps the client from it
+        reason = f"it sent no valid token in {self._limits.token_seconds:g} s"
+        self.log_refusal(reason)
+        self._engine.close(AmqpError("amqp:connection:forced", reason))
+        self.flush()
+        self._abort_later()
+
     @property
     def _peer(self) -> str:
         return peer_name(self._transport.get_extra_info("peername"))
@@ -399,7 +425,20 @@ class AmqpConnection(asyncio.Protocol):
         except tokens.TokenRefused as refused:
             self.log_refusal(refused.reason, policy=refused.policy_name)
             return False
+        self._authenticated()
         return True
+
+    def add_grant(self, path: Path, grant: Grant) -> None:
+        self.credentials.add(path, grant)
+        self._authenticated()
+
+    def _authenticated(self) -> None:
+        """The client is no stranger any more: it may have all that the limits allow."""
+        if self._token_deadline is not None:
+            self._token_deadline.cancel()
+            self._token_deadline = None
+            self._engine.set_limits(self._engine_limits)
+            self._slot.authenticated()
 
     def check_tokens(self, *, now_ms: int) -> None:
         """Close the links whose token has expired and was not renewed."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pairbus.amqp.engine import AmqpError, Link, Session
 from pairbus.broker.links.paths import Path
-from pairbus.broker.links.tokens import Credentials
+from pairbus.broker.links.tokens import Credentials, Grant
 from pairbus.broker.namespace import Namespace
 
 
@@ -26,6 +26,7 @@ class ConnectionSlot(Protocol):
     def occupy(self, owner: _Closable, transport: asyncio.BaseTransport | None = None) -> None: ...
     def free(self) -> None: ...
     def reset(self) -> None: ...
+    def authenticated(self) -> None: ...
 
 
 class LinkHost(Protocol):
@@ -50,6 +51,9 @@ class LinkHost(Protocol):
 
     def may_deliver(self, path: Path) -> bool:
         """False while a fault on demand keeps the entity's messages back."""
+
+    def add_grant(self, path: Path, grant: Grant) -> None:
+        """The client has shown a valid token for the path."""
 
     def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
         """Log that the client was refused. By default, the policy is that of its token."""

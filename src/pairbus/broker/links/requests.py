@@ -151,7 +151,7 @@ class CbsLink(RequestLink):
             error = no_entity(namespace.name, path.entity)
             self.connection.log_refusal(error.description, path, grant.policy_name)
             return refusal(error)
-        self.connection.credentials.add(path, grant)
+        self.connection.add_grant(path, grant)
         return Reply(202, "Accepted")
 
 

@@ -33,8 +33,9 @@ class Slot:
     A new owner occupies the same slot when the protocol changes, as when HTTP becomes a WebSocket.
     """
 
-    def __init__(self, limit: ConnectionLimit) -> None:
+    def __init__(self, limit: ConnectionLimit, address: str) -> None:
         self._limit = limit
+        self.address = address
         self._owner: Closable | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -43,6 +44,10 @@ class Slot:
         if transport is not None:
             # uvloop's transports are asyncio's by their methods only, not by class.
             self._transport = cast(asyncio.Transport, transport)
+
+    def authenticated(self) -> None:
+        """The client has shown a valid token: nobody else gets its slot."""
+        self._limit.authenticated(self)
 
     def free(self) -> None:
         self._limit.release(self)
@@ -69,11 +74,17 @@ class Slot:
 
 
 class ConnectionLimit:
-    """The slots of one namespace."""
+    """The slots of one namespace.
+
+    Strangers, who have shown no valid token, cannot shut others out: when all slots are taken, a
+    new connection gets the oldest stranger's. The address with the most strangers loses first.
+    """
 
     def __init__(self, connections_max: int) -> None:
         self._connections_max = connections_max
         self._slots: set[Slot] = set()
+        self._strangers: dict[str, dict[Slot, None]] = {}
+        """By address, the oldest first."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -83,16 +94,29 @@ class ConnectionLimit:
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots))
 
-    def acquire(self) -> Slot | None:
-        """A slot, or None when the limit is reached."""
+    def acquire(self, address: str) -> Slot | None:
+        """A slot, or None when the limit is reached and no stranger has one."""
         if len(self._slots) >= self._connections_max:
-            return None
-        slot = Slot(self)
+            if not self._strangers:
+                return None
+            crowd = max(self._strangers.values(), key=len)
+            stranger = next(iter(crowd))
+            self.release(stranger)
+            stranger.abort()
+        slot = Slot(self, address)
         self._slots.add(slot)
+        self._strangers.setdefault(address, {})[slot] = None
         self._empty.clear()
         return slot
 
+    def authenticated(self, slot: Slot) -> None:
+        crowd = self._strangers.get(slot.address, {})
+        crowd.pop(slot, None)
+        if not crowd:
+            self._strangers.pop(slot.address, None)
+
     def release(self, slot: Slot) -> None:
+        self.authenticated(slot)
         self._slots.discard(slot)
         if not self._slots:
             self._empty.set()

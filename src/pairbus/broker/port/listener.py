@@ -126,17 +126,18 @@ class Listener:
                     self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
                     return
                 continue  # the peer went away before it was accepted
-            self._open(accepted, peer_name(address))
+            self._open(accepted, address)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._is_stopped and listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _open(self, accepted: socket.socket, peer: str) -> None:
-        slot = self.connections.acquire()
+    def _open(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        slot = self.connections.acquire(str(address[0]))
         if slot is None:
             self.namespace.refusals.add(
-                peer, f"{len(self.connections)} connections are open, which is the limit"
+                peer_name(address),
+                f"{len(self.connections)} connections are open, which is the limit",
             )
             accepted.close()
             return
@@ -193,6 +194,8 @@ class UnknownProtocol(asyncio.Protocol):
         self._is_encrypted = False
         self._pending = b""
         self._arrival: asyncio.Task[None] | None = None
+        self._is_shut = False
+        """Before it arrived: another connection got its slot."""
         self._deadline = self._loop.call_later(listener.limits.handshake_seconds, self.shutdown)
         slot.occupy(self)
 
@@ -200,6 +203,8 @@ class UnknownProtocol(asyncio.Protocol):
         """Run TLS if the peer starts it. `data_received` gets the application's first bytes."""
         self._arrival = asyncio.current_task()
         try:
+            if self._is_shut:
+                return
             first = await self._peek()
             if not first:
                 return
@@ -245,6 +250,8 @@ class UnknownProtocol(asyncio.Protocol):
             self._transport.abort()
         elif self._arrival is not None:
             self._arrival.cancel()
+        else:
+            self._is_shut = True
 
     # --- asyncio's Protocol
 
