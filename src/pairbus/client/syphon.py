@@ -124,6 +124,9 @@ class SyphonSupervisor:
         self._is_abandoned = False
         self._ended: set[Which] = set()
         self._both_ended = threading.Event()
+        # The thread that gives the partner of a client that has ended its five seconds.
+        self._waiting: threading.Thread | None = None
+        self._is_faulting = False
         # The thread that restarts the syphon, and what it is told: which run failed and why, or
         # None to stop.
         self._thread: threading.Thread | None = None
@@ -169,19 +172,21 @@ class SyphonSupervisor:
         with self._lock:
             if self._is_abandoned or which in self._ended:
                 return
-            is_first = not self._ended
             self._ended.add(which)
-        if is_first:
-            thread = threading.Thread(
-                target=self._wait_for_partner,
-                args=(_PARTNER[which], reason),
-                name="pairbus-partner",
-                daemon=True,
-            )
-            thread.start()
-        else:
-            self._both_ended.set()
+            if self._waiting is None:
+                self._waiting = threading.Thread(
+                    target=self._wait_for_partner,
+                    args=(_PARTNER[which], reason),
+                    name="pairbus-partner",
+                    daemon=True,
+                )
+                self._waiting.start()
+            else:
+                self._both_ended.set()
         self._stop()
+        # A thread that faults this client waits for it.
+        if self._both_ended.is_set() and not self._is_faulting:
+            self._waiting.join(JOIN_SECONDS_MAX)
 
     def _wait_for_partner(self, partner: Which, reason: str) -> None:
         if (
@@ -195,6 +200,7 @@ class SyphonSupervisor:
             )
             name = self._pairing.namespace
             logger.warning("faulting the %s client of %s: %s", partner, name, reason)
+            self._is_faulting = True
             self._fault_client(self._clients[partner], reason)
         self._stop_listening()
 

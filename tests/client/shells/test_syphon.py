@@ -291,7 +291,7 @@ def test_nothing_is_left_when_both_have_ended(side: Side, monkeypatch: pytest.Mo
     pair.close(pair.primary)
     pair.close(pair.secondary)
 
-    until(lambda: threads_left() == [], "no thread waits")
+    assert threads_left() == []
     for client in (pair.primary, pair.secondary):
         assert not state_of(client).has_other_listeners(), "and nobody keeps the pair alive"
 
@@ -407,7 +407,7 @@ def test_a_client_that_is_closed_while_its_syphon_restarts_leaves_nothing(
     pair.close(pair.secondary)
 
     assert not pair.syphon.is_running
-    until(lambda: threads_left() == [], "no thread is left")
+    assert threads_left() == []
 
 
 def test_it_is_stopped_by_another_thread_than_its_own(pair: Pair, others: Others) -> None:
