@@ -32,7 +32,7 @@ def marks_in(source):
     texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
     spelled_out = {text for text in texts if isinstance(text, str) and NUMBER.fullmatch(text)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.req"):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "req":
             for argument in node.args:
                 if isinstance(argument, ast.Constant):
                     yield argument.value

@@ -1,85 +1,92 @@
-"""Topics for tests of the official SDK: made while the broker runs, each for one test alone.
-
-The administration API has tests of its own; here entities are made on the broker's own loop, which
-takes no link and no HTTP.
-"""
+"""Topics for tests of the official SDK: made while the broker runs, each for one test alone."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import (
+    AccessRights,
+    AuthorizationRule,
+    FalseRuleFilter,
+    ServiceBusAdministrationClient,
+    SqlRuleAction,
+    SqlRuleFilter,
+)
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import (
-    EntityDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    subscription_path,
-)
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
-from tests.interop.bus import Bus
+from pairbus.broker.entities.descriptions import subscription_path
+from tests.interop.bus import POLICIES, Bus
 
-DURABLE_SECONDS_MAX = 10
+NOTHING = FalseRuleFilter()
 
 
-def on_the_broker(broker: Broker, work: Callable[[Namespace], object]) -> None:
-    """Runs the function on the broker's loop, and waits until its changes are durable."""
-    running = broker._running
-    assert running is not None
-    assert running._loop is not None
-    [namespace] = running.server._namespaces
-
-    async def run() -> None:
-        work(namespace)
-        await namespace.durable()
-
-    asyncio.run_coroutine_threadsafe(run(), running._loop).result(DURABLE_SECONDS_MAX)
+@contextmanager
+def premium(bus: Bus) -> Iterator[Bus]:
+    """The same client on a namespace that knows the size of a message."""
+    with Broker([bus.queue], sku="Premium", policies=POLICIES, clock=bus.clock) as broker:
+        view = Bus(shell=bus.shell, broker=broker, clock=bus.clock, queue=bus.queue)
+        yield view
+        view.close()
 
 
-def make(broker: Broker, *descriptions: EntityDescription) -> None:
-    def work(namespace: Namespace) -> None:
-        for description in descriptions:
-            namespace.create(description)
-
-    on_the_broker(broker, work)
-
-
-def change(broker: Broker, path: str, **settings: Any) -> None:
-    def work(namespace: Namespace) -> None:
-        entity = namespace.find(path)
-        assert entity is not None, path
-        namespace.update(entity, replace(entity.description, **settings))
-
-    on_the_broker(broker, work)
+@cache
+def administration(broker: Broker) -> ServiceBusAdministrationClient:
+    """One for each broker: a handshake takes longer than most requests."""
+    return ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string, connection_verify=str(broker.ca_file), retry_total=0
+    )
 
 
-def remove(broker: Broker, path: str) -> None:
-    def work(namespace: Namespace) -> None:
-        entity = namespace.find(path)
-        assert entity is not None, path
-        namespace.delete(entity)
-
-    on_the_broker(broker, work)
-
-
-def exists(broker: Broker, path: str) -> bool:
-    found: list[object] = []
-    on_the_broker(broker, lambda namespace: found.append(namespace.find(path)))
-    return found != [None]
+def make(broker: Broker, kind: str, path: str, **settings: Any) -> None:
+    """`kind` is queue, topic or subscription; `rules`, of a subscription, replace the default."""
+    rules = settings.pop("rules", None)
+    call = getattr(administration(broker), f"create_{kind}")
+    call(*path.split("/Subscriptions/"), **settings)
+    if rules is not None:
+        change(broker, kind, path, rules=rules)
 
 
-def rule(filter: Any = None, action: str | None = None, *, name: str = "rule") -> RuleDescription:
+def find(broker: Broker, kind: str, path: str) -> Any:
+    """Its properties, or None if there is none."""
+    try:
+        return getattr(administration(broker), f"get_{kind}")(*path.split("/Subscriptions/"))
+    except ResourceNotFoundError:
+        return None
+
+
+def change(broker: Broker, kind: str, path: str, **settings: Any) -> None:
+    admin, names = administration(broker), path.split("/Subscriptions/")
+    for old in list(admin.list_rules(*names)) if "rules" in settings else ():
+        admin.delete_rule(*names, old.name)
+    for options in settings.pop("rules", ()):
+        admin.create_rule(*names, **options)
+    if settings:
+        update = getattr(admin, f"update_{kind}")
+        update(*names[:-1], find(broker, kind, path), **settings)
+
+
+def rule(filter: Any, action: str | None = None, *, name: str = "rule") -> dict[str, Any]:
     """A filter or an action in SQL, or a filter of another kind."""
-    return RuleDescription(
-        name=name,
-        filter=SqlFilter(filter) if isinstance(filter, str) else filter or TrueFilter(),
-        action=None if action is None else SqlAction(action),
+    options = {"filter": SqlRuleFilter(filter) if isinstance(filter, str) else filter}
+    if action is not None:
+        options["action"] = SqlRuleAction(action)
+    return {"rule_name": name, **options}
+
+
+def policy(name: str, key: str, *rights: AccessRights) -> AuthorizationRule:
+    return AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=list(rights),
+        key_name=name,
+        primary_key=key,
+        secondary_key=key,
     )
 
 
@@ -96,14 +103,9 @@ class Topic:
     ) -> None:
         self.bus = bus
         self.name = bus.path(name)
-        make(
-            bus.broker,
-            TopicDescription(name=self.name, **(settings or {})),
-            *(
-                SubscriptionDescription(name=self.path(name), **own)
-                for name, own in subscriptions.items()
-            ),
-        )
+        make(bus.broker, "topic", self.name, **(settings or {}))
+        for subscription, own in subscriptions.items():
+            make(bus.broker, "subscription", self.path(subscription), **own)
         self._sender: Any = None
         self._receivers: dict[tuple[str, str | None], Any] = {}
 
