@@ -161,10 +161,16 @@ def test_what_is_not_installed_says_what_to_install(wheel, tmp_path):
     broker = environment.run("-c", "from pairbus.broker import Broker; Broker().start()")
     source = environment.run("-c", "from pairbus.spark import ServiceBusDataSource")
     command = environment.run("-m", "pairbus", "status")
+    login = environment.run(
+        "-c",
+        "from pairbus.fast.address import Address; "
+        "Address.from_connection_string('ns.example').source.identity.check_installed()",
+    )
 
     assert not re.search("^(uvloop|pyspark|typer|lark|cryptography)==", packages, re.MULTILINE)
     assert broker.stderr.splitlines()[-1].endswith("pip install 'pairbus[broker]'")
     assert source.stderr.splitlines()[-1].endswith("pip install 'pairbus[spark]'")
+    assert login.stderr.splitlines()[-1].endswith("pip install 'pairbus[identity]'")
     assert command.returncode == 1
     assert command.stderr.splitlines() == [
         "pairbus: the command line needs typer, which is not installed: pip install 'pairbus[cli]'"
