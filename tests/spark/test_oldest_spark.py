@@ -18,9 +18,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".venv" / "oldest-spark"
+# In this order, the first process gets those that share a session, and the second one the drain.
 TESTS = [
-    "tests/syphon/test_kills.py::test_killed_python_workers_are_replaced_and_no_message_is_lost",
     "tests/spark/test_kills.py",
+    "tests/syphon/test_kills.py::test_killed_python_workers_are_replaced_and_no_message_is_lost",
     "tests/spark/test_spark.py::test_every_column_and_every_type_goes_through",
 ]
 # Spark 4.0 leaves it to the garbage collector to close its sockets.
