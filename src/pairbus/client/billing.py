@@ -38,11 +38,11 @@ def extra_units(sender: Any, messages: Any) -> int:
     send.
     """
     try:
+        if not isinstance(messages, (list, ServiceBusMessageBatch)):
+            return _extra_units(sender, messages)
         if isinstance(messages, ServiceBusMessageBatch) and not is_large(messages):
             return 0
-        if isinstance(messages, list | ServiceBusMessageBatch):
-            return sum(_extra_units(sender, message) for message in messages_of(messages))
-        return _extra_units(sender, messages)
+        return sum(_extra_units(sender, message) for message in messages_of(messages))
     except Exception:
         logger.debug("could not measure a %s", type(messages).__name__, exc_info=True)
         return 0

@@ -119,7 +119,8 @@ class Router:
             self._last_sent = now
             # The start of the send does not matter: it succeeds now, and clears a running failover
             # interval. It does not end a failover; only a ping does.
-            self._observe(entity, Signal.SENT, now=now)
+            if entity.health.state is not HealthState.HEALTHY:  # rarely: save every send the time
+                self._observe(entity, Signal.SENT, now=now)
 
     def failed(
         self,
@@ -341,8 +342,9 @@ class Router:
         return entity.queue
 
     def _advance(self, entity: RoutedEntity, *, now: float) -> None:
-        before = entity.health.state
-        if entity.health.advance(now=now) is not before:
+        if entity.health.state is not HealthState.SUSPECT:
+            return  # time changes no other state
+        if entity.health.advance(now=now) is not HealthState.SUSPECT:
             self._failed_over(entity, now=now)
 
     def _observe(self, entity: RoutedEntity, signal: Signal, *, now: float) -> None:
