@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_path import EntityPath
+from pairbus.cli.output import did_you_mean
 from pairbus.cli.target import Target, bearer_token, cannot_reach, login_failure, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.address import Address
@@ -186,8 +187,6 @@ def _not_found(target: Target, entity: EntityPath) -> str:
 
 def _similar_name(target: Target, entity: EntityPath) -> str:
     """A suggestion of a name, if the policy may list entities and the namespace answers in time."""
-    from difflib import get_close_matches
-
     from pairbus.cli.administration import EntityKind
     from pairbus.cli.completion import names_within_timeout, queues_and_topics
 
@@ -199,8 +198,7 @@ def _similar_name(target: Target, entity: EntityPath) -> str:
             lambda admin: admin.names(EntityKind.SUBSCRIPTION, entity.entity),
             seconds=_HINT_SECONDS_MAX,
         )
-    similar = get_close_matches(entity.subscription or entity.entity, names, n=1)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
+    return did_you_mean(entity.subscription or entity.entity, names)
 
 
 def topic_note(target: Target, entity: EntityPath) -> str | None:

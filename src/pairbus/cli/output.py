@@ -9,8 +9,9 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 def format_count(count: int, noun: str = "message", plural: str = "") -> str:
     """`1 message`, `1,234 messages`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error for a name that does not exist; empty if no other is like it."""
+    similar = get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def was_or_were(count: int) -> str:

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,7 @@ from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.options import AS_JSON, ConnectionOptions, command_group, flatten_options, option
-from pairbus.cli.output import make_table, print_json, print_rows, print_table
+from pairbus.cli.output import did_you_mean, make_table, print_json, print_rows, print_table
 from pairbus.cli.parse import parse_duration
 from pairbus.errors import ConfigError, UsageError
 from pairbus.json_style import camel_case
@@ -253,13 +252,9 @@ def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     """Raises UsageError."""
     name = kind.lower().replace("-", "_")
     if name not in KINDS:
-        similar = get_close_matches(name, KINDS, n=1)
-        hint = (
-            f"did you mean {_kebab(similar[0])!r}?"
-            if similar
-            else f"the kinds are {', '.join(map(_kebab, KINDS))}"
-        )
-        raise UsageError(f"{kind!r} is not a kind of fault; {hint}")
+        kinds = [_kebab(one) for one in KINDS]
+        hint = did_you_mean(_kebab(name), kinds) or f"; the kinds are {', '.join(kinds)}"
+        raise UsageError(f"{kind!r} is not a kind of fault{hint}")
     settings = [field.name for field in fields(KINDS[name])]
     for setting in given:
         if setting not in settings:

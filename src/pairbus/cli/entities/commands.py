@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +28,7 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import print_json, progress
+from pairbus.cli.output import did_you_mean, print_json, progress
 from pairbus.errors import NamespaceError, UsageError
 
 Names = tuple[str, ...]
@@ -291,10 +290,7 @@ def _suggestions(admin: Administration, kind: EntityKind, path: Sequence[str]) -
         names: list[str] = []
         with suppress(NamespaceError):  # a parent does not exist either
             names = admin.names(kind, *parents)
-        similar = get_close_matches(own, names, n=1)
-        if not similar:
-            raise
-        raise EntityNotFound(f"{error}; did you mean {similar[0]!r}?") from error
+        raise EntityNotFound(f"{error}{did_you_mean(own, names)}") from error
 
 
 # -- deleting ------------------------------------------------------------------------------------
