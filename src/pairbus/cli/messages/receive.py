@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -242,7 +242,7 @@ class _Receive:
             is_whole = self.is_opening and self._source.waits_while_opening
             wait = left if is_whole else min(left, _SLICE_SECONDS)
             locked: list[Locked] = []
-            with nullcontext() if self._outages is None else self._outages.waited_out():
+            with self._outages_waited_out():
                 locked = self._source.receive(room, wait_seconds=max(wait, 0))
             self.is_opening = False
             if locked or left <= 0:
@@ -262,13 +262,18 @@ class _Receive:
             self.done += len(locked)
             return
         try:
-            self._settle(locked)
+            with self._outages_waited_out():
+                self._settle(locked)
+                self.done += len(locked)
         except SettleFailed as failed:
             raise NamespaceError(
                 f"{format_count(len(failed.failed))} {was_or_were(len(failed.failed))} written but "
                 f"not {self._settlement}, and will be delivered again: {failed.error}"
             ) from failed
-        self.done += len(locked)
+
+    def _outages_waited_out(self) -> AbstractContextManager[None]:
+        """After an outage, what is not settled is delivered again."""
+        return nullcontext() if self._outages is None else self._outages.waited_out()
 
     def _settle(self, locked: list[Locked]) -> None:
         self._source.settle(
