@@ -21,6 +21,7 @@ from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from pairbus.broker import Broker
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
@@ -363,3 +364,48 @@ def test_a_network_of_containers_needs_one_explicit_word_and_gets_a_warning(
 def test_on_loopback_the_word_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     Server([NamespaceOptions()], allow_insecure=True)
     assert not caplog.records
+
+
+def _asked(port: int, *lines: str) -> str:
+    """The status line of the answer to a request with these lines."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+        return client.makefile("rb").readline().decode().strip()
+
+
+WEB_SOCKET = (
+    "GET /$servicebus/websocket HTTP/1.1",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Protocol: AMQPWSB10",
+)
+
+
+def test_a_page_of_another_site_reaches_neither_http_nor_a_websocket() -> None:
+    with Broker() as broker:
+        port = broker.port
+        ours = f"Host: localhost:{port}"
+        for route in ("/$health", "/health", "/$faults", "/$metrics", "/$meter", "/orders"):
+            line = _asked(port, f"GET {route} HTTP/1.1", f"Host: rebound.example:{port}")
+            assert line.startswith("HTTP/1.1 421"), route
+        for host in (ours, "Host: 127.0.0.1", f"Host: [::1]:{port}", "Host: a.localhost"):
+            assert _asked(port, "GET /$health HTTP/1.1", host) == "HTTP/1.1 200 OK"
+
+        upgrade = [*WEB_SOCKET[:1], "Connection: Upgrade", *WEB_SOCKET[1:]]
+        for lines, status in (
+            ([ours], 101),
+            ([ours, f"Origin: http://localhost:{port}"], 101),
+            ([ours, "Origin: https://page.example"], 403),
+            ([ours, "Origin: null"], 403),
+            (["Host: rebound.example", "Origin: http://rebound.example"], 403),
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                client.sendall("\r\n".join([*upgrade, *lines, "", ""]).encode())
+                assert client.makefile("rb").readline().split()[1] == b"%d" % status, lines
+
+
+def test_in_a_network_of_containers_every_name_is_ours() -> None:
+    with Broker(host="0.0.0.0", allow_insecure=True) as broker:
+        line = _asked(broker.port, "GET /$health HTTP/1.1", "Host: servicebus:5300")
+    assert line == "HTTP/1.1 200 OK"

@@ -115,6 +115,10 @@ class Server:
             _check_keys(self._host, self._options)
         self._is_real_time = clock is None
         self._clock = time.time if clock is None else clock
+        # In a network of containers, the broker has names that only that network knows.
+        is_open = allow_insecure and not self._host.is_loopback
+        names = frozenset(name.lower() for name in self._host.certificate_names)
+        self._host_names = None if is_open else names
         self._namespaces: list[Namespace] = []
         self._listeners: list[Listener] = []
         self._endpoints: dict[str, Endpoint] = {}
@@ -208,6 +212,7 @@ class Server:
             certificates=self._certificates,
             limits=options.limits,
             is_tls_only=self._is_tls_only,
+            host_names=self._host_names,
             clock=self._clock,
         )
         namespace.faults.port = listener

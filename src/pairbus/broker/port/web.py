@@ -8,9 +8,12 @@ lifespan, no logging set-up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -19,6 +22,7 @@ from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
+from pairbus.broker.port.sockets import is_ours
 from pairbus.broker.port.websocket import WebSocketConnection
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -34,12 +38,14 @@ class Web:
         *,
         open_amqp: Callable[[Slot], AmqpConnection],
         request_seconds: float,
+        host_names: Collection[str] | None = None,
     ) -> None:
         self.open_amqp = open_amqp
         self.request_seconds = request_seconds
+        self.host_names = host_names
         self.state = ServerState()
         self.config = Config(
-            make_app(namespace),
+            _HostGate(make_app(namespace), host_names),
             interface="asgi3",
             http=HttpToolsProtocol,
             # uvicorn only checks that there is one; HttpConnection makes it (see below).
@@ -61,6 +67,22 @@ class Web:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _HostGate:
+    """Refuses requests for hosts that are not ours."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str] | None) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        if is_ours(host, self._names):
+            await self._app(scope, receive, send)
+        else:
+            response = PlainTextResponse(f"This broker is not {host[:200]!r}.\n", 421)
+            await response(scope, receive, send)
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -117,7 +139,7 @@ class HttpConnection(HttpToolsProtocol):
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
         head.append(b"\r\n")
-        connection = WebSocketConnection(self._slot, self._web.open_amqp)
+        connection = WebSocketConnection(self._slot, self._web.open_amqp, self._web.host_names)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(b"".join(head))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from websockets.typing import Subprotocol
 
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.connection_limit import Slot
+from pairbus.broker.port.sockets import is_ours
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
@@ -44,8 +45,15 @@ _QUIET: Final = _Quiet(logging.getLogger(__name__))
 class WebSocketConnection(asyncio.Protocol):
     """One upgraded HTTP connection, until its socket is closed."""
 
-    def __init__(self, slot: Slot, open_amqp: Callable[[Slot], AmqpConnection]) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        open_amqp: Callable[[Slot], AmqpConnection],
+        host_names: Collection[str] | None = None,
+    ) -> None:
+        """`host_names`: the hosts that the request may name; None: all."""
         self._slot = slot
+        self._host_names = host_names
         self._open_amqp = open_amqp
         self._wire = ServerProtocol(
             subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
@@ -132,11 +140,24 @@ class WebSocketConnection(asyncio.Protocol):
             text = f"There is no WebSocket at {path[:200]!r}; AMQP is at {PATH}.\n"
             self._wire.send_response(self._wire.reject(HTTPStatus.NOT_FOUND, text))
             return
+        if (refusal := self._refusal(request)) is not None:
+            self._wire.send_response(self._wire.reject(HTTPStatus.FORBIDDEN, refusal))
+            return
         self._wire.send_response(self._wire.accept(request))
         if self._wire.state is State.OPEN:
             self.flush()
             self._amqp = self._open_amqp(self._slot)
             self._amqp.connection_made(_WebSocketTransport(self, self._transport))
+
+    def _refusal(self, request: Request) -> str | None:
+        """Browsers send the page's origin, and let any page connect. Only the broker can refuse."""
+        host = ", ".join(request.headers.get_all("Host"))
+        if not is_ours(host, self._host_names):
+            return f"This broker is not {host[:200]!r}.\n"
+        for origin in request.headers.get_all("Origin"):
+            if origin.partition("://")[2].lower() != host.lower():
+                return f"A page of {origin[:200]!r} may not connect to this broker.\n"
+        return None
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._amqp is not None:
