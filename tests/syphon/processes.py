@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.target import parse_target
+from pairbus.syphon.receipts import ReceiptOutcome
 from tests.chaos.process import BrokerProcess
 from tests.syphon.driver import PRIMARY, SECONDARY
 from tests.syphon.stage import Stage, backlog_names, copies, firsts, numbered
@@ -69,25 +72,41 @@ class Driver:
     ) -> None:
         command = [sys.executable, "-m", "tests.syphon.driver", master, str(CHUNK), *BACKLOGS]
         self._log = (folder / "driver.log").open("a")
+        file, name = tempfile.mkstemp(dir=folder, suffix=".out")
+        self._output = Path(name)
         self.process = subprocess.Popen(
             command,
-            stdout=subprocess.PIPE,
+            stdout=file,
             stderr=self._log,
-            text=True,
             cwd=Path(__file__).parents[2],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "SPARK_LOCAL_DIRS": str(folder),
+                "TMPDIR": str(folder),
                 PRIMARY: stage.primary.connection_string,
                 SECONDARY: stage.secondary.connection_string,
                 **(variables or {}),
             },
         )
-        assert self.process.stdout is not None
-        found, _, _ = select.select([self.process.stdout], [], [], 90)
-        said = self.process.stdout.readline() if found else ""
-        assert said.strip() == "ready", Path(self._log.name).read_text()
+        os.close(file)
+        try:
+            wait_until(lambda: self._lines()[:1] == ["ready\n"], "ready", 90)
+        except AssertionError:
+            raise AssertionError(Path(self._log.name).read_text()) from None
+
+    def _lines(self) -> list[str]:
+        lines = self._output.read_text().splitlines(keepends=True)
+        return [line for line in lines if line.endswith("\n")]
+
+    def brought_home(self) -> int:
+        """How many messages it has brought home so far."""
+        return sum(
+            count
+            for line in self._lines()[1:]
+            for outcome, count in json.loads(line)["receipts"]
+            if outcome == ReceiptOutcome.BROUGHT_HOME
+        )
 
     def workers(self) -> list[int]:
         """Python processes that Spark's daemon has forked."""
@@ -108,9 +127,21 @@ class Driver:
         for pid in (self.process.pid, *below):
             kill(pid)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
         self._log.close()
+
+
+@contextmanager
+def two_drivers(stage: Stage, folder: Path) -> Iterator[tuple[Driver, Driver]]:
+    """They start at the same time. Messages wait until both are ready."""
+    faults = FaultClient(parse_target(stage.primary.connection_string))
+    fault = faults.add({"kind": "cannot_send"})
+    with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
+        futures = [pool.submit(Driver, stage, folder) for _ in range(2)]
+        for each in futures:
+            stack.callback(lambda each=each: each.result().close())
+        one, other = (each.result() for each in futures)
+        faults.clear(fault["id"])
+        yield one, other
 
 
 @contextmanager
@@ -159,9 +190,9 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 # --- checks ------------------------------------------------------------------------
 
 
-def slow_primary(stage: Stage) -> FaultClient:
+def slow_primary(stage: Stage, latency_seconds: float = LATENCY_SECONDS) -> FaultClient:
     faults = FaultClient(parse_target(stage.primary.connection_string))
-    faults.add({"kind": "slow", "latencySeconds": LATENCY_SECONDS})
+    faults.add({"kind": "slow", "latencySeconds": latency_seconds})
     return faults
 
 

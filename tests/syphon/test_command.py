@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +22,11 @@ from pairbus.broker import Broker
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.cli.main import main
 from pairbus.cli.pair.syphon import _check_master
+from pairbus.cli.pair.syphon_progress import PlainProgress
 from pairbus.client.sdk.messages import diverted
 from pairbus.errors import UsageError
 from pairbus.syphon.ledger import ledger_files
+from tests.syphon.processes import command_of, descendants, kill, wait_until
 
 KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
 QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
@@ -103,13 +106,14 @@ class Reader:
 
 
 @contextmanager
-def syphon(brokers, *words, stderr=None, **more):
+def syphon(brokers, *words, stderr=None, is_group=False, **more):
     process = subprocess.Popen(
         [sys.executable, "-m", "pairbus", "syphon", "--primary-name", "contoso", *words],
         env=environment(brokers, **more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if stderr is None else stderr,
+        start_new_session=is_group,
     )
     try:
         yield process
@@ -217,6 +221,48 @@ def test_a_terminal_shows_live_progress_and_ctrl_c_ends_it(brokers, tmp_path):
     assert ledger_files(tmp_path / "ledger")
 
 
+# Moments of a start: Spark's script, its Java machine, and its context, which makes folders.
+MOMENTS = {
+    "a script": lambda pids, folder: pids,
+    "Java": lambda pids, folder: any("SparkSubmit" in command_of(pid) for pid in pids),
+    "a context": lambda pids, folder: [*folder.glob("pairbus-spark-*/*")],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_while_spark_starts_leaves_no_process_no_file_and_no_word(brokers, tmp_path, moment):
+    with syphon(brokers, is_group=True, TMPDIR=str(tmp_path)) as process:
+        below = wait_until(
+            lambda: MOMENTS[moment](pids := descendants(process.pid), tmp_path) and pids, moment
+        )
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+    wait_until(lambda: not [pid for pid in below if command_of(pid)], "no process")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.spark
+def test_after_the_end_of_its_java_machine_it_prints_one_line_and_leaves_no_file(brokers, tmp_path):
+    with syphon(brokers, TMPDIR=str(tmp_path)) as process:
+        reader = Reader(process.stdout.fileno(), process.stderr.fileno())
+        reader.wait_for("ready: ", process.stderr.fileno())
+        [java] = [pid for pid in descendants(process.pid) if "SparkSubmit" in command_of(pid)]
+        kill(java)
+        code = process.wait(60)
+        while reader.read(1):
+            pass
+        lines = "".join(reader.texts.values()).splitlines()
+
+    assert code == 1
+    assert lines[0].startswith("ready: "), "and no warning of Java before it"
+    assert lines[-1] == ("pairbus: the Spark session was stopped, or its Java process has ended")
+    assert not [line for line in lines[1:-1] if not line.startswith("round 1")]
+    assert [*tmp_path.iterdir()] == []
+
+
 # --- in this process, which is faster -------------------------------------------------------------
 
 
@@ -267,6 +313,32 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
             {"queue": QUEUES[0], "path": "gone", "reason": "DestinationNotFound", "count": 1}
         ],
     }
+
+
+@pytest.mark.spark
+@pytest.mark.req("S-02")
+def test_an_idle_syphon_costs_nothing_but_its_long_polls(spark, run, brokers, monkeypatch):
+    monkeypatch.setattr("pairbus.syphon.job.DISCOVERY_SECONDS", 0.1)
+    has_begun, found = threading.Event(), []
+    monkeypatch.setattr(PlainProgress, "round_ended", lambda *_: has_begun.set())
+
+    def watch():
+        has_begun.wait(60)
+        time.sleep(0.5)
+        before = [broker.meter.read().total for broker in brokers]
+        time.sleep(2)
+        found.append((before, [broker.meter.read().total for broker in brokers]))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    code, out, err = run()
+    thread.join()
+
+    assert code == 0, err
+    [(before, after)] = found
+    assert after == before, "the polls of 15 minutes have not ended"
+    assert "0 left in the backlog" in out
 
 
 @pytest.mark.spark

@@ -2,8 +2,11 @@ import threading
 
 import pytest
 from azure.core.exceptions import ServiceRequestError
+from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.broker import Broker
 from pairbus.syphon.discovery import ListedQueues, PeriodicDiscovery, backlog_queues, namespace_of
+from tests.syphon.stage import Stage, backlog_names
 
 NAMES = [
     "orders",
@@ -50,6 +53,30 @@ def test_each_call_lists_the_queues_again():
     assert listed() == ["contoso/x-servicebus-transfer/10"]
     manager.names = NAMES[:3]
     assert len(listed()) == 2
+
+
+@pytest.mark.req("S-02")
+def test_links_show_changes_and_nothing_is_billed_as_long_as_there_are_none():
+    names = backlog_names(2)
+    with Broker(queues=names) as secondary:
+        stage = Stage(secondary, secondary, names)
+        with ServiceBusAdministrationClient.from_connection_string(
+            secondary.connection_string, connection_verify=str(secondary.ca_file)
+        ) as manager:
+            connect = stage.address(secondary).client
+            listed = ListedQueues(manager, "contoso", "fabrikam", connect=connect)
+            assert listed() == names
+            before = secondary.meter.read().total
+            for _ in range(3):
+                assert listed() == names
+            assert secondary.meter.read().total == before
+
+            manager.create_queue(backlog_names(3)[2])
+            assert listed() == backlog_names(3)
+            manager.create_queue("fabrikam/x-servicebus-transfer/0")
+            assert listed() == [*backlog_names(3), "fabrikam/x-servicebus-transfer/0"]
+            manager.delete_queue(names[0])
+            assert listed() == [*backlog_names(3)[1:], "fabrikam/x-servicebus-transfer/0"]
 
 
 def test_backlog_queues_of_other_primaries_are_counted_and_ignored():

@@ -23,6 +23,7 @@ from tests.syphon.processes import (
     filled_stage,
     kill,
     slow_primary,
+    two_drivers,
     wait_until,
 )
 from tests.syphon.stage import Stage
@@ -52,16 +53,17 @@ def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_pa
 
 
 @pytest.mark.req("S-03", "S-06", "X-02")
-def test_a_new_driver_continues_after_a_killed_one_and_no_message_is_lost(stage, tmp_path):
-    faults = slow_primary(stage)
-    with driver(stage, tmp_path) as syphon:
-        await_arrivals(stage, 300)
-        for pid in (syphon.process.pid, *descendants(syphon.process.pid)):
+def test_of_two_syphons_at_once_one_is_killed_and_the_other_loses_no_message(stage, tmp_path):
+    faults = slow_primary(stage, latency_seconds=0.5)
+    with two_drivers(stage, tmp_path) as (one, other):
+        wait_until(lambda: one.brought_home() and other.brought_home(), "both at work")
+        for pid in (one.process.pid, *descendants(one.process.pid)):
             kill(pid)
-    assert any(stage.left(queue) for queue in BACKLOGS), "the driver was killed too late"
-    faults.clear_all()
-    with driver(stage, tmp_path) as syphon:
+        assert any(stage.left(queue) for queue in BACKLOGS), "it was killed too late"
+        before = other.brought_home()
+        faults.clear_all()
         await_empty_backlog(stage)
-        syphon.end()
+        assert other.brought_home() > before
+        other.end()
 
     check(stage, tasks_killed=TASKS)

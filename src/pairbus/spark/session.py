@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pairbus
-from pairbus.errors import MissingExtra, OptionsError
+from pairbus.errors import MissingExtra, NamespaceError, OptionsError
+from pairbus.spark.java import JavaProcess
 
 JAVA_MIN: Final = 17
 LOCAL: Final = "local[2,4]"
@@ -28,12 +29,15 @@ LOCAL: Final = "local[2,4]"
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent
 
 # The driver only hands out tasks, so optimising the JVM's code is not worth the CPU time.
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Performance data would be a file outside of the folder for temporary files.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
-_EXIT_SECONDS: Final = 2.0
 
-_started: Any = None
-"""py4j's gateway to the Java process that was started here."""
+_ENDING_SECONDS: Final = 0.5
+_JAVA_ENDED: Final = "the Spark session was stopped, or its Java process has ended"
+
+_java: JavaProcess | None = None
+"""The Java process that was started here."""
 
 
 # -- what is needed ---------------------------------------------------------------------------
@@ -88,28 +92,60 @@ def syphon_session(master: str | None, name: str = "pairbus syphon") -> Iterator
         else:
             spark, is_own = _cluster_session(master, name), True
         if is_own:
-            stack.callback(spark.stop)
+            stack.callback(end_session, spark)
         if not spark.sparkContext.master.startswith("local"):
             # The driver serves the file to new workers, so it must stay until the end.
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             archive = Path(folder) / "pairbus-syphon.zip"
             write_archive(archive)
             spark.sparkContext.addPyFile(str(archive))
-        yield spark
+        try:
+            yield spark
+        except Exception as error:
+            if _java_ends():
+                raise NamespaceError(_JAVA_ENDED) from error
+            raise
+        except BaseException:
+            # A signal, perhaps in the middle of a call to Java: no other call would be answered.
+            if _java is not None:
+                _java.kill()
+            raise
 
 
 def _cluster_session(master: str | None, name: str) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
-    return (builder if master is None else builder.master(master)).getOrCreate()
+    with _starting_java():
+        return (builder if master is None else builder.master(master)).getOrCreate()
+
+
+@contextmanager
+def _starting_java() -> Iterator[str | None]:
+    """Yields the folder for temporary files of the Java process that PySpark starts inside of the
+    block; None if there is a Java process already.
+    """
+    global _java
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield None
+        return
+    java = JavaProcess()
+    try:
+        with java.starting():
+            yield java.folder
+    except BaseException:
+        # What was made so far refers to a process that has ended.
+        SparkContext._gateway = SparkContext._jvm = None
+        raise
+    _java = java
 
 
 def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[Any, bool]:
     """Returns the active session or a new local one, and whether it is new. End a new one with
     `end_session`.
     """
-    global _started
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -120,7 +156,6 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
         return active, False
     # In another thread there may be no active session although the application has a context.
     is_own = SparkContext._active_spark_context is None
-    has_java = SparkContext._gateway is not None
     # Otherwise Spark warns that the machine's name resolves to a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Local workers must run this Python: the one on the PATH may not have pairbus.
@@ -131,21 +166,24 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", _java_options())
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    session = builder.getOrCreate()
-    if not has_java:
-        _started = SparkContext._gateway
-    return session, is_own
+    with _starting_java() as folder:
+        if folder is not None:
+            builder = builder.config("spark.driver.extraJavaOptions", _java_options(folder))
+            builder = builder.config("spark.local.dir", folder)
+        return builder.getOrCreate(), is_own
 
 
-def _java_options() -> str:
-    # In an archive the file does not exist, and Java would split a path with a space in it.
-    if not _LOG_CONFIG.is_file() or " " in str(_LOG_CONFIG):
-        return _JAVA_OPTIONS
-    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
+def _java_options(folder: str) -> str:
+    options = _JAVA_OPTIONS
+    # Java would split a path with a space in it. In an archive, the file does not exist.
+    if " " not in folder:
+        options += f" -Djava.io.tmpdir={folder}"
+    if _LOG_CONFIG.is_file() and " " not in str(_LOG_CONFIG):
+        options += f" -Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
+    return options
 
 
 def end_session(session: Any) -> None:
@@ -153,28 +191,36 @@ def end_session(session: Any) -> None:
 
     Spark itself keeps the Java process until this one ends.
     """
-    global _started
+    global _java
     from pyspark import SparkContext
 
     if _java_has_ended():
         _forget_java()
         return
     session.stop()
-    gateway = SparkContext._gateway
-    if gateway is None or gateway is not _started:
-        return
-    _started = SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is None:
-        return
-    with suppress(OSError):
-        process.stdin.close()  # the Java process ends when its stdin does
-    try:
-        process.wait(_EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if _java is not None:
+        gateway: Any = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        java, _java = _java, None
+        java.end()
+
+
+def check_session(session: Any) -> None:
+    """Raise NamespaceError if a session cannot run anything any more."""
+    if has_ended(session):
+        raise NamespaceError(_JAVA_ENDED)
+
+
+def _java_ends() -> bool:
+    """A Java process that is killed closes its sockets a moment before it has ended."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    with suppress(subprocess.TimeoutExpired):
+        if process is not None:
+            process.wait(_ENDING_SECONDS)
+    return _java_has_ended()
 
 
 def has_ended(session: Any) -> bool:
@@ -196,7 +242,7 @@ def _forget_java() -> None:
     """Drop what PySpark remembers of a Java process that has ended. It would ask that process for
     the active session, and so never start another one.
     """
-    global _started
+    global _java
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 
@@ -207,11 +253,14 @@ def _forget_java() -> None:
         context.stop()
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     SQLContext._instantiatedContext = None
-    _started = SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._gateway = SparkContext._jvm = None
     with suppress(Exception):
         gateway.shutdown()
     with suppress(OSError):
         gateway.proc.stdin.close()
+    if _java is not None:
+        java, _java = _java, None
+        java.end()
 
 
 # -- the code as an archive -------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
-from pairbus.spark.session import end_session, has_ended, local_session
+from pairbus.spark.session import check_session, end_session, has_ended, local_session
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
@@ -86,6 +86,7 @@ class BackgroundSyphon:
             SparkRunner(spark),
             lambda: context.backlog_queues,
             ledger=self._ledger,
+            check=partial(check_session, spark),
             cancel=lambda: self._cancel(spark, group),
             cancel_seconds=CANCEL_SECONDS,
         )

@@ -7,7 +7,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, islice
 from typing import Any
+
+from pairbus.fast.client import FastClient
+from pairbus.fast.connection import attach_each
+from pairbus.syphon.policy import Failure, failure_of
+
+# How many free numbers are tried for each primary: one more than exist, or those of deleted queues.
+NEXT_MAX = 3
+ANSWER_SECONDS = 3.0
 
 ListQueues = Callable[[], Sequence[str]]
 """Returns the names of the backlog queues that exist now. Raises AzureError."""
@@ -16,15 +25,51 @@ _NAME = re.compile(r"(?P<namespace>.+)/x-servicebus-transfer/(?P<index>\d+)", re
 
 
 class ListedQueues:
-    """Lists the backlog queues of some primaries with the administration client of a secondary."""
+    """Lists the backlog queues of some primaries with the administration client of a secondary.
 
-    def __init__(self, manager: Any, *namespaces: str) -> None:
+    A list is billed as an operation. So after the first one, links to the queues show whether one
+    was created or deleted, which is not billed. Only then are they listed again.
+    """
+
+    def __init__(
+        self, manager: Any, *namespaces: str, connect: Callable[..., FastClient] | None = None
+    ) -> None:
+        """`connect` makes a client of the secondary, as `Address.client` does. Without it, each
+        call lists the queues."""
         self._manager = manager
         self._namespaces = namespaces
+        self._connect = connect
+        self._known: list[str] | None = None
         self.others: Mapping[str, int] = {}
         """The number of backlog queues of other primaries in the last list, by primary."""
 
     def __call__(self) -> list[str]:
+        if self._known is None or self._connect is None or self._has_changed(self._known):
+            self._known = self._list()
+        return self._known
+
+    def _has_changed(self, known: Sequence[str]) -> bool:
+        assert self._connect is not None
+        names = [*known, *self._next_names(known)]
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
+            errors = attach_each([client.receiver(name, credit=1) for name in names])
+        created = [error is None for error in errors[len(known) :]]
+        deleted = [
+            error is not None and failure_of(error) is Failure.NOT_FOUND
+            for error in errors[: len(known)]
+        ]
+        return any(created) or any(deleted)
+
+    def _next_names(self, known: Sequence[str]) -> list[str]:
+        """The names that a new queue may have: pairing numbers them from 0 on."""
+        found: list[str] = []
+        for namespace in self._namespaces:
+            own = {name.lower() for name in backlog_queues(known, namespace)}
+            names = (f"{namespace}/x-servicebus-transfer/{n}" for n in count())
+            found += islice((name for name in names if name.lower() not in own), NEXT_MAX)
+        return found
+
+    def _list(self) -> list[str]:
         names = [queue.name for queue in self._manager.list_queues()]
         ours = {namespace.lower() for namespace in self._namespaces}
         self.others = Counter(

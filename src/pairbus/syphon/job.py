@@ -73,12 +73,14 @@ class Job:
         ledger: ParquetLedger | None = None,
         progress: Callable[[RoundEnded], None] | None = None,
         waiting: Callable[[tuple[Waiting, ...]], None] | None = None,
+        check: Callable[[], None] = lambda: None,
         cancel: Callable[[], None] | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`waiting` is called when what the syphon waits for changes; with an empty tuple, when
-        there is something to do again. `cancel` ends a round that is still running `cancel_seconds`
+        there is something to do again. `check` is called between rounds, and raises if no round can
+        run any more. `cancel` ends a round that is still running `cancel_seconds`
         after a stop. It is called from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self.schedule = Schedule(options.primaries, shares=options.shares)
@@ -92,6 +94,7 @@ class Job:
         self._progress = progress
         self._waiting = waiting
         self._waiting_for: tuple[Waiting, ...] = ()
+        self._check = check
         self._cancel = cancel
         self._cancel_seconds = cancel_seconds
         self._clock = clock
@@ -138,6 +141,7 @@ class Job:
             self.schedule.rest_seconds_max = ONCE_REST_SECONDS_MAX
         try:
             while not self._stopping.is_set():
+                self._check()
                 self._discover(are_pending=once or self._options.begins_with_a_round)
                 if once:
                     if not self.schedule.pending and not self._wait_for_locked():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import threading
@@ -20,6 +21,7 @@ from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
+    BacklogCounter,
     BacklogCounts,
     dead_letters,
     make_progress,
@@ -28,7 +30,7 @@ from pairbus.cli.pair.targets import PairOptions, PairTargets, address_of, parse
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
-from pairbus.spark.session import require_spark, syphon_session
+from pairbus.spark.session import check_session, require_spark, syphon_session
 from pairbus.syphon.discovery import ListedQueues, backlog_queues, namespace_of
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
@@ -179,21 +181,29 @@ def _run(
 
         ledger = ParquetLedger(job_options.ledger)
     primaries = targets.names
+    # py4j logs on the root logger, with tracebacks, that Java has ended or a signal has come. Here,
+    # one line says so.
+    logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
     with administration_client(secondary) as manager:
-        list_queues = ListedQueues(manager, *primaries)
+        list_queues = ListedQueues(manager, *primaries, connect=options.secondary.client)
         queues = _list_once(list_queues, secondary)
         rights = _check_rights(options, targets, queues)
-        count = partial(_count_backlog, secondary, primaries)
+        count = BacklogCounter(partial(_count_backlog, secondary, primaries))
         progress = make_progress(as_json=as_json, count=count)
         try:
             with (
                 _one_line_errors(),
                 # Before Spark starts, which takes long: the port may be taken.
                 _serve_metrics(job_options, primaries, count) as metrics,
+                # While Spark starts or stops, a signal ends the command at once.
+                graceful_stop(is_idle=lambda: True),
                 syphon_session(job_options.master) as spark,
             ):
                 spark.sparkContext.setLogLevel("ERROR")
-                observers: list[Callable[[RoundEnded], None]] = [progress.round_ended]
+                observers: list[Callable[[RoundEnded], None]] = [
+                    count.round_ended,
+                    progress.round_ended,
+                ]
 
                 def round_ended(ended: RoundEnded) -> None:
                     for observer in observers:
@@ -207,6 +217,7 @@ def _run(
                     progress=round_ended,
                     waiting=progress.waiting,
                     cancel=spark.sparkContext.cancelAllJobs,
+                    check=partial(check_session, spark),
                 )
 
                 def stop() -> None:

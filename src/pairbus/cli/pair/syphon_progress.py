@@ -24,10 +24,44 @@ from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 PLAIN_SECONDS: Final = 10.0
 RATE_SECONDS: Final = 10.0
 COUNT_SECONDS: Final = 5.0
+# How often to count if no round has ended: while messages wait, more may arrive.
+WAITING_COUNT_SECONDS: Final = 60.0
+IDLE_COUNT_SECONDS: Final = 900.0
 WARNING_SECONDS: Final = 30.0
 
 BacklogCounts = dict[str, tuple[int, int]]
 """Messages and dead letters of each backlog queue."""
+
+
+class BacklogCounter:
+    """Counts what is left, if it may have changed: a count is a request that is billed."""
+
+    def __init__(
+        self,
+        ask: Callable[[], BacklogCounts | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: BacklogCounts | None = None
+        self._due = 0.0
+        self._is_waiting = False
+
+    def round_ended(self, ended: RoundEnded) -> None:
+        self._due, self._is_waiting = 0.0, bool(ended.pending)
+
+    def __call__(self) -> BacklogCounts | None:
+        """The last count. None if the secondary does not answer."""
+        with self._lock:
+            if self._clock() >= self._due:
+                pause = WAITING_COUNT_SECONDS if self._is_waiting else IDLE_COUNT_SECONDS
+                self._due = self._clock() + pause
+                self._counts = self._ask()
+                if self._counts is None:
+                    self._due = 0.0  # ask again next time
+            return self._counts
 
 
 class Progress(Protocol):

@@ -1,0 +1,88 @@
+"""The Java process of a Spark session: how it starts, and that nothing of it is left.
+
+PySpark starts it and forgets it if it is interrupted meanwhile. Here, the process that was started
+is known at any time. It has a folder of its own for temporary files, which is removed with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Final
+
+EXIT_SECONDS: Final = 2.0
+# Spark needs this module, and Java says so at each start. There is no option to keep it quiet.
+_NOISE: Final = b"Using incubator modules"
+
+
+class JavaProcess:
+    """The Java process of this Python process, if it was started by `starting`."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="pairbus-spark-")
+        """For all temporary files of Spark and Java."""
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.end)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """PySpark starts Java inside of this block. If that fails or is interrupted, nothing of it
+        is left.
+        """
+        import pyspark.java_gateway
+
+        module: Any = pyspark.java_gateway
+        real, module.Popen = module.Popen, self._start
+        try:
+            yield
+        except BaseException:
+            self.end(wait_seconds=0.0)
+            raise
+        finally:
+            module.Popen = real
+
+    def _start(self, command: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        # A group of its own: Ctrl-C goes only to us, and the scripts that start Java end with it.
+        settings |= {"start_new_session": True, "stderr": subprocess.PIPE}
+        process = self._process = subprocess.Popen(command, **settings)
+        assert process.stderr is not None
+        threading.Thread(
+            target=_copy_errors, args=(process.stderr,), name="pairbus-java-stderr", daemon=True
+        ).start()
+        return process
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def end(self, *, wait_seconds: float = EXIT_SECONDS) -> None:
+        """End Java and remove its files. It has this long to end by itself."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.close()  # the Java process ends when its stdin does
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait_seconds)
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.end)
+
+
+def _copy_errors(stream: IO[bytes]) -> None:
+    for line in stream:
+        if _NOISE not in line:
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
