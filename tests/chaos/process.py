@@ -77,7 +77,7 @@ class BrokerProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """As in a power cut: no handler runs."""
+        """By SIGKILL: no handler runs."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
