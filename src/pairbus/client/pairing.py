@@ -201,12 +201,17 @@ class PairingCore:
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
         with self.decide() as router:
             unreachable = is_unreachable(error)
-            return router.failed(path, way, error, now=self.clock(), is_unreachable=unreachable)
+            plan_again = router.failed(
+                path, way, error, now=self.clock(), is_unreachable=unreachable
+            )
+        self.wake()
+        return plan_again
 
     def throttled(self, path: str, way: Way, error: BaseException) -> None:
         seconds = self.timing.throttle_wait_seconds
         with self.decide() as router:
             router.throttled(path, way, error, wait_seconds=seconds, now=self.clock())
+        self.wake()
 
     def send_failed(self, path: str, causes: Nowhere) -> None:
         with self.decide() as router:
@@ -280,6 +285,16 @@ class PairingCore:
         self._observers.end()
 
     # --- for the background -----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may be due earlier than the shell's background worker knows."""
+
+    def register(self, path: str) -> None:
+        """A sender for this entity exists: open a connection to its backlog queue in advance."""
+        with self.decide() as router:
+            queue = router.register(path, now=self.clock())
+        if self.is_ready_mode and queue is not None and not self.pool.has_ready(queue):
+            self.wake()
 
     def take_due_tasks(
         self, has_ready: Callable[[str], bool]

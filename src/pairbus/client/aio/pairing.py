@@ -11,7 +11,7 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus.client.aio.background import BackgroundWorker, bounded
 from pairbus.client.aio.pool import ConnectionPool, PromptSender
 from pairbus.client.pairing import PairingCore
-from pairbus.client.route.router import BackgroundTask, Ping, Way
+from pairbus.client.route.router import BackgroundTask, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
@@ -62,24 +62,8 @@ class Pairing(PairingCore):
             if dropping is not None:
                 await dropping
 
-    def register(self, path: str) -> None:
-        """A sender for this entity exists: open a connection to its backlog queue in advance."""
-        with self.decide() as router:
-            queue = router.register(path, now=self.clock())
-        if self.is_ready_mode and queue is not None and not self.pool.has_ready(queue):
-            self.worker.wake()
-
-    def failed(self, path: str, way: Way, error: BaseException) -> bool:
-        try:
-            return super().failed(path, way, error)
-        finally:
-            self.worker.wake()  # something may be due earlier than it knows
-
-    def throttled(self, path: str, way: Way, error: BaseException) -> None:
-        try:
-            super().throttled(path, way, error)
-        finally:
-            self.worker.wake()  # as above
+    def wake(self) -> None:
+        self.worker.wake()
 
     async def close(self) -> None:
         """Stop the pings and close the connections to the secondary. When this returns, no task or

@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusClient
 from pairbus.client.blocking.background import BackgroundWorker
 from pairbus.client.blocking.pool import ConnectionPool, PromptSender
 from pairbus.client.pairing import PairingCore
-from pairbus.client.route.router import BackgroundTask, Ping, Way
+from pairbus.client.route.router import BackgroundTask, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
@@ -64,24 +64,8 @@ class Pairing(PairingCore):
         if state is not None:
             state.listen(self, lambda reason: self.pool.drop())
 
-    def register(self, path: str) -> None:
-        """A sender for this entity exists: open a connection to its backlog queue in advance."""
-        with self.decide() as router:
-            queue = router.register(path, now=self.clock())
-        if self.is_ready_mode and queue is not None and not self.pool.has_ready(queue):
-            self.worker.wake()
-
-    def failed(self, path: str, way: Way, error: BaseException) -> bool:
-        try:
-            return super().failed(path, way, error)
-        finally:
-            self.worker.wake()  # something may be due earlier than it knows
-
-    def throttled(self, path: str, way: Way, error: BaseException) -> None:
-        try:
-            super().throttled(path, way, error)
-        finally:
-            self.worker.wake()  # as above
+    def wake(self) -> None:
+        self.worker.wake()
 
     def close(self) -> None:
         """Stop the pings and close the connections to the secondary. When this returns, no thread
