@@ -218,3 +218,11 @@ def test_a_client_of_one_entity_cannot_run_a_syphon(brokers):
         pytest.raises(pairbus.PairingError, match="EntityPath"),
     ):
         client.pair_namespace(options(manager, secondary))
+
+
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_a_connection_string_of_one_entity_is_a_usage_error(brokers, monkeypatch, capsys, role):
+    text = f"{brokers[role == 'secondary'].connection_string};EntityPath=orders"
+
+    assert run(monkeypatch, brokers, "syphon", "--once", **{role: text}) == 2
+    assert "EntityPath 'orders' only; the syphon needs one for the whole" in capsys.readouterr().err
