@@ -122,6 +122,7 @@ def test_a_mistyped_command_gets_a_suggestion(pairbus: Run) -> None:
         (["receive", "q", "--count", "x"], "--count 'x' is not a whole number"),
         (["receive", "q", "--count", "0"], "--count 0: must be at least 1"),
         (["syphon", "--metrics-port", "99999"], "--metrics-port 99999: must be at most 65535"),
+        (["demo", "--rate", "1"], "--rate 1: must be at least 4"),
         (["broker", "--sku", "foo"], "--sku 'foo' is not one of 'standard', 'premium'"),
         (["send"], "Missing argument 'ENTITY'; see --help"),
         (["send", "--nonsense"], "No such option: --nonsense; see --help"),

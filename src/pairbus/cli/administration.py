@@ -7,6 +7,7 @@ so it is imported when a command connects, not for `--help`.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -160,11 +161,17 @@ class Administration:
             text = login_failure(error, self._target) or self._target.rejection("Manage")
             raise AccessDenied(text) from error
         except core.HttpResponseError as error:
-            raise NamespaceError(f"{what}: {address} answered: {answer_text(error)}") from error
+            raise NamespaceError(
+                f"{what}: {address} answered: {answer_text(error, self._target)}"
+            ) from error
         except core.AzureError as error:
             raise NamespaceError(cannot_reach(self._target, why_unreachable(error))) from error
 
 
-def answer_text(error: HttpResponseError) -> str:
-    """Without the body of the answer, which is XML."""
-    return " ".join((error.message or str(error)).split())
+def answer_text(error: HttpResponseError, target: Target) -> str:
+    """Without the body of the answer, which is XML, and without a number that says no more than the
+    text. Microsoft's support asks for the tracking id; a local broker's is of no use.
+    """
+    text = " ".join((error.message or str(error)).split())
+    text = re.sub(r"^SubCode=\d+\. ", "", text)
+    return re.sub(r"\.? TrackingId:.*", "", text) if target.is_local else text

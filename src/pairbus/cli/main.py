@@ -229,10 +229,10 @@ def usage_text(error: typer.TyperException) -> str:
     return text if text.endswith("?") else f"{text}; see --help"
 
 
-def _range_text(bounds: Mapping[str, object]) -> str:
+def _range_text(bounds: Mapping[str, float]) -> str:
     """From pydantic's `{"ge": 1}` or `{"le": 65535}`."""
     words = {"ge": "at least", "le": "at most"}
-    return " and ".join(f"{words[name]} {bound}" for name, bound in bounds.items())
+    return " and ".join(f"{words[name]} {bound:.12g}" for name, bound in bounds.items())
 
 
 class CheckedStdout:

@@ -318,7 +318,7 @@ def test_a_deletion_that_fails_halfway_says_how_many_were_deleted(
         (["create", "queue", "Orders"], "queue 'Orders' already exists in localhost:"),
         (
             ["create", "queue", "q", "--lock-duration", "PT10M"],
-            "LockDuration is PT10M, but must be between PT1S and PT5M",
+            " answered: queue 'q': LockDuration is PT10M, but must be between PT1S and PT5M\n",
         ),
         (
             ["create", "rule", "events", "audit", "r", "--sql", "amount >"],

@@ -294,7 +294,7 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
         raise NamespaceError(text) from error
     except AzureError as error:
         if isinstance(error, HttpResponseError):
-            reason = answer_text(error)
+            reason = answer_text(error, secondary)
         else:
             reason = why_unreachable(error)
         raise NamespaceError(
