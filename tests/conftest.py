@@ -1,12 +1,17 @@
-"""What all tests share: how hard hypothesis tries, and that Ctrl-C is not ignored.
+"""What all tests share: how hard hypothesis tries, that Ctrl-C is not ignored, and fixed ports.
 
 `HYPOTHESIS_PROFILE=night` tries harder and differently every time; the default is the same run
 everywhere. Brokers and clients to test with are in the conftest of the folder that needs them.
 """
 
+import fcntl
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A shell that runs the tests in its background has them ignore SIGINT, and so would all programs
@@ -19,3 +24,11 @@ EVERYWHERE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 settings.register_profile("ci", EVERYWHERE, max_examples=50, derandomize=True, database=None)
 settings.register_profile("night", EVERYWHERE, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def fixed_ports() -> Iterator[None]:
+    """For a broker on the ports that a page names: one test at a time, on the whole machine."""
+    with (Path(tempfile.gettempdir()) / f"pairbus-tests-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -236,7 +236,7 @@ def local():
 
 
 @pytest.mark.parametrize("block", cases("sh"))
-def test_a_command_runs(block, shell, local, tmp_path):
+def test_a_command_runs(block, shell, local, tmp_path, request):
     configs = [b for b in RUN if b.page == block.page and b.language == "json"]
     if configs:
         (tmp_path / "Config.json").write_text(configs[0].text)
@@ -252,6 +252,7 @@ def test_a_command_runs(block, shell, local, tmp_path):
         elif words[-1] == "--help" or "broker" not in words:
             finished(shell(words, PAIRBUS_PRIMARY=local))
         else:
+            request.getfixturevalue("fixed_ports")
             start_and_stop(shell(words))
 
 

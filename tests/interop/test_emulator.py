@@ -46,7 +46,7 @@ await client.close();
 
 
 @pytest.fixture
-def emulator(tmp_path: Path) -> Iterator[Path]:
+def emulator(tmp_path: Path, fixed_ports: None) -> Iterator[Path]:
     """The folder of a `pairbus broker --config Config.json` that runs in it."""
     for port in (5672, 5300):
         with socket.socket() as probe:
