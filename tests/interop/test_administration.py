@@ -537,6 +537,7 @@ KEY = AuthorizationRule(
 def test_keys_of_a_queue_open_it_and_nothing_else(admin: Any, shell: Shell, broker: Broker) -> None:
     admin.create_queue("orders", authorization_rules=[KEY])
     admin.create_queue("other")
+    admin.create_queue("orders/urgent")
     [shown] = admin.get_queue("orders").authorization_rules
     assert (shown.key_name, shown.rights) == ("shop", ["Send"])
     assert (shown.primary_key, shown.secondary_key) == (KEY.primary_key, KEY.secondary_key)
@@ -554,13 +555,23 @@ def test_keys_of_a_queue_open_it_and_nothing_else(admin: Any, shell: Shell, brok
     with shell.client(text, retry_total=0) as client:
         with pytest.raises(ServiceBusError):
             client.get_queue_sender("other").send_messages(ServiceBusMessage("no"))
+        with pytest.raises(ServiceBusError):
+            client.get_queue_sender("orders/urgent").send_messages(ServiceBusMessage("no"))
         with pytest.raises(ServiceBusAuthorizationError):
             client.get_queue_receiver("orders").receive_messages(max_wait_time=30)
 
     assert admin.get_queue_runtime_properties("orders").active_message_count == 2
     queue = admin.get_queue("orders")
-    admin.update_queue(queue, authorization_rules=[])
+    with (
+        shell.client(text, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("its key is still there"))
+        admin.update_queue(queue, authorization_rules=[])
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(ServiceBusMessage("its key is gone"))
     assert admin.get_queue("orders").authorization_rules is None
+    assert admin.get_queue_runtime_properties("orders").active_message_count == 3
 
 
 # -- what happens meanwhile -----------------------------------------------------------------------

@@ -10,7 +10,12 @@ import pytest
 
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
-from pairbus.cli.broker.namespaces import namespaces_from_options, parse_namespace, parse_policy
+from pairbus.cli.broker.namespaces import (
+    namespaces_from_options,
+    parse_namespace,
+    parse_policy,
+    read_policies,
+)
 from pairbus.errors import ConfigError, UsageError
 
 CONFIG = {
@@ -256,3 +261,23 @@ def test_an_invalid_policy_is_explained_without_its_key(text: str, reason: str) 
 def test_contradictions_are_refused(words: dict[str, object], reason: str) -> None:
     with pytest.raises((ConfigError, UsageError), match=reason):
         gather(**words)  # type: ignore[arg-type]
+
+
+def test_policies_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "policies.txt"
+    file.write_text("# the shop\napp:s3cret:Send,Listen\n\n  ops:t0p:Manage  \n")
+
+    assert read_policies(None) == []
+    assert [parse_policy(line).name for line in read_policies(file)] == ["app", "ops"]
+
+
+def test_a_file_without_policies_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "policies.txt"
+    with pytest.raises(UsageError, match=r"policies.txt: cannot be read: No such file"):
+        read_policies(file)
+    file.write_text("# nothing\n")
+    with pytest.raises(UsageError, match="has no policy; write NAME:KEY:RIGHTS"):
+        read_policies(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read_policies(file)

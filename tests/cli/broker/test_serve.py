@@ -326,3 +326,16 @@ def test_help_has_examples_and_version_prints_the_version() -> None:
 
     assert "Commands:\n  broker" in run().stdout
     assert "pairbus broker --queue orders" in run("broker", "--help").stdout
+
+
+def test_a_key_on_the_command_line_is_warned_about_and_one_in_a_file_is_not(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    (tmp_path / "policies.txt").write_text("app:s3cret:Manage\n")
+    shown = start("--memory", "--policy", "app:s3cret:Manage", "--log-level", "warning")
+    hidden = start("--memory", "--policy-file", "policies.txt", "--log-level", "warning")
+
+    for process in (shown, hidden):
+        assert "SharedAccessKeyName=app;SharedAccessKey=s3cret;" in process.lines[0]
+    assert "see the keys of --policy in its list of processes" in shown.stop()[2]
+    assert hidden.stop() == (0, "", "")

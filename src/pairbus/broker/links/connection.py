@@ -441,12 +441,13 @@ class AmqpConnection(asyncio.Protocol):
             self._slot.authenticated()
 
     def check_tokens(self, *, now_ms: int) -> None:
-        """Close the links whose token has expired and was not renewed."""
+        """Close the links whose token has expired or was revoked, and was not renewed."""
+        self.credentials.revoke(self.namespace.policies_of)
         for link in list(self._links):
             owner = link.context
             right: Right | None = getattr(owner, "right", None)
             if right is not None and not self.credentials.allow(owner.path, right, now_ms=now_ms):
-                reason = f"the token for {owner.path} has expired and was not renewed"
+                reason = f"the token for {owner.path} has expired or was revoked"
                 self.log_refusal(reason, owner.path)
                 self.end(link, AmqpError("amqp:unauthorized-access", reason))
 
@@ -456,7 +457,8 @@ class AmqpConnection(asyncio.Protocol):
                 self.end(link, no_entity(self.namespace.name, queue.name))
 
     def entity_changed(self, queue: Queue) -> None:
-        """Close the links that the new description does not allow."""
+        """Close the links that the new description does not allow, and those by removed keys."""
+        self.check_tokens(now_ms=self.namespace.now_ms())
         for link in list(self._links):
             owner = link.context
             if getattr(owner, "queue", None) is not queue:

@@ -15,7 +15,7 @@ import hmac
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -64,9 +64,10 @@ class Grant:
     """Lower-case path prefix without slashes at its ends; empty for the whole namespace."""
     expires_at: float
     """UTC epoch seconds."""
-    is_of_entity: bool = False
+    policy_of_entity: Policy | None = None
     """Signed with a key of one entity: valid for it and its own sub-paths, such as its dead-letter
-    queue or its subscriptions. An entity whose name merely begins like it is another one.
+    queue or its subscriptions, as long as it has this policy. An entity whose name merely begins
+    like it is another one.
     """
 
     def covers(self, entity_path: str) -> bool:
@@ -74,7 +75,9 @@ class Grant:
         if not _is_within(path, self.scope):
             return False
         rest = path[len(self.scope) :]
-        return not self.is_of_entity or not rest or rest.startswith(("/$", "/subscriptions/"))
+        if self.policy_of_entity is None or not rest:
+            return True
+        return rest.startswith(("/$", "/subscriptions/"))
 
     def allows(self, right: Right) -> bool:
         return right in self.rights or Right.MANAGE in self.rights
@@ -101,6 +104,14 @@ class Credentials:
     def add(self, path: Path, grant: Grant) -> None:
         """The newest token for a path counts."""
         self._grants[str(path).lower()] = grant
+
+    def revoke(self, policies_of: Callable[[str], Sequence[Policy]]) -> None:
+        """Drop the grants by policies that their entity does not have any more, or has changed."""
+        self._grants = {
+            path: grant
+            for path, grant in self._grants.items()
+            if grant.policy_of_entity is None or grant.policy_of_entity in policies_of(grant.scope)
+        }
 
     @property
     def has_grants(self) -> bool:
@@ -174,7 +185,7 @@ def grant(
             raise
     # The shared policies fail here again; they are listed so that the reason names the right key.
     found = verify(token, [*own, *shared], audience=audience, now=now)
-    return replace(found, scope=entity.lower(), is_of_entity=True)
+    return replace(found, scope=entity.lower(), policy_of_entity=_policy(found.policy_name, own))
 
 
 def verify_plain(user: str, password: str, policies: Iterable[Policy]) -> Grant:

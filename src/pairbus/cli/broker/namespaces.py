@@ -125,6 +125,21 @@ def parse_subscription(text: str) -> str:
     return subscription_path(topic, name)
 
 
+def read_policies(file: Path | None) -> list[str]:
+    """The lines of a file of policies, without empty ones and comments."""
+    if file is None:
+        return []
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"--policy-file {file}: cannot be read: {reason}") from error
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise UsageError(f"--policy-file {file}: has no policy; write NAME:KEY:RIGHTS on a line")
+    return found
+
+
 def parse_policy(text: str) -> Policy:
     """`NAME:KEY:RIGHTS`. The key may contain colons."""
     name, first, rest = text.partition(":")

@@ -113,6 +113,15 @@ def broker(
             "(default: the emulator's well-known key, which works only on this machine).",
         ),
     ] = None,
+    policy_file: Annotated[
+        Path | None,
+        option(
+            metavar="FILE",
+            envvar="PAIRBUS_POLICY_FILE",
+            help="File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
+            "see what --policy says, but not what is in a file that only you can read.",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         option(
@@ -177,15 +186,20 @@ def broker(
       pairbus broker --config Config.json --host 0.0.0.0 --allow-insecure
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
+      pairbus broker --policy-file policies.txt --host 0.0.0.0
       pairbus broker --check pairbus-data
     """
     if check is not None:
         check_data_files(check)
         return
-    from pairbus.cli.broker.namespaces import namespaces_from_options
+    from pairbus.cli.broker.namespaces import namespaces_from_options, read_policies
 
-    data_source = context.get_parameter_source("data")
-    if memory and data_source is not None and data_source.name == "COMMANDLINE":
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level.value.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    if memory and _is_on_command_line(context, "data"):
         raise UsageError("--data and --memory cannot be combined")
     options = namespaces_from_options(
         namespaces=namespace or [],
@@ -194,7 +208,7 @@ def broker(
         subscriptions=subscription or [],
         sku=sku.value,
         accepts_bearer=accept_bearer,
-        policies=policy or [],
+        policies=[*(policy or []), *read_policies(policy_file)],
         config=config,
         data=None if memory else data or DEFAULT_DATA,
         administration_port=administration_port,
@@ -204,8 +218,13 @@ def broker(
         host=host,
         tls_only=tls_only or None,
         allow_insecure=allow_insecure,
-        log_level=log_level.value,
+        shows_keys=_is_on_command_line(context, "policy"),
     )
+
+
+def _is_on_command_line(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def check_data_files(folder: Path) -> None:
@@ -231,22 +250,17 @@ def run(
     *,
     host: str,
     tls_only: bool | None,
-    log_level: str,
-    allow_insecure: bool = False,
+    allow_insecure: bool,
+    shows_keys: bool,
 ) -> None:
     from pairbus.broker.server import Server, new_event_loop
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     server = Server(namespaces, host=host, tls_only=tls_only, allow_insecure=allow_insecure)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(server))
+        runner.run(_serve(server, shows_keys=shows_keys))
 
 
-async def _serve(server: Server) -> None:
+async def _serve(server: Server, *, shows_keys: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -260,6 +274,11 @@ async def _serve(server: Server) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
     await server.start()
+    if shows_keys:
+        logger.warning(
+            "other users of this machine see the keys of --policy in its list of processes: use "
+            "--policy-file or PAIRBUS_POLICY"
+        )
     # Reference counts free messages; the collector only finds cycles, of which there are few. Less
     # frequent collections, which skip all that is loaded by now, save a microsecond per message.
     gc.freeze()
