@@ -3,8 +3,9 @@
 import pytest
 
 from pairbus.syphon.policy import Destination, Failure
+from pairbus.syphon.queue_state import REST_SECONDS_MIN
 from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
-from pairbus.syphon.schedule import REST_SECONDS_MIN, Schedule, TaskPlan
+from pairbus.syphon.schedule import Schedule, TaskPlan
 
 
 def receipt(outcome, count=1, queue="a", path="q"):

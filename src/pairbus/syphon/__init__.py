@@ -5,7 +5,9 @@
     long_poll.py      the idle wait between rounds: a poll of 15 minutes for each queue
     backlog_peek.py   where the messages are to go in queues whose messages wait
     link_probes.py    whether a primary that was down is back
+    rights.py         whether the credentials have the rights that the syphon needs
     schedule.py       pure: which queues the next round takes, and when
+    queue_state.py    pure: when one backlog queue is looked at again
     runner.py         runs the tasks of a round, on Spark or in this process
     drain.py          one task: receive, restore, send, settle (delivery.py, backlog_queue.py)
     restore.py        pure: makes a backlog message the message that the application sent

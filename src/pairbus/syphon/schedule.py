@@ -18,26 +18,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.policy import Condition, Destination, Destinations, Failure
-from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
+from pairbus.syphon.queue_state import BLIND_SECONDS, QueueState
+from pairbus.syphon.receipts import Drained, Receipt
 
-REST_SECONDS_MIN = 0.5
 REST_SECONDS_MAX = 60.0
-# If no destination is to blame, each rest is twice as long as the last.
-_DOUBLINGS_MAX = 5
-# If fewer than this fraction of the messages were settled, the queue rests for a second for each
-# 200 messages that wait: receiving them repeatedly to deliver a few is too expensive.
-_LITTLE = 0.1
-_WAITING_A_SECOND = 200
-# A probe that has to receive other messages first is repeated less often: ten messages a second.
-_PROBED_A_SECOND = 10
 # How often to peek at what has arrived in a resting queue.
 PEEK_SECONDS = 60.0
-# If peeks cannot show what is in a queue, it is looked at this often.
-BLIND_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,41 +38,6 @@ class TaskPlan:
     """A probe: receive no more messages than this, to see whether a destination is available."""
     is_deep: bool = False
     """Messages that can go home are behind others that wait: hold as many of those as possible."""
-
-
-@dataclass(slots=True)
-class _Rest:
-    """A queue from which nothing, or little, could be brought home."""
-
-    until: float
-    """No look at the queue before this time."""
-    destinations: dict[str, int] = field(default_factory=dict)
-    """The destinations of its messages, in lower case, and how many messages are ahead of the first
-    one for it."""
-    forced_at: float = math.inf
-    """Look at the queue after this time, whatever the state of its destinations."""
-    attempts: int = 0
-    probe_at: float = 0.0
-    """No probe takes messages of this queue before this time."""
-    peek_at: float = -math.inf
-    is_peeked: bool = False
-    """The last peeks belong to this rest: only what has arrived since is of interest."""
-
-
-@dataclass(slots=True, eq=False)
-class QueueState:
-    """What is known about one backlog queue."""
-
-    name: str
-    primary: str
-    is_pending: bool
-    """It may hold messages."""
-    last_turn: float = 0.0
-    is_deep: bool = False
-    """Messages that can go home are known to be behind others that wait."""
-    is_full: bool = False
-    """The last deep look held too many messages to see what is behind them."""
-    rest: _Rest | None = None
 
 
 class Schedule:
@@ -255,13 +210,6 @@ class Schedule:
                 each = self._destinations[queue.primary].find(path)
                 yield max(each.until, rest.probe_at) if each.is_failing else rest.until
 
-    def _has_deliverable(self, queue: QueueState) -> bool:
-        """Whether a resting queue holds messages for a destination that may accept them."""
-        known = self._destinations[queue.primary]
-        return queue.rest is not None and any(
-            not known.find(path).is_failing for path in queue.rest.destinations
-        )
-
     def tasks(self, slots: int, *, now: float) -> list[TaskPlan]:
         """The tasks of the next round: each queue that is due in one of them, or in its shares.
 
@@ -296,7 +244,7 @@ class Schedule:
             and (
                 queue.rest is None
                 or queue.rest.forced_at <= now
-                or (queue.rest.until <= now and self._has_deliverable(queue))
+                or (queue.rest.until <= now and queue.has_deliverable(self._destinations[primary]))
             )
         ]
         for queue in due:
@@ -387,14 +335,38 @@ class Schedule:
                 queue.last_turn = now
                 own = [each for each in receipts if each.queue == name]
                 if any(name in result.emptied for _, result in some):
-                    queue.is_pending, queue.is_deep, queue.rest = False, False, None
-                    continue
-                has_failed = any(name in dict(result.errors) for _, result in some)
-                if plan.at_most is not None:
-                    self._probe_ended(queue, own, has_failed, now=now)
+                    queue.emptied()
                 else:
-                    is_full = any(name in result.full for _, result in some)
-                    self._look_ended(queue, own, has_failed, plan.is_deep and is_full, now=now)
+                    self._turn_ended(queue, plan, own, [result for _, result in some], now=now)
+
+    def _turn_ended(
+        self,
+        queue: QueueState,
+        plan: TaskPlan,
+        receipts: Sequence[Receipt],
+        results: Sequence[Drained],
+        *,
+        now: float,
+    ) -> None:
+        known, seconds_max = self._destinations[queue.primary], self.rest_seconds_max
+        has_failed = any(queue.name in dict(result.errors) for result in results)
+        if plan.at_most is not None:
+            queue.probe_ended(
+                receipts, known, has_failed=has_failed, now=now, rest_seconds_max=seconds_max
+            )
+            return
+        is_full = plan.is_deep and any(queue.name in result.full for result in results)
+        if is_full and not queue.is_full:
+            self.newly_full.append(queue.name)
+        queue.look_ended(
+            receipts,
+            known,
+            is_lost=self._primaries[queue.primary].is_failing,
+            has_failed=has_failed,
+            is_full=is_full,
+            now=now,
+            rest_seconds_max=seconds_max,
+        )
 
     def _learn(self, primary: str, results: Sequence[Drained], *, now: float) -> None:
         known, state = self._destinations[primary], self._primaries[primary]
@@ -410,79 +382,6 @@ class Schedule:
             state.sent(now=now)
         elif error := next((each.primary_error for each in results if each.primary_error), None):
             self.primary_lost(primary, error, now=now)
-
-    def _look_ended(
-        self,
-        queue: QueueState,
-        receipts: Sequence[Receipt],
-        has_failed: bool,
-        is_full: bool,
-        *,
-        now: float,
-    ) -> None:
-        if is_full and not queue.is_full:
-            self.newly_full.append(queue.name)
-        queue.is_full = is_full
-        waiting = sum(each.count for each in receipts if each.outcome is ReceiptOutcome.WAITING)
-        settled = sum(each.count for each in receipts) - waiting
-        is_little = 0 < settled < _LITTLE * waiting
-        # A queue without receipts had no turn, perhaps because the primary was lost.
-        is_lost = self._primaries[queue.primary].is_failing
-        if not is_little and (settled or not (waiting or has_failed or is_lost)):
-            queue.rest = None
-            return
-        queue.is_deep = queue.is_deep and bool(settled)
-        attempts = queue.rest.attempts if queue.rest else 0
-        rest = queue.rest = _Rest(now, _waiting_for(receipts), attempts=attempts)
-        if is_full:
-            rest.peek_at = math.inf  # what is behind them cannot be reached anyway
-        if is_little:
-            rest.until = rest.forced_at = now + self._limited(waiting / _WAITING_A_SECOND)
-        elif has_failed or (not is_lost and self._has_deliverable(queue)):
-            rest.until = rest.probe_at = now + self._next_doubling(rest)
-            rest.forced_at = rest.until if has_failed else math.inf
-
-    def _next_doubling(self, rest: _Rest) -> float:
-        rest.attempts += 1
-        return self._limited(REST_SECONDS_MIN * 2 ** min(rest.attempts - 1, _DOUBLINGS_MAX))
-
-    def _limited(self, seconds: float) -> float:
-        return min(max(seconds, REST_SECONDS_MIN), self.rest_seconds_max)
-
-    def _probe_ended(
-        self, queue: QueueState, receipts: Sequence[Receipt], has_failed: bool, *, now: float
-    ) -> None:
-        known, waits = self._destinations[queue.primary], _waiting_for(receipts)
-        for path in {each.path.lower() for each in receipts} - waits.keys():
-            each = known.find(path)
-            if each.is_failing and each.is_open(now=now):
-                each.may_be_up(now=now)  # its message is settled, so it is worth a look
-        if queue.rest is None:
-            if not waits and not has_failed:
-                return
-            queue.rest = _Rest(now, forced_at=now if has_failed else math.inf)
-        rest = queue.rest
-        if has_failed:
-            rest.probe_at = now + self._next_doubling(rest)
-            rest.until = max(rest.until, rest.probe_at)
-            rest.forced_at = max(rest.forced_at, rest.probe_at)
-            return
-        for path in [*rest.destinations]:
-            each = known.find(path)
-            if each.is_failing and each.is_open(now=now) and path not in waits:
-                # The probe did not find its message, so it is not where it was thought to be.
-                del rest.destinations[path]
-                rest.is_peeked, rest.peek_at = False, now
-        rest.destinations = waits | rest.destinations
-        waiting = sum(each.count for each in receipts if each.outcome is ReceiptOutcome.WAITING)
-        pause = max(REST_SECONDS_MIN, min(waiting / _PROBED_A_SECOND, BLIND_SECONDS))
-        rest.until, rest.probe_at = now, now + pause
-
-
-def _waiting_for(receipts: Iterable[Receipt]) -> dict[str, int]:
-    return {
-        each.path.lower(): 0 for each in receipts if each.outcome is ReceiptOutcome.WAITING
-    }  # fmt: skip
 
 
 def _dealt(queues: Sequence[str], slots: int, shares: int) -> list[tuple[str, ...]]:
