@@ -6,7 +6,8 @@ import time
 import pytest
 from rich.console import Console
 
-from pairbus.cli.pair.syphon_progress import LiveProgress, PlainProgress
+from pairbus.cli.pair.syphon_live import LiveProgress
+from pairbus.cli.pair.syphon_progress import PlainProgress
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 

@@ -19,12 +19,12 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 
 from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.options import AS_JSON, flatten_options, option
+from pairbus.cli.pair.syphon_live import make_progress
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
     BacklogCounter,
     BacklogCounts,
     dead_letters,
-    make_progress,
 )
 from pairbus.cli.pair.targets import PairOptions, PairTargets, address_of, parse_pair, some_entities
 from pairbus.cli.signals import graceful_stop
