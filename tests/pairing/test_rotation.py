@@ -73,8 +73,8 @@ def test_a_backlog_queue_that_fails_is_replaced_and_every_sender_learns_of_it(wo
     broken = world.queue_in_use(client, queue)
     [spare] = {world.backlog_path(0), world.backlog_path(1)} - {broken}
     found = [] if how == "deleted" else ["1"]
-    BREAK[how](world, broken)
     watching = world.secondary.fault("slow", broken, latencySeconds=0.001)
+    BREAK[how](world, broken)
     world.send(sender, "2")
     [seen] = world.events_of(BacklogWithdrawn)
     assert (seen.backlog_queue, seen.left) == (broken, 1)
