@@ -83,7 +83,8 @@ def test_a_quick_run_measures_topics_next_to_a_queue_and_filters_and_lists(
         assert row["figures"][0]["ratio"] == 1
         assert all(figure["ratio"] > 0 for figure in row["figures"])
     for found in result["filters"]:
-        assert found["rate"] > found["rate_with_decoding"] > 0
+        assert found["rate"] > 0
+        assert found["rate_with_decoding"] > 0
     assert len(result["listing"]["kinds"]) == 4
     assert all(found["seconds"] > 0 for found in result["listing"]["kinds"].values())
     text = benchmark_module("report").markdown(result, benchmark_module("topics").tables)

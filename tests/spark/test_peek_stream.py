@@ -138,7 +138,7 @@ def test_a_queue_that_is_not_there_is_named(make_bus: Buses) -> None:
 def test_what_is_received_and_deleted_is_read_and_gone(make_bus: Buses) -> None:
     bus = make_bus("q")
     bus.send("q", messages(50))
-    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "0.2"}
+    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "2"}
     assert names(read_all(bus, **options)) == [f"m-{number}" for number in range(50)]
     assert bus.peek("q") == []
 
@@ -147,7 +147,7 @@ def test_what_is_received_and_deleted_is_read_and_gone(make_bus: Buses) -> None:
 def test_no_more_is_received_and_deleted_than_was_asked_for(make_bus: Buses, count: int) -> None:
     bus = make_bus("q")
     bus.send("q", messages(2100))
-    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "0.2"}
+    options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "2"}
     taken = names(read_all(bus, partitions="2", maxMessages=str(count), **options))
     assert len(taken) == len(set(taken)) == count
     assert len(bus.peek("q")) == 2100 - count

@@ -25,7 +25,7 @@ from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
 from tests.syphon.backlog import encoded
 
-QUIET_SECONDS = 0.3
+QUIET_SECONDS = 1.0
 """A queue that gives out nothing for this long is empty, or all of it is locked."""
 
 

@@ -96,16 +96,18 @@ def test_a_message_that_waits_through_an_outage_is_received_once(stage, kind):
                     sent += EACH // MINUTES
                 for _ in range(60 // STEP_SECONDS):
                     syphon.wait(STEP_SECONDS)
-        came_back_at = syphon.clock()
-        wait_until(lambda: stage.primary.meter.read().total.send or syphon.wait(0.5), "a message")
-        noticed = syphon.clock() - came_back_at
+        steps = []
+        wait_until(
+            lambda: stage.primary.meter.read().total.send or steps.append(syphon.wait(0.5)),
+            "a message",
+        )
         schedule = syphon.job.schedule
         wait_until(lambda: not schedule.pending, "the end of the backlog")
     home = stage.home()
     primary, secondary = (meter.read().total for meter in meters)
 
     assert len(home) == sent
-    assert noticed <= NOTICED_SECONDS
+    assert len(steps) * 0.5 <= NOTICED_SECONDS
     # Once more what was there when the outage was noticed, and a probe every five seconds.
     assert secondary.receive <= sent + 2 * sent / MINUTES + MINUTES * 60 / 5
     assert secondary.peek <= sent / 50
@@ -122,6 +124,7 @@ def test_a_queue_of_which_too_many_messages_wait_is_warned_of_once(stage, monkey
     ):
         for _ in range(4):
             syphon.wait(60)
+        wait_until(lambda: "too many messages wait" in caplog.text, "the warning")
         assert stage.home("invoices") == []
 
     assert caplog.text.count("too many messages wait") == 1
