@@ -101,7 +101,7 @@ def broker(
         typer.Option(
             "--accept-bearer",
             help="Accept any bearer token without a check, for applications that use "
-            "azure-identity; on loopback only.",
+            "azure-identity; on loopback only, unless you give --allow-insecure.",
         ),
     ] = False,
     policy: Annotated[
