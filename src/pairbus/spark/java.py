@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any, Final
 
 EXIT_SECONDS: Final = 2.0
@@ -50,8 +51,7 @@ class JavaProcess:
             module.Popen = real
 
     def _start(self, command: Any, **settings: Any) -> subprocess.Popen[bytes]:
-        # A group of its own: Ctrl-C goes only to us, and the scripts that start Java end with it.
-        settings |= {"start_new_session": True, "stderr": subprocess.PIPE}
+        settings["stderr"] = subprocess.PIPE
         process = self._process = subprocess.Popen(command, **settings)
         assert process.stderr is not None
         threading.Thread(
@@ -61,9 +61,7 @@ class JavaProcess:
 
     def kill(self) -> None:
         if self._process is not None:
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            _kill(self._process)
 
     def end(self, *, wait_seconds: float = EXIT_SECONDS) -> None:
         """End Java and remove its files. It has this long to end by itself."""
@@ -74,11 +72,24 @@ class JavaProcess:
                 process.stdin.close()  # the Java process ends when its stdin does
             with suppress(subprocess.TimeoutExpired):
                 process.wait(wait_seconds)
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.end)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its children: at first it is a script, which asks another Java process how
+    to start Java. Where there is no /proc, that one ends by itself, within a second.
+    """
+    children: list[int] = []
+    for file in Path(f"/proc/{process.pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, file.read_text().split())
+    process.kill()  # does nothing to one that has ended
+    for pid in children:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
 def _copy_errors(stream: IO[bytes]) -> None:
