@@ -18,7 +18,7 @@ setup-tests:
 demo: setup
 	@$(BIN)/pairbus demo
 
-ALONE := tests/chaos tests/pairing/test_outage.py tests/amqp/client/test_rabbitmq.py
+ALONE := tests/chaos tests/pairing/test_outage.py tests/syphon/test_outage.py tests/amqp/client/test_rabbitmq.py
 JAVA := tests/syphon tests/verify tests/demo/test_command.py tests/test_benchmarks.py
 
 # Compiled files are kept even where the environment says otherwise: the tests start hundreds of
