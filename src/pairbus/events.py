@@ -24,8 +24,8 @@ class Paired(Event):
     made: tuple[str, ...]
     """The queues that were missing and have been created."""
     warnings: tuple[str, ...] = ()
-    """What may lose or keep back messages: dangerous settings of queues that already existed, and
-    queues that the syphon in this client does not read."""
+    """Settings of existing backlog queues that could lose messages, and backlog queues that the
+    syphon of this client does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +131,8 @@ class SyphonFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonRestarted(Event):
+    """The syphon of this client runs again."""
+
     down_seconds: float
     """How long no syphon ran in this client."""
 

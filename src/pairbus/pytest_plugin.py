@@ -55,7 +55,7 @@ def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def servicebus_session_namespace(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """One namespace for all tests that ask for it, with the entities of all of them.
 
-    What a test leaves in a queue, the next test finds there.
+    The next test finds what a test leaves in a queue.
     """
     from pairbus.broker import Broker
 
@@ -76,7 +76,7 @@ def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[ServiceBusPair]:
 
 @pytest.fixture
 def servicebus_aio_pair(request: pytest.FixtureRequest) -> Iterator[AsyncServiceBusPair]:
-    """The same for asyncio: `async with servicebus_aio_pair.client() as client`."""
+    """`servicebus_pair` for asyncio: `async with servicebus_aio_pair.client() as client`."""
     from pairbus.testing import AsyncServiceBusPair
 
     queues, topics = _entities(request)

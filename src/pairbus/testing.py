@@ -73,8 +73,8 @@ class ManualClock:
 class LocalCredential:
     """A credential like those of azure-identity, for a broker with `--accept-bearer`.
 
-    Its tokens are not signed; such a broker does not check them. It does honour their expiry and
-    the `roles`, if they name those of Service Bus.
+    Its tokens are not signed, and such a broker checks no signature. It honours their expiry, and
+    their `roles` if these name roles of Service Bus.
 
     >>> LocalCredential(roles=["Azure Service Bus Data Sender"]).get_token("scope").token[:4]
     'e30.'
@@ -230,7 +230,7 @@ class ServiceBusPair:
 
 
 class AsyncServiceBusPair:
-    """The same for asyncio: `client()` is a context manager, and nothing blocks the event loop.
+    """`ServiceBusPair` for asyncio: `client()` is a context manager. Nothing blocks the event loop.
 
     >>> async with AsyncServiceBusPair(queues=["orders"]) as pair:          # doctest: +SKIP
     ...     async with pair.client() as client, client.get_queue_sender("orders") as sender:

@@ -54,7 +54,7 @@ spinning.
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 _COMPILE_SECONDS: Final = 0.005
-"""The length of a turn of compiling rules after the start, and of the pause between two."""
+"""How long rules are compiled at a time after the start, and how long the pause in between is."""
 
 
 class ClientConnection(Protocol):
@@ -163,7 +163,7 @@ class Namespace:
         self._remove_temporary()
 
     def _compile_rules(self, steps: Iterator[None]) -> None:
-        """Compile rules in short turns, so that clients need not wait for 100,000 of them."""
+        """Compile rules a few at a time, so that clients do not wait for 100,000 of them."""
         turn_ends = time.monotonic() + _COMPILE_SECONDS
         for _ in steps:
             if time.monotonic() >= turn_ends:

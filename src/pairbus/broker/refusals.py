@@ -1,4 +1,4 @@
-"""The log of refusals: who was refused what, and why. A flood of them stays readable.
+"""The log of refusals: which client was refused what, and why.
 
 Anybody who can connect can be refused as often as they like, so only the first refusals of each
 period are logged, and then their number. Strangers, who have shown no valid token, have a budget of

@@ -97,7 +97,7 @@ class Server:
     ) -> None:
         """With `tls_only` None, TLS is required unless the host is a loopback address.
 
-        With `allow_insecure`, another host may do without TLS and have the well-known key.
+        With `allow_insecure`, other hosts need neither TLS nor a key of your own.
         """
         check_installed("the local broker", "broker", *_PACKAGES)
         _check_names(namespaces)

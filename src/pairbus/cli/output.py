@@ -46,7 +46,7 @@ def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_rows(table: Table, *, if_empty: str) -> None:
-    """A table, or on stderr that it would be empty."""
+    """Print a table, or a line on stderr if it is empty."""
     if table.row_count:
         print_table(table)
     else:

@@ -1,4 +1,4 @@
-"""`--watch`: a command goes on until Ctrl-C, also while its namespace does not answer."""
+"""`--watch`: a command runs until Ctrl-C, even while its namespace does not answer."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class SyphonSupervisor:
         # The thread that gives the partner of a client that has ended its five seconds.
         self._waiting: threading.Thread | None = None
         self._is_faulting = False
-        # The thread that restarts the syphon, and what it is told: which run failed and why, or
+        # The thread that restarts the syphon, and its reports: which run failed and why, or
         # None to stop.
         self._thread: threading.Thread | None = None
         self._reports: SimpleQueue[tuple[int, Exception] | None] = SimpleQueue()

@@ -157,9 +157,9 @@ def reason_of(error: BaseException) -> str:
     if not attempts:
         own = isinstance(error, (PairbusError, ClientAuthenticationError))
         return one_line(error).removeprefix(f"{type(error).__name__}: " if own else "")
-    told = [f"{name}: {text}" for name, text in attempts.items() if not _ABSENT.search(text)]
-    if told:
-        return one_line(Exception("; ".join(told))).removeprefix("Exception: ")
+    reasons = [f"{name}: {text}" for name, text in attempts.items() if not _ABSENT.search(text)]
+    if reasons:
+        return one_line(Exception("; ".join(reasons))).removeprefix("Exception: ")
     tried = ", ".join(name.removesuffix("Credential") for name in attempts)
     return (
         f"it found no identity on this machine (it tried {tried}). Log in with `az login`, or set "

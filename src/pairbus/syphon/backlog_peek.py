@@ -1,4 +1,4 @@
-"""Peeks at backlog queues between rounds, to see where their messages are to go.
+"""Peeks at backlog queues between rounds, to see the destinations of their messages.
 
 A page of 250 messages costs a few operations instead of 250 receives, and nothing is locked.
 """
@@ -33,8 +33,8 @@ class Peeked:
     is_complete: bool = False
     """The end of the queue was reached."""
     has_order: bool = True
-    """False for a partitioned queue, whose sequence numbers have no order. Then new messages cannot
-    be told from old ones."""
+    """False for a partitioned queue, whose sequence numbers have no order. Then new and old
+    messages look the same."""
 
 
 class BacklogPeek:

@@ -289,7 +289,7 @@ class _Drain:
             self._leave(self._active)
 
     def _leave(self, queues: Sequence[BacklogQueue]) -> None:
-        """So many messages are held that the task does not look at the ones behind them."""
+        """The task holds too many messages to look at the ones behind them."""
         for queue in list(queues):
             if queue in self._active:
                 self._active.remove(queue)

@@ -79,9 +79,9 @@ class Job:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`waiting` is called when what the syphon waits for changes; with an empty tuple, when
-        there is something to do again. `check` is called between rounds, and raises if no round can
-        run any more. `cancel` ends a round that is still running `cancel_seconds`
-        after a stop. It is called from another thread."""
+        there is something to do again. `check` is called between rounds, and raises if no further
+        round can run. `cancel` ends a round that is still running `cancel_seconds` after a stop.
+        It is called from another thread."""
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(clock()))}-{uuid4().hex[:8]}"
         self.schedule = Schedule(options.primaries, shares=options.shares)
         self.usage = SyphonUsage(since=clock())

@@ -1,4 +1,4 @@
-"""What is known about one backlog queue, and when it is looked at again: the rules of its rests.
+"""What is known about one backlog queue, and when the syphon looks at it again.
 
 Pure: `now` (UTC, in seconds) is an argument.
 """
@@ -44,7 +44,7 @@ class Rest:
     """The last peeks belong to this rest: only what has arrived since is of interest."""
 
     def next_doubling(self, seconds_max: float) -> float:
-        """How long to wait this time, if each wait is twice as long as the last."""
+        """Returns the next wait. Each wait is twice as long as the last."""
         self.attempts += 1
         return min(REST_SECONDS_MIN * 2.0 ** min(self.attempts - 1, _DOUBLINGS_MAX), seconds_max)
 

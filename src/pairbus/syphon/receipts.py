@@ -98,9 +98,7 @@ class Drained:
     errors: tuple[tuple[str, str], ...]
     """Backlog queues that could not be received from or settled in, and why."""
     full: tuple[str, ...] = ()
-    """Backlog queues of which the task holds so many waiting messages that it cannot see the ones
-    behind them.
-    """
+    """Backlog queues of which the task holds too many waiting messages to see those behind them."""
     usage: tuple[Reading, ...] = ()
     """The billed operations of the task, for each namespace."""
     has_reached_primary: bool = False

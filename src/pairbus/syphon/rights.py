@@ -1,5 +1,4 @@
-"""Whether the syphon's credentials have the rights that it needs: Send on a primary, Listen on the
-secondary.
+"""Checks the rights of the syphon's credentials: Send on a primary, Listen on the secondary.
 
 The service checks a key or an identity when it gets a token, and a right when a link is attached.
 Neither is billed. So a missing right shows at the start, and not in the first outage.

@@ -102,8 +102,8 @@ class Schedule:
         return tuple((name, each) for name, some in self._destinations.items() for each in some)
 
     def destinations_of(self, primary: str) -> tuple[Destination, ...]:
-        """What a task is told. If the primary did not answer at all, its own pause counts, and not
-        those of the entities that were not reached."""
+        """The destinations that a task gets. If the primary did not answer at all, its own pause
+        counts, and not those of the entities that were not reached."""
         known = tuple(self._destinations[primary])
         if not self._primaries[primary].is_failing:
             return known

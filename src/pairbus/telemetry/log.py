@@ -40,7 +40,7 @@ from pairbus.events import (
 Line = tuple[int, str]
 
 REPEAT_SECONDS: Final = 10.0
-"""The least time between two lines about the same failure of the same entity."""
+"""The minimum time between two lines about the same failure of the same entity."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class EventLog:
         _log(event, repeats, now=now)
 
     def _log_held_back(self, path: str | None = None) -> None:
-        """Log what is known of an entity's failures, or of all, before its state changes."""
+        """Log the pending failures of an entity, or of all entities, before its state changes."""
         now = self._clock()
         with self._lock:
             keys = [key for key in self._repeats if path is None or key[1] == path]

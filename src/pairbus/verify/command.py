@@ -1,4 +1,4 @@
-"""`pairbus verify`: sends through a pair, counts every message, and says whether one was lost."""
+"""`pairbus verify`: sends messages through a pair, and says whether one was lost."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from pairbus.verify.run import RunResult
 
 _WIDTH, _HEIGHT = 900, 160
 _TEXTS: Final = {
-    "attempts": "messages that were to be sent",
+    "attempts": "messages that the senders tried to send",
     "acknowledged": "sends that returned",
     "failed": "sends that failed for certain",
     "unknown": "sends without a clear answer",
     "received": "messages that were received",
-    "lost": "acknowledged, but received nowhere",
+    "lost": "acknowledged, but never received, and found nowhere",
     "unexpected": "received, but never sent",
     "damaged": "received with another body or other properties",
     "duplicated": "received more than once",

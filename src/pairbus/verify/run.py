@@ -59,7 +59,7 @@ class Pair:
 
 
 class LocalPair:
-    """Two brokers on this machine, for a run without namespaces of one's own."""
+    """Two brokers on this machine, for `--local`."""
 
     def __init__(self, folder: Path) -> None:
         self.primary = BrokerProcess("east", folder)
@@ -136,7 +136,7 @@ class RunResult:
     samples: tuple[Sample, ...]
     troubles: tuple[Trouble, ...]
     note: str
-    """Why the drain ended, if not because all was received."""
+    """Why the drain ended early; empty if everything was received."""
 
 
 class VerifyRun:

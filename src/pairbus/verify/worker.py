@@ -216,7 +216,7 @@ def _keep_receiving(
     journal: Journal,
     stopping: threading.Event,
 ) -> None:
-    """Connects again after each failure, as every application must that receives."""
+    """Connects again after each failure, as every receiving application must."""
     target = parse_target(work.primary, _path(work.primary_ca_file))
     while not stopping.is_set():
         # A broken connection raises more kinds of errors than the SDK's own.

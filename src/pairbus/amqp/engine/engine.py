@@ -410,7 +410,7 @@ class Engine:
         return self._idle.next_tick(now)
 
     def set_limits(self, limits: EngineLimits) -> None:
-        """From now on. What the peer was told when the connection opened must stay the same."""
+        """Change the limits from now on. Those that were sent in the open frame must not change."""
         self._wire.limits = limits
         self._wire.unsettled_max = limits.unsettled_max
 

@@ -169,7 +169,7 @@ class RuleDescription:
     action: SqlAction | None = None
     created_ms: int = 0
     is_checked: bool = field(default=False, compare=False, repr=False)
-    """It comes from the data file and was checked when it was created. To parse 100,000 rules takes
+    """It comes from the data file and was checked when it was created. Parsing 100,000 rules takes
     ten seconds."""
 
     def __post_init__(self) -> None:

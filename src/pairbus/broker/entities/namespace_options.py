@@ -20,8 +20,8 @@ class Limits:
     """Limits that protect the broker from its clients. They apply to each connection."""
 
     connections_max: int = 2000
-    """The number of connections to one namespace. When it is reached, a new connection takes the
-    place of one that has shown no valid token. If all have, it is closed at once.
+    """The number of connections to one namespace. At the limit, a new connection replaces
+    one without a valid token. If all have a valid token, the new one is closed at once.
     """
     links_max: int = 256
     unsettled_max: int = 10_000
@@ -44,8 +44,8 @@ class NamespaceOptions:
     port: int = 0
     """With 0, the system chooses a free port."""
     administration_port: int | None = None
-    """A second port with the same endpoints: the official emulator has administration and health on
-    one of their own. None: the namespace has one port.
+    """A second port with the same endpoints. The official emulator has one for administration and
+    health. None: the namespace has one port.
     """
     queues: Sequence[QueueDescription] = ()
     topics: Sequence[EntityDescription] = ()

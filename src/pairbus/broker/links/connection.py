@@ -433,7 +433,7 @@ class AmqpConnection(asyncio.Protocol):
         self._authenticated()
 
     def _authenticated(self) -> None:
-        """The client is no stranger any more: it may have all that the limits allow."""
+        """The client has a valid token, so the full limits apply to it."""
         if self._token_deadline is not None:
             self._token_deadline.cancel()
             self._token_deadline = None

@@ -121,7 +121,7 @@ class RequestLink:
 
 
 class CbsLink(RequestLink):
-    size_max = _TOKEN_SIZE_MAX  # whoever can connect can make us decode this much
+    size_max = _TOKEN_SIZE_MAX  # any client that connects can make us decode this much
 
     def handle(self, request: Request, now_ms: int) -> None:
         self.send_reply(request, cbs_reply(request, self._put_token(request, now_ms)))

@@ -106,7 +106,7 @@ class Credentials:
         self._grants[str(path).lower()] = grant
 
     def revoke(self, policies_of: Callable[[str], Sequence[Policy]]) -> None:
-        """Drop the grants by policies that their entity does not have any more, or has changed."""
+        """Drop the grants of policies that their entity no longer has, or has changed."""
         self._grants = {
             path: grant
             for path, grant in self._grants.items()

@@ -46,7 +46,7 @@ class Slot:
             self._transport = cast(asyncio.Transport, transport)
 
     def authenticated(self) -> None:
-        """The client has shown a valid token: nobody else gets its slot."""
+        """The client has shown a valid token, so no other connection can take its slot."""
         self._limit.authenticated(self)
 
     def free(self) -> None:

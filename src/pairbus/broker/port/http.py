@@ -45,7 +45,7 @@ METER_PATH: Final = "/$meter"
 METRICS_PATH: Final = "/$metrics"
 _USUAL_METRICS_PATH: Final = "/metrics"
 _USUAL_HEALTH_PATH: Final = "/health"
-"""Where the official emulator has it."""
+"""The path of the official emulator."""
 _BODY_BYTES_MAX: Final = 1024 * 1024
 
 HttpEndpoint = Callable[[Request], Awaitable[Response]]
@@ -301,7 +301,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _log(request: Request, refused: HttpRefused) -> None:
-    """Only what a key or a limit refuses; that an entity is not there is an ordinary answer."""
+    """Only what a key or a limit refuses. A missing entity is an ordinary answer."""
     if refused.status in (401, 413):
         request.app.state.refusals.add(
             peer_name(request.scope.get("client")),

@@ -11,7 +11,7 @@ from typing import Final
 
 PATTERN_CHARACTERS_MAX: Final = 1024
 _FOUND_AT_ONCE: Final = 32
-"""So many characters are searched by `str.find` in the time that a step over one takes here."""
+"""The number of characters that `str.find` searches in the time of one step here."""
 
 Matches = Callable[[str], bool]
 _ANY_ONE: Final = None

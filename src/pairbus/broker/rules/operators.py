@@ -26,7 +26,7 @@ TEXT_CHARACTERS_MAX: Final = 65_536
 """The limit of all properties of a message together; concatenation must not exceed it."""
 
 _COPIED_AT_ONCE: Final = 32
-"""So many characters are joined in the time that one step of a LIKE takes."""
+"""The number of characters that are joined in the time of one step of a LIKE."""
 
 NUMBERS: Final = frozenset((int, float, Decimal))
 STRINGS: Final = frozenset((str,))

@@ -38,7 +38,7 @@ class Committer:
         self.before_commit: Callable[[], None] | None = None
         """A fault on demand. It is called on the committing thread, and may sleep or raise."""
         self.refusal: Exception | None = None
-        """If set, nothing is written any more: every commit fails with this error."""
+        """If set, nothing more is written: every commit fails with this error."""
         self._scheduled = False
         self._in_flight: list[Waiter] | None = None
         self._commit_requests: queue.SimpleQueue[bool] = queue.SimpleQueue()

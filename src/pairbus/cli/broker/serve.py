@@ -52,7 +52,7 @@ def broker(
             metavar="NAME[:PORT]",
             help="Namespace and its port; repeat it for several (default: local). Without a port, "
             "or with 0, the system chooses one. With --config, it sets the port of that namespace "
-            "of the file, or renames the only one.",
+            "in the file; if the file has only one, it also renames it.",
         ),
     ] = None,
     queue: Annotated[
@@ -100,8 +100,8 @@ def broker(
         bool,
         typer.Option(
             "--accept-bearer",
-            help="Accept any bearer token without a check, for applications that use "
-            "azure-identity; on loopback only, unless you give --allow-insecure.",
+            help="Accept any bearer token without checking its signature, for applications that "
+            "use azure-identity; on loopback only, unless you give --allow-insecure.",
         ),
     ] = False,
     policy: Annotated[

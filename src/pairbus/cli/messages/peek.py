@@ -105,7 +105,7 @@ def peek(
 
 
 def _print_rows(messages: Iterable[MessageJson], *, are_dead_letters: bool) -> None:
-    """Each message as soon as it is there, as a table that grows."""
+    """Print each message as soon as it arrives, as a row of a table."""
     is_narrow = is_narrow_terminal()
     for index, message in enumerate(messages):
         table = message_table([message], are_dead_letters=are_dead_letters, is_narrow=is_narrow)

@@ -78,7 +78,7 @@ def _body(message: MessageJson) -> str:
 def print_messages(
     messages: list[MessageJson], target: Target, path: EntityPath, *, is_filtered: bool
 ) -> None:
-    """As a table, or on stderr that there are none."""
+    """Print a table, or a line on stderr if there are no messages."""
     if not messages:
         which = "matching messages" if is_filtered else "messages"
         note = topic_note(target, path) or f"no {which} in {path.description}"
@@ -92,7 +92,7 @@ def print_messages(
 def message_table(
     messages: Iterable[MessageJson], *, are_dead_letters: bool = False, is_narrow: bool = False
 ) -> Table:
-    """A narrow one has the time below the id, so that the id is not broken into two lines."""
+    """A narrow table has the time below the id, so that the id fits on one line."""
     messages = list(messages)
     # Most messages are active, so the column is shown only if a message is not.
     has_states = any(message.get("state", "active") != "active" for message in messages)

@@ -311,7 +311,7 @@ class _Rights:
 
 
 def _check_rights(options: SyphonOptions, targets: PairTargets, queues: Sequence[str]) -> _Rights:
-    """Raises NamespaceError if a right is missing. Otherwise one would learn of it in an outage."""
+    """Raises NamespaceError if a right is missing. Otherwise the first outage would show it."""
     try:
         check_right(options.secondary, "Listen", lambda: queues, role="the secondary")
     except MissingRight:

@@ -99,8 +99,8 @@ def parse_pair(options: PairOptions) -> PairTargets:
         name = names[index] if names else target.host.split(".")[0]
         if name.lower() in map(str.lower, primaries):
             raise UsageError(
-                f"two primaries have the name {name!r}, so their backlog queues cannot be told "
-                "apart: give each its own --primary-name"
+                f"two primaries have the name {name!r}, so their backlog queues have the same "
+                "paths: give each its own --primary-name"
             )
         primaries[name] = target
     secondary = None

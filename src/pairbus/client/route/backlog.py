@@ -17,7 +17,7 @@ class Withdrawal:
     """The latest error: of the failed send, or of the last probe."""
     at: float
     is_busy: bool
-    """The queue is well, but the service has asked to wait."""
+    """The queue works, but the service has asked the client to wait."""
     retry_at: float
     """When the queue is probed again, or was probed if the outcome is still unknown."""
 
