@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -145,6 +147,49 @@ def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, namespace: Broker, 
         out, err = process.communicate(timeout=30)
 
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_the_columns_of_watch_are_the_same_for_all_messages(pairbus: Run, queue: str) -> None:
+    pairbus("send", queue, "first", "--message-id", "m1", "--subject", "new")
+    pairbus("send", queue, "later", "--message-id", "m2", "--subject", "newest", "--scheduled", "1h")
+    pairbus("send", queue, "last", "--message-id", "m3")
+
+    head, *rows = pairbus("peek", queue, "--watch", "--count", "3").out.splitlines()
+
+    starts = [head.index(name) for name in ("state", "message id", "subject", "body")]
+    found = [[row[start:].split()[0] for start in starts] for row in rows]
+    assert sorted(found, key=lambda row: row[1]) == [
+        ["active", "m1", "new", "first"],
+        ["scheduled", "m2", "newest", "later"],
+        ["active", "m3", "-", "last"],
+    ]
+
+
+def test_the_columns_of_watch_are_the_same_on_a_narrow_terminal(
+    pairbus: Run, queue: str, namespace: Broker
+) -> None:
+    pairbus("send", queue, "x" * 60, "--message-id", "m1", "--subject", "longer than it is wide")
+    pairbus("send", queue, "later", "--message-id", "m" * 40, "--scheduled", "1h")
+    words = ["peek", queue, "--watch", "--count", "2", "-c", namespace.connection_string]
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", *words],
+        stdout=slave,
+        stderr=slave,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"TERM": "dumb", "COLUMNS": "100"},
+    )
+    assert process.wait(60) == 0
+    os.close(slave)
+    head, *lines = os.read(master, 65536).decode().splitlines()
+    os.close(master)
+
+    rows = [line for line in lines if line[0] != " "]
+    assert [line[head.index("state") :].split()[:2] for line in rows] == [
+        ["active", "m1"],
+        ["scheduled", "m" * 36],
+    ]
+    assert [line[head.index("body") :][:5] for line in rows] == ["xxxxx", "later"]
 
 
 def test_watch_ends_after_count_messages(pairbus: Run, filled: str) -> None:

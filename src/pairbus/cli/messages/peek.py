@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     from pairbus.fast.client import FastClient
 
 _COUNT: Final = 10
-_WATCH_WIDTHS: Final = (8, 24, 36, 7, 7)
-"""Sequence number, time, id, subject and session, so that the rows of a watch are aligned."""
+_WATCH_WIDTHS: Final = {
+    "sequence": 8,
+    "enqueued": 24,
+    "state": 9,
+    "message id": 36,
+    "message id, enqueued": 36,
+}
 
 
 @flatten_options
@@ -106,12 +111,22 @@ def peek(
 
 def _print_rows(messages: Iterable[MessageJson], *, are_dead_letters: bool) -> None:
     """Print each message as soon as it arrives, as a row of a table."""
-    is_narrow = is_narrow_terminal()
+    is_terminal, is_narrow = sys.stdout.isatty(), is_narrow_terminal()
     for index, message in enumerate(messages):
-        table = message_table([message], are_dead_letters=are_dead_letters, is_narrow=is_narrow)
+        # Each row is a table of its own. So that they are aligned, nothing depends on the message.
+        table = message_table(
+            [message], are_dead_letters=are_dead_letters, is_narrow=is_narrow, has_states=True
+        )
         table.show_header = index == 0
-        for column, width in zip(table.columns, _WATCH_WIDTHS, strict=False):
-            column.min_width = width
+        table.expand = is_terminal
+        *columns, body = table.columns
+        for column in columns:
+            width = _WATCH_WIDTHS.get(str(column.header), 7 if is_narrow else 12)
+            if is_terminal:
+                column.width, column.no_wrap = width, False
+            else:
+                column.min_width = width
+        body.ratio = 1
         print_table(table)
         sys.stdout.flush()
 

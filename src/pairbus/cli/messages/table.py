@@ -90,12 +90,17 @@ def print_messages(
 
 
 def message_table(
-    messages: Iterable[MessageJson], *, are_dead_letters: bool = False, is_narrow: bool = False
+    messages: Iterable[MessageJson],
+    *,
+    are_dead_letters: bool = False,
+    is_narrow: bool = False,
+    has_states: bool | None = None,
 ) -> Table:
     """A narrow table has the time below the id, so that the id fits on one line."""
     messages = list(messages)
-    # Most messages are active, so the column is shown only if a message is not.
-    has_states = any(message.get("state", "active") != "active" for message in messages)
+    if has_states is None:
+        # Most messages are active, so the column is shown only if a message is not.
+        has_states = any(message.get("state", "active") != "active" for message in messages)
     own, own_key = ("reason", "deadLetterReason") if are_dead_letters else ("session", "sessionId")
     columns = ["sequence", "enqueued", *(["state"] * has_states), "message id"]
     if is_narrow:
