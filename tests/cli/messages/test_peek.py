@@ -151,7 +151,9 @@ def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, namespace: Broker, 
 
 def test_the_columns_of_watch_are_the_same_for_all_messages(pairbus: Run, queue: str) -> None:
     pairbus("send", queue, "first", "--message-id", "m1", "--subject", "new")
-    pairbus("send", queue, "later", "--message-id", "m2", "--subject", "newest", "--scheduled", "1h")
+    pairbus(
+        "send", queue, "later", "--message-id", "m2", "--subject", "newest", "--scheduled", "1h"
+    )
     pairbus("send", queue, "last", "--message-id", "m3")
 
     head, *rows = pairbus("peek", queue, "--watch", "--count", "3").out.splitlines()
