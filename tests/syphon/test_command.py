@@ -317,14 +317,17 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
 
 @pytest.mark.spark
 @pytest.mark.req("S-02")
-def test_an_idle_syphon_costs_nothing_but_its_long_polls(spark, run, brokers, monkeypatch):
+def test_an_idle_syphon_costs_nothing_but_its_long_polls_and_counts(
+    spark, run, brokers, monkeypatch
+):
     monkeypatch.setattr("pairbus.syphon.job.DISCOVERY_SECONDS", 0.1)
+    monkeypatch.setattr("pairbus.cli.pair.syphon.COUNT_SECONDS", 0.1)
     has_begun, found = threading.Event(), []
     monkeypatch.setattr(PlainProgress, "round_ended", lambda *_: has_begun.set())
 
     def watch():
         has_begun.wait(60)
-        time.sleep(0.5)
+        time.sleep(1)  # the count after the first round
         before = [broker.meter.read().total for broker in brokers]
         time.sleep(2)
         found.append((before, [broker.meter.read().total for broker in brokers]))
@@ -332,12 +335,12 @@ def test_an_idle_syphon_costs_nothing_but_its_long_polls(spark, run, brokers, mo
 
     thread = threading.Thread(target=watch)
     thread.start()
-    code, out, err = run()
+    code, out, err = run("--metrics-port", "0")
     thread.join()
 
     assert code == 0, err
     [(before, after)] = found
-    assert after == before, "the polls of 15 minutes have not ended"
+    assert after == before, "neither a poll nor a count is due for 15 minutes"
     assert "0 left in the backlog" in out
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pairbus.cli.pair.syphon_live import LiveProgress
-from pairbus.cli.pair.syphon_progress import PlainProgress
+from pairbus.cli.pair.syphon_progress import COUNT_SECONDS, BacklogCounter, PlainProgress
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 
@@ -28,13 +28,13 @@ def receipt(outcome, count, reason=""):
     )
 
 
-def round_ended(*receipts, destination):
+def round_ended(*receipts, destination=None, pending=(QUEUE,)):
     return RoundEnded(
         round=1,
         seconds=1.0,
         receipts=receipts,
-        pending=(QUEUE,),
-        destinations=(("contoso", destination),),
+        pending=pending,
+        destinations=(("contoso", destination),) if destination else (),
         errors=(),
     )
 
@@ -96,3 +96,52 @@ def test_without_a_terminal_a_wait_is_logged_once(capsys):
     out, err = capsys.readouterr()
     assert err == "waiting for orders: it is full\n"
     assert "unknown number left" in out
+
+
+class Counting:
+    """A secondary that is counted like by a terminal or by metrics, on a clock of its own."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.asked_at = []
+        self.answer = {QUEUE: (70, 1)}
+        self.counter = BacklogCounter(self._ask, clock=lambda: self.now)
+
+    def _ask(self):
+        self.asked_at.append(self.now)
+        return self.answer
+
+    def watch(self, seconds, *, before_each=lambda: None):
+        """When the secondary was asked, from now on."""
+        begin, self.asked_at = self.now, []
+        while self.now < begin + seconds:
+            before_each()
+            assert self.counter() is self.answer
+            self.now += COUNT_SECONDS
+        return [at - begin for at in self.asked_at]
+
+
+@pytest.mark.req("S-02")
+def test_what_is_left_is_counted_only_as_often_as_the_documentation_says():
+    counting = Counting()
+    counter = counting.counter
+
+    def end_round():
+        counter.round_ended(round_ended())
+
+    assert counting.watch(20, before_each=end_round) == [0, 5, 10, 15], "it brings messages home"
+    end_round()
+    assert counting.watch(180) == [0, 60, 120], "messages wait"
+    counter.round_ended(round_ended(pending=()))
+    idle = counting.watch(30 * 24 * 3600)
+    assert idle[:3] == [0, 900, 1800]
+    assert len(idle) == 2_880
+
+
+@pytest.mark.req("S-02")
+def test_a_count_without_an_answer_is_tried_again():
+    counting = Counting()
+    counting.answer = None
+    assert counting.watch(15) == [0, 5, 10]
+    counting.answer = {}
+    assert counting.watch(15) == [0]

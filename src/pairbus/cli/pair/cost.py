@@ -13,6 +13,7 @@ import typer
 from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import format_count, make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.pair.syphon_progress import IDLE_COUNT_SECONDS
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
     DIVERTED_STEPS,
@@ -182,6 +183,9 @@ def _run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool)
         f"Idle: {per_hour:,.0f} receives per hour, {per_hour * 24:,.0f} per day, "
         f"{per_hour * 24 * 30:,.0f} in 30 days"
     )
+    if usage.syphons:
+        counts = round(usage.syphons * 30 * 24 * 3600 / IDLE_COUNT_SECONDS)
+        print(f"Not included: on a terminal or with --metrics-port, {counts:,} counts in 30 days")
     _print_estimate(estimate, format_count(usage.days, "day"))
     _print_savings(savings, price_list.currency)
     if plot is not None:
