@@ -12,8 +12,8 @@ import typer
 
 from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import format_count, make_table, print_json, print_table
-from pairbus.cli.parse import parse_duration
 from pairbus.cli.pair.syphon_progress import IDLE_COUNT_SECONDS
+from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
     DIVERTED_STEPS,
