@@ -128,14 +128,32 @@ def test_a_command_names_a_wrong_key_of_the_primary_while_the_backlog_is_empty(
 
 
 @pytest.mark.req("X-12")
-def test_a_policy_without_send_is_named_if_a_message_shows_an_entity(brokers, monkeypatch, capsys):
+@pytest.mark.parametrize("words", [["syphon", "--once"], ["status", "--json"]], ids=str)
+def test_a_policy_without_send_is_named_if_a_message_shows_an_entity(
+    brokers, monkeypatch, capsys, words
+):
     stage = Stage(*brokers, QUEUES)
     stage.divert(["a"])
     try:
-        assert run(monkeypatch, brokers, "syphon", "--once", primary="OnlyListen") == 1
+        assert run(monkeypatch, brokers, *words, primary="OnlyListen") == 1
     finally:
         assert stage.free() == ["a"]
-    assert "lack the Send right on 'orders'" in capsys.readouterr().err
+    assert "lack the Send right on 'orders'" in "".join(capsys.readouterr())
+
+
+def test_status_says_what_it_cannot_check_while_the_backlog_is_empty(brokers, monkeypatch, capsys):
+    assert run(monkeypatch, brokers, "status", primary="OnlyListen") == 0
+    assert (
+        "checked of primary: the key or identity; the Send right cannot be checked before an "
+        "entity is known\n"
+    ) in capsys.readouterr().out
+
+    assert run(monkeypatch, brokers, "status", "--json", primary="OnlyListen") == 0
+    primary = json.loads(capsys.readouterr().out)["namespaces"]["primary"]
+    assert primary["checked"].startswith("the key or identity; ")
+
+    assert run(monkeypatch, brokers, "status") == 0
+    assert "checked of" not in capsys.readouterr().out
 
 
 def test_status_shows_which_right_is_missing(brokers, monkeypatch, capsys):

@@ -23,6 +23,7 @@ from pairbus.cli.output import print_json, print_json_line, print_table
 from pairbus.cli.pair.status_sources import (
     Backlog,
     NamespaceState,
+    check_send,
     probe,
     read_backlog,
     read_metrics,
@@ -160,18 +161,38 @@ def _ask(questions: _Questions) -> PairSnapshot:
     for url in questions.urls:
         calls[url] = partial(_read_process, url, questions.seconds)
     answers = call_in_parallel(calls, seconds=questions.seconds)
-    backlog = answers.get("backlog")
+    answer = answers.get("backlog")
+    backlog = answer if isinstance(answer, Backlog) else None
+    namespaces = {
+        role: _namespace(role, target, answers[role]) for role, target in questions.targets.items()
+    }
     processes = tuple(_process(url, answers[url]) for url in questions.urls)
     return PairSnapshot(
         at=now,
-        namespaces=tuple(
-            _namespace(role, target, answers[role]) for role, target in questions.targets.items()
-        ),
-        backlog=backlog if isinstance(backlog, Backlog) else None,
-        backlog_error=_error(backlog),
+        namespaces=tuple(_with_rights(questions, namespaces, backlog).values()),
+        backlog=backlog,
+        backlog_error=_error(answer),
         processes=processes,
         metrics=sum_metrics(one.metrics for one in processes if one.metrics is not None),
     )
+
+
+def _with_rights(
+    questions: _Questions, namespaces: dict[str, NamespaceState], backlog: Backlog | None
+) -> dict[str, NamespaceState]:
+    """Checks the right on the primaries. This comes after the backlog, which names entities."""
+    primaries = [role for role in namespaces if role != "secondary"]
+    calls: dict[str, Callable[[], Any]] = {}
+    for role, name in zip(primaries, questions.primary_names or (), strict=False):
+        if namespaces[role].is_reachable:
+            destinations = [] if backlog is None else backlog.destinations(name)
+            target = questions.targets[role]
+            calls[role] = partial(check_send, namespaces[role], target, destinations)
+    checked = call_in_parallel(calls, seconds=questions.seconds)
+    for role, answer in checked.items():
+        if not isinstance(answer, NamespaceState):
+            checked[role] = replace(namespaces[role], checked=f"nothing: {answer}")
+    return namespaces | checked
 
 
 def call_in_parallel(calls: dict[str, Callable[[], Any]], *, seconds: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
@@ -41,6 +41,8 @@ class NamespaceState:
     is_reachable: bool
     error: str | None = None
     """Why it is not reachable, or which right is missing."""
+    checked: str | None = None
+    """What was checked of the rights on a primary."""
     connect_seconds: float | None = None
     round_trip_seconds: float | None = None
 
@@ -60,29 +62,31 @@ def probe(role: str, target: Target, *, seconds: float) -> NamespaceState:
         role=role,
         address=target.address,
         is_reachable=True,
-        error=_missing_right(role, target),
         connect_seconds=connect_seconds,
         round_trip_seconds=_round_trip(target, seconds),
     )
 
 
-def _missing_right(role: str, target: Target) -> str | None:
+def check_send(
+    state: NamespaceState, target: Target, destinations: Sequence[str]
+) -> NamespaceState:
     """A syphon needs Send on a primary. What is missing on the secondary shows when its backlog is
     read.
     """
-    if role == "secondary":
-        return None
     from azure.core.exceptions import AzureError
 
     from pairbus.syphon.rights import MissingRight, check_right
 
+    def entities() -> list[str]:
+        return [*destinations, *some_entities(target)]
+
     try:
-        check_right(address_of(target), "Send", lambda: some_entities(target), role="the primary")
+        checked = check_right(address_of(target), "Send", entities, role="the primary")
     except MissingRight as error:
-        return str(error)
-    except AzureError:
-        return None  # it has just answered, so the next call may tell more
-    return None
+        return replace(state, error=str(error))
+    except AzureError as error:
+        checked = f"nothing: the primary does not answer ({why_unreachable(error)})"
+    return replace(state, checked=checked)
 
 
 def _round_trip(target: Target, seconds: float) -> float | None:
@@ -127,6 +131,12 @@ class Backlog:
     queues: tuple[BacklogState, ...]
     others: Mapping[str, int] = field(default_factory=dict)
     """The number of backlog queues of other primaries, by their names."""
+
+    def destinations(self, primary_name: str) -> list[str]:
+        """The entities of a primary that messages wait for, as far as was peeked."""
+        names = backlog_queues([one.queue for one in self.queues], primary_name)
+        found = (path for one in self.queues if one.queue in names for path in one.destinations)
+        return [path for path in dict.fromkeys(found) if path != _UNKNOWN]
 
 
 def read_backlog(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.cli.messages.table import escape_control
 from pairbus.cli.output import format_duration, make_table
 from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState, ProcessMetrics
+from pairbus.cli.pair.syphon_progress import unproven
 from pairbus.json_style import utc_text
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def to_json(status: PairSnapshot) -> dict[str, Any]:
                 "address": one.address,
                 "reachable": one.is_reachable,
                 "error": one.error,
+                "checked": one.checked,
                 "connectSeconds": _rounded(one.connect_seconds, 4),
                 "roundTripSeconds": _rounded(one.round_trip_seconds, 4),
             }
@@ -154,6 +156,8 @@ def to_tables(status: PairSnapshot) -> Group:
     parts: list[Table | Text] = []
     if status.namespaces:
         parts.append(_namespaces(status))
+        rights = {one.role: one.checked for one in status.namespaces if one.checked is not None}
+        parts += map(Text, unproven(rights))
     if status.has_secondary:
         parts += [Text(), *_backlog(status)]
     parts += [Text(), *_processes(status)]
