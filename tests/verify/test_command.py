@@ -14,6 +14,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker import Broker
 
 SECONDS_MAX = 120
+HERE = "Endpoint=sb://localhost:5672;SharedAccessKeyName=a;SharedAccessKey=b"
 
 
 def verify(*words, **settings):
@@ -48,6 +49,7 @@ def test_a_healthy_pair_is_valid_and_nothing_is_left_behind(pair, tmp_path):
     assert result["isValid"]
     assert result["acknowledged"] == result["received"] > 50
     assert result["lost"] == result["unexpected"] == result["damaged"] == 0
+    assert result["duplicated"] == 0
     text = page.read_text()
     assert f"all {result['acknowledged']:,} acknowledged messages are accounted for" in text
     assert "http" not in text  # it loads nothing
@@ -94,6 +96,8 @@ def steal(pair, stopping):
         ((), "which pair? Give one --primary and a --secondary, or --local"),
         (("--local", "--duration", "1s"), "--duration 1s: must be from 5s to 24h"),
         (("--local", "--drain", "soon"), "--drain"),
+        (("--local", "--primary", "a.example"), "--local brings its own pair"),
+        (("--primary", HERE, "--secondary", HERE), "are the same namespace, localhost:5672"),
     ],
 )
 def test_a_mistake_is_one_clear_line(words, error, monkeypatch):
@@ -105,6 +109,18 @@ def test_a_mistake_is_one_clear_line(words, error, monkeypatch):
     assert done.returncode == 2
     assert error in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_key_is_one_clear_line(pair):
+    good, other = (broker.connection_string for broker in pair)
+    name, _, rest = good.partition("SharedAccessKey=")
+    bad = f"{name}SharedAccessKey=wrong;{rest.partition(';')[2]}"
+
+    done = verify("--primary", bad, "--secondary", other, "--no-syphon", "--duration", "5s")
+
+    assert done.returncode == 1
+    assert "<Error>" not in done.stderr
+    assert "Manage" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.spark

@@ -35,7 +35,7 @@ def verify(
         ),
     ] = False,
     duration: Annotated[
-        str, option(metavar="DURATION", help="How long to send (default: 60s).")
+        str, option(metavar="DURATION", help="How long to send: 5s to 24h (default: 60s).")
     ] = "60s",
     rate: Annotated[
         float,
@@ -95,6 +95,8 @@ def verify(
     if not _SECONDS[0] <= seconds <= _SECONDS[1]:
         raise UsageError(f"--duration {duration}: must be from 5s to 24h")
     drain_seconds = parse_duration(drain, "--drain").total_seconds()
+    if local and pair.primary:
+        raise UsageError("--local brings its own pair: leave out --primary and --secondary")
     given = None if local else _given_pair(pair)
     if not no_syphon:
         require_spark("verify")
@@ -141,6 +143,8 @@ def _given_pair(options: PairOptions) -> Pair:
         raise UsageError("which pair? Give one --primary and a --secondary, or --local")
     [(name, primary)] = targets.primaries.items()
     secondary = targets.secondary
+    if primary.address == secondary.address:
+        raise UsageError(f"the primary and the secondary are the same namespace, {primary.address}")
     return Pair(
         primary=_text(primary),
         secondary=_text(secondary),

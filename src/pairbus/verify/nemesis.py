@@ -34,7 +34,7 @@ class Trouble:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.kind}, {self.seconds:.1f} s"
+        return f"{self.kind} for {self.seconds:.1f} s"
 
     def to_fault(self) -> dict[str, Any]:
         """For the broker's `/$faults`."""

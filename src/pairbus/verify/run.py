@@ -17,12 +17,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.cli.administration import administration_client
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+
+from pairbus.cli.administration import administration_client, answer_text
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.connection import sdk_client
-from pairbus.cli.target import Target, parse_target
+from pairbus.cli.target import Target, cannot_reach, parse_target, why_unreachable
 from pairbus.demo.processes import BrokerProcess, SyphonProcess
-from pairbus.errors import NamespaceError, PairbusError, one_line
+from pairbus.errors import NamespaceError, PairbusError
 from pairbus.verify.account import Verdict, judge
 from pairbus.verify.journal import Fact, Journal, read_journals
 from pairbus.verify.nemesis import Trouble, plan
@@ -35,7 +37,7 @@ LATE_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.05
 _JUDGE_SECONDS: Final = 1.0
 """How often the journals are read while the run drains."""
-_QUIET_SECONDS: Final = 3.0
+_QUIET_SECONDS: Final = 2.0
 """A drain is over when nothing has been received for this long, and nothing is left."""
 
 
@@ -193,6 +195,7 @@ class VerifyRun:
         self._receiver = Worker(self._assignment("receiver", "receiver"))
         for _ in range(self._sender_count):
             self._start_sender()
+        self._wait_for(self._are_sending, "a sender")
         started_at, began = time.time(), time.monotonic()
         self._note(f"sending for {self._seconds:g} s: {self._sender_count} processes")
         troubles = plan(seconds=self._seconds, seed=self._seed) if self._local else []
@@ -248,6 +251,11 @@ class VerifyRun:
             self._samples.append(Sample(at=at, backlog=self._backlog()))
         time.sleep(_STEP_SECONDS)
 
+    def _are_sending(self) -> bool:
+        self._check_processes()
+        journals = [self._folder / f"{sender.name}.journal" for sender in self._senders]
+        return all(path.exists() and path.stat().st_size for path in journals)
+
     def _wait_for(self, is_done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not is_done():
@@ -276,13 +284,15 @@ class VerifyRun:
             with administration_client(self._primary) as admin:
                 admin.create_queue(self._queue, **settings)
                 admin.create_queue(self._session_queue, requires_session=True, **settings)
-        except PairbusError:
-            raise
-        except Exception as error:
+        except ClientAuthenticationError as error:
+            raise NamespaceError(f"the primary {self._primary.rejection('Manage')}") from error
+        except HttpResponseError as error:
+            reason = answer_text(error, self._primary)
             raise NamespaceError(
-                f"cannot create {self._queue} on {self._primary.address}, which needs the Manage "
-                f"right: {one_line(error)}"
+                f"cannot create {self._queue} on {self._primary.address}: {reason}"
             ) from error
+        except AzureError as error:
+            raise NamespaceError(cannot_reach(self._primary, why_unreachable(error))) from error
 
     def _start_syphon(self) -> None:
         if self._has_syphon:
@@ -426,18 +436,24 @@ class VerifyRun:
         """Messages of this run in the backlog, and in all dead-letter queues."""
         from azure.servicebus import ServiceBusSubQueue
 
-        dead = ServiceBusSubQueue.DEAD_LETTER
-        with administration_client(self._secondary) as admin:
-            names = [each.name for each in admin.list_queues() if self._is_backlog(each.name)]
-        with sdk_client(self._primary) as client:
-            for queue in (self._queue, self._session_queue):
-                receiver = client.get_queue_receiver(queue, sub_queue=dead)
-                self._record(receiver, Fact.DEAD_LETTERED)
-        with sdk_client(self._secondary) as client:
-            for name in names:
-                self._record(client.get_queue_receiver(name), Fact.LEFT)
-                receiver = client.get_queue_receiver(name, sub_queue=dead)
-                self._record(receiver, Fact.DEAD_LETTERED)
+        own = (self._queue, self._session_queue)
+        for target in (self._primary, self._secondary):
+            with administration_client(target) as admin:
+                queues = [
+                    each
+                    for each in admin.list_queues_runtime_properties()
+                    if each.name in own or self._is_backlog(each.name)
+                ]
+            with sdk_client(target) as client:
+                # Only where something is: the SDK takes a second to open and close a receiver.
+                for each in queues:
+                    if each.active_message_count and each.name not in own:
+                        self._record(client.get_queue_receiver(each.name), Fact.LEFT)
+                    if each.dead_letter_message_count:
+                        receiver = client.get_queue_receiver(
+                            each.name, sub_queue=ServiceBusSubQueue.DEAD_LETTER
+                        )
+                        self._record(receiver, Fact.DEAD_LETTERED)
 
     def _record(self, receiver: Any, fact: Fact) -> None:
         with receiver:

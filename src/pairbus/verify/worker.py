@@ -28,6 +28,8 @@ from pairbus.verify.journal import Fact, Journal
 from pairbus.verify.messages import Made, MessageMaker, read
 
 _RETRY_SECONDS: Final = 0.5
+_SESSION_THREADS: Final = 8
+"""The SDK takes half a second to open a session, so one thread could not keep up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +189,10 @@ def _path(text: str | None) -> Path | None:
 
 
 def receive(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
-    """Receives from both queues, each on a thread of its own."""
+    """Receives from both queues. A session is received by one thread at a time."""
     threads = [
         threading.Thread(target=_keep_receiving, args=(work, each, journal, stopping), daemon=True)
-        for each in (_open_queue, _open_session)
+        for each in (_open_queue, *[_open_session] * _SESSION_THREADS)
     ]
     for thread in threads:
         thread.start()
