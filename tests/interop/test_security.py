@@ -7,6 +7,7 @@ entity that is not there; a good token without the right fails at the link
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -131,13 +132,17 @@ def test_a_token_for_another_queue_opens_nothing_here(bus):
     bus.sender(bus.path("other"), client=client).send_messages(ServiceBusMessage("fine"))
 
 
-def test_an_expired_token_is_refused(bus):
+def test_an_expired_token_is_refused_and_the_log_says_so(bus, caplog):
     """By the broker's clock: the SDK, by its own, still accepts the token."""
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
     client = bus.connect(with_token(bus, token_for(bus, bus.queue, seconds=60)))
     bus.sender(client=client)
     bus.advance(61)
     with pytest.raises(ServiceBusAuthenticationError):
         bus.receiver(client=client)
+    entity, policy = re.escape(bus.queue), default_policy().name
+    wanted = rf" refused \S+:\d+, entity '{entity}', policy '{policy}': the token expired at "
+    assert any(re.search(wanted, line) for line in caplog.messages), caplog.messages
 
 
 def test_text_that_is_no_token_is_refused(bus):

@@ -155,13 +155,15 @@ def unfinished(number, size):
     return (len(head) + size).to_bytes(4) + head[4:] + bytes(size)
 
 
-def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory():
+def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory(caplog):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
     with Broker(["q"]) as broker:
         with Client(broker) as client:
             client.send(HANDSHAKE, *(attach("$cbs", number) for number in range(9)))
             (error,) = client.until(0x18)
             assert error.value[0] == "amqp:resource-limit-exceeded"
             assert "may have 8" in error.value[1]
+            client.wait_for_end()
         with Client(broker) as client:
             client.send(HANDSHAKE, *(attach("$cbs", number) for number in range(3)))
             client.send(*(unfinished(number, 30_000) for number in range(3)))
@@ -170,6 +172,12 @@ def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory():
                 "amqp:resource-limit-exceeded",
                 "messages of more than 65536 bytes are incomplete",
             ]
+            client.wait_for_end()
+    reasons = [line.partition("amqp:")[2] for line in caplog.messages]
+    assert reasons == [
+        "resource-limit-exceeded: link 'l8' is one too many: a connection may have 8",
+        "resource-limit-exceeded: messages of more than 65536 bytes are incomplete",
+    ]
 
 
 def test_after_its_token_a_client_has_all_that_the_limits_allow():

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import errno
+import logging
 import os
 import socket
 import ssl
@@ -294,8 +295,9 @@ async def test_a_request_whose_head_never_ends_is_refused(tmp_path: Path) -> Non
 
 @in_a_loop
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_stranger(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
     async with opened(tmp_path, limits=Limits(connections_max=2)) as port:
         zeroth, first = await port.connect(), await port.connect()
         assert await zeroth.ask(HELLO) == await first.ask(HELLO) == HELLO
@@ -311,6 +313,9 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_stranger(
 
         third = await port.connect()
         assert await third.read() == b""
+        [line] = caplog.messages
+        assert line.startswith("namespace n refused 127.0.0.1:")
+        assert line.endswith(": 2 connections are open, which is the limit")
 
         assert await first.ask(b"still here") == b"still here"
         await first.close()
@@ -329,7 +334,10 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_stranger(
     ids=["amqp", "http"],
 )
 @in_a_loop
-async def test_tls_only_means_tls_only(tmp_path: Path, first: bytes, answer: bytes) -> None:
+async def test_tls_only_means_tls_only(
+    tmp_path: Path, first: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
     async with opened(tmp_path, is_tls_only=True) as port:
         plain = await port.connect()
         plain.writer.write(first)
@@ -339,6 +347,9 @@ async def test_tls_only_means_tls_only(tmp_path: Path, first: bytes, answer: byt
         assert not body or f"Content-Length: {len(body)}\r\n".encode() in head
         await plain.close()
         assert not port.made
+        [line] = caplog.messages
+        assert line.startswith("namespace n refused 127.0.0.1:")
+        assert line.endswith(": this broker accepts only TLS")
 
         encrypted = await port.connect(tls=True)
         encrypted.writer.write(first)
