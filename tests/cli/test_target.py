@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from pairbus.cli.target import parse_target, split_targets, why_unreachable
 from pairbus.errors import UsageError
 from tests.cli.conftest import Run
 
+ROOT = Path(__file__).parents[2]
 KEY = "SharedAccessKeyName=p;SharedAccessKey=s3cret="
 LOCAL = f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;"
 AZURE = f"Endpoint=sb://shop.servicebus.windows.net/;{KEY}"
@@ -203,6 +206,27 @@ def test_every_command_uses_tls_with_the_authority_in_ssl_cert_file(
     for command in COMMANDS:
         done = pairbus(*command.split())
         assert done.code == 0, f"pairbus {command}: {done.err}"
+
+
+def test_the_sdk_needs_a_package_of_the_extra_for_tls_to_a_port(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = broker.connection_string.replace(";UseDevelopmentEmulator=true", "")
+    monkeypatch.setenv("PAIRBUS_PRIMARY", text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))
+    monkeypatch.setitem(sys.modules, "websocket", None)
+
+    for words in (("--delete",), ("--next-session",)):
+        done = pairbus("receive", "orders", *words)
+        assert (done.code, done.err) == (
+            1,
+            "pairbus: receiving from a session or with --delete, over TLS to a port, needs "
+            "websocket-client, which is not installed: pip install 'pairbus[cli]'\n",
+        )
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["cli"]
+    assert [one for one in extra if one.startswith("websocket-client>=")]
 
 
 @pytest.mark.parametrize("form", FORMS)

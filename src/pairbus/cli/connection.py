@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.output import did_you_mean
 from pairbus.cli.target import Target, bearer_token, cannot_reach, login_failure, why_unreachable
-from pairbus.errors import NamespaceError, UsageError
+from pairbus.errors import MissingExtra, NamespaceError, UsageError
 from pairbus.fast.address import Address
 from pairbus.fast.rows import MessageView, UnreadableMessage, read
 
@@ -60,7 +61,11 @@ def sdk_client(target: Target, kind: Any = None) -> Any:
         settings["retry_total"] = 0  # a fault of a local broker should show at once
     if not target.is_emulator:
         if target.port is not None:
+            # With it, the SDK uses WebSocket.
             settings["custom_endpoint_address"] = f"sb://{target.address}"
+            if find_spec("websocket") is None:
+                what = "receiving from a session or with --delete, over TLS to a port,"
+                raise MissingExtra(what, package="websocket-client", extra="cli")
         if isinstance(target.verify, str):
             settings["connection_verify"] = target.verify
     if target.identity is not None:
