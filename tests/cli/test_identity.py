@@ -156,6 +156,7 @@ def test_a_namespace_that_takes_no_tokens_is_named(
         done = pairbus(*words, *where)
         assert done.code == 1
         assert f"localhost:{broker.port} rejected the identity of Issuer: check" in done.err
+        assert done.err.endswith("only if it runs with --accept-bearer\n")
 
 
 @pytest.mark.parametrize(

@@ -170,10 +170,10 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
     if (failure := login_failure(error, target)) is not None:
         return failure
     if getattr(getattr(error, "inner_exception", None), "status_code", None) == _NOT_FOUND:
-        return _not_found(target, entity)  # the namespace refused a token for it
+        return _not_found(target, entity, right)  # the namespace refused a token for it
     match error:
         case sdk.MessagingEntityNotFoundError():
-            return _not_found(target, entity)
+            return _not_found(target, entity, right)
         case sdk.ServiceBusAuthorizationError() | sdk.ServiceBusAuthenticationError():
             return target.rejection(right, entity.description)
         case sdk.SessionCannotBeLockedError():
@@ -181,12 +181,15 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
             return cannot_reach(target, why_unreachable(error))
     answer = _answer(error)
-    hint = "; use --session-id or --next-session" if "requires session" in answer else ""
+    hint = ""
+    if "requires session" in answer:
+        hint = "; use --session-id" if right == "Send" else "; use --session-id or --next-session"
     return f"{entity.description}: {address} answered: {answer}{hint}"
 
 
-def _not_found(target: Target, entity: EntityPath) -> str:
-    hint = entity.hint or _similar_name(target, entity)
+def _not_found(target: Target, entity: EntityPath, right: str) -> str:
+    # Nobody can send to a subscription.
+    hint = (entity.hint if right != "Send" else "") or _similar_name(target, entity)
     return f"{entity.description} does not exist in {target.address}{hint}"
 
 

@@ -49,6 +49,12 @@ class Target(ConnectionString):
             return False
         return os.environ.get(CA_ENVIRONMENT) or True
 
+    def rejection(self, right: str, what: str = "") -> str:
+        text = ConnectionString.rejection(self, right, what)
+        if self.identity is None or not self.is_local:
+            return text
+        return f"{text}. A local broker takes host names only if it runs with --accept-bearer"
+
 
 def split_targets(text: str) -> list[str]:
     """Split several connection strings or host names, separated by spaces. A signature may contain

@@ -292,7 +292,11 @@ def test_an_error_in_a_line_is_explained(
 
 def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> None:
     assert pairbus("send", "absent", "x").err.startswith("pairbus: 'absent' does not exist in ")
-    assert "write two words: events audit" in pairbus("send", "events/audit", "x").err
+    # Nobody can send to a subscription, so none is suggested.
+    below = pairbus("send", "events/audit", "x").err
+    assert ("two words" in below, below.endswith("; did you mean 'events'?\n")) == (False, True)
+    # `send` has no --next-session.
+    assert pairbus("send", "sorted", "x").err.endswith("; use --session-id\n")
 
     assert pairbus("send", "event", "x").err.endswith("; did you mean 'events'?\n")
 
