@@ -130,9 +130,15 @@ def test_the_name_of_the_primary_selects_its_queues_and_without_a_name_all_are_s
     assert len(found["backlog"]["queues"]) == 3
     assert "primary" not in found["namespaces"]
 
+    text = pairbus("status").out
+    assert "The primary is not given: put its connection string or host name into " in text
+    assert "The secondary is not given" not in text
+
     monkeypatch.delenv("PAIRBUS_SECONDARY")
     alone = status(pairbus, "--primary", pair.east.connection_string)
     assert (list(alone["namespaces"]), alone["backlog"]) == (["primary"], None)
+    text = pairbus("status", "--primary", pair.east.connection_string).out
+    assert "into PAIRBUS_SECONDARY, or give it with --secondary.\n" in text
     assert "no backlog queues" in pairbus("status", "--secondary", pair.east.connection_string).out
 
 

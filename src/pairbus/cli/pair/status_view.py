@@ -158,6 +158,14 @@ def to_tables(status: PairSnapshot) -> Group:
         parts.append(_namespaces(status))
         rights = {one.role: one.checked for one in status.namespaces if one.checked is not None}
         parts += map(Text, unproven(rights))
+        for role in ("primary", "secondary"):
+            if not any(one.role.startswith(role) for one in status.namespaces):
+                parts.append(
+                    Text(
+                        f"The {role} is not given: put its connection string or host name into "
+                        f"PAIRBUS_{role.upper()}, or give it with --{role}."
+                    )
+                )
     if status.has_secondary:
         parts += [Text(), *_backlog(status)]
     parts += [Text(), *_processes(status)]
