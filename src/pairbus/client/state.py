@@ -33,10 +33,11 @@ class ClientState(Generic[Pairing]):
         self.pairing: Pairing | None = None
         self.is_closed = False
 
-    def check(self) -> None:
-        if self._fault is not None:
+    def check(self, error: Exception | None = None) -> None:
+        """Raise ClientFaulted if the client has faulted. `error` is what a call of it raised."""
+        if self._fault is not None and not isinstance(error, ClientFaulted):
             which, reason = self._fault
-            raise ClientFaulted(which=which, reason=reason)
+            raise ClientFaulted(which=which, reason=reason, error=error) from error
 
     def check_unpaired(self) -> None:
         self.check()
@@ -63,6 +64,7 @@ class ClientState(Generic[Pairing]):
         """Make a sender with the SDK's own method, and turn it into a paired sender."""
         self.check()
         if self.pairing is not None and self.is_closed:
+            self.check()  # again: it may have faulted since
             raise ValueError(
                 f"cannot make a sender for {name!r}: this paired client has been closed; "
                 "make a new one"
@@ -113,6 +115,7 @@ class ClientState(Generic[Pairing]):
         return [listener for _, listener in listeners]
 
     def _closed(self) -> PairingError:
+        self.check()
         return PairingError(
             "this client has been closed; make a new one to pair", namespace=self._host
         )

@@ -34,6 +34,14 @@ def outcomes(*calls: Any) -> list[str]:
     return sorted("ok" if error is None else type(error).__name__ for error in errors)
 
 
+def is_faulted(client: Any) -> bool:
+    try:
+        client.get_queue_receiver("orders")
+    except ClientFaulted:
+        return True
+    return False
+
+
 # --- pairing
 
 
@@ -409,6 +417,37 @@ def test_a_faulted_client_reports_the_reason_for_every_call(stage: Stage, is_pai
         with pytest.raises(ClientFaulted, match="its partner is gone") as caught:
             ask()
         assert caught.value.which == ("primary" if is_paired else "secondary")
+
+
+@pytest.mark.req("C-01")
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_a_call_under_way_while_its_client_faults_reports_only_that(
+    stage: Stage, others: Others, is_paired: bool
+) -> None:
+    client = stage.pair() if is_paired else stage.client()
+    senders = [stage.sender(client) for _ in range(4)]
+
+    def send_until_it_fails(sender: Any) -> BaseException:
+        for _ in range(100_000):
+            try:
+                sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+            except Exception as error:
+                return error
+        raise AssertionError("it never failed")
+
+    for sender in senders:
+        sender.send_messages(ServiceBusMessage("a"))
+    with stage.primary.faults.hang():
+        calls = [others.begin(send_until_it_fails, sender) for sender in senders]
+        assert all(is_waiting(call) for call in calls)
+        ends = [others.begin(client.fault, "its partner is gone")]
+        until(lambda: is_faulted(client), "it has faulted")
+        ends += [others.begin(client.close) for _ in range(3)]
+        errors = [call.result(30) for call in calls]
+
+    assert {type(error) for error in errors} == {ClientFaulted}
+    assert all(error.__cause__ is not None for error in errors), "what the call ran into"
+    assert outcomes(*ends) == ["ok"] * 4
 
 
 # --- the syphon

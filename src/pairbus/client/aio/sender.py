@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Self
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
@@ -34,8 +36,28 @@ from pairbus.client.steps import (
     run_async,
 )
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
 # How long `close` waits for a call that is under way.
 CLOSE_SECONDS_MAX = 5.0
+
+
+def reports_fault(call: Callable[P, Coroutine[Any, Any, Result]]) -> Callable[P, Coroutine[Any, Any, Result]]:
+    """For the methods of a sender: if its client has faulted, the caller gets ClientFaulted, and not
+    what the call ran into while the client was ending.
+    """
+
+    @wraps(call)
+    async def reporting(*args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            return await call(*args, **kwargs)
+        except Exception as error:
+            sender: Any = args[0]
+            sender.client_state.check(error)
+            raise
+
+    return reporting
 
 
 class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
@@ -56,6 +78,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
     def _pairing(self) -> Pairing | None:
         return self.client_state.pairing
 
+    @reports_fault
     async def __aenter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
@@ -66,6 +89,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
             await self._open_primary(pairing)
         return self
 
+    @reports_fault
     async def send_messages(
         self, message: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
@@ -91,6 +115,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         )
         await self._run_call(pairing, request, timeout)
 
+    @reports_fault
     async def schedule_messages(
         self,
         messages: Any,
@@ -128,6 +153,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         numbers: list[int] = await self._run_call(pairing, request, timeout)
         return numbers
 
+    @reports_fault
     async def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
@@ -148,6 +174,7 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         finally:
             self.lock.release()
 
+    @reports_fault
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
     ) -> ServiceBusMessageBatch:

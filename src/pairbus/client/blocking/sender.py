@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Self
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 
@@ -36,10 +38,30 @@ from pairbus.client.steps import (
     run,
 )
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
 # How long `close` waits while the background opens this sender's link.
 CLOSE_SECONDS_MAX = 5.0
 # How often a call that waits for the sender's lock looks whether it is free.
 LOCK_LOOK_SECONDS = 1.0
+
+
+def reports_fault(call: Callable[P, Result]) -> Callable[P, Result]:
+    """For the methods of a sender: if its client has faulted, the caller gets ClientFaulted, and not
+    what the call ran into while the client was ending.
+    """
+
+    @wraps(call)
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            sender: Any = args[0]
+            sender.client_state.check(error)
+            raise
+
+    return reporting
 
 
 class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
@@ -61,6 +83,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
     def _pairing(self) -> Pairing | None:
         return self.client_state.pairing
 
+    @reports_fault
     def __enter__(self) -> Self:
         pairing = self._pairing
         if pairing is None:
@@ -71,6 +94,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             self._open_primary(pairing)
         return self
 
+    @reports_fault
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """Like the SDK's method. If the entity is failed over, the messages go to a backlog queue.
 
@@ -94,6 +118,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         )
         self._run_call(pairing, request, timeout)
 
+    @reports_fault
     def schedule_messages(
         self,
         messages: Any,
@@ -129,6 +154,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         numbers: list[int] = self._run_call(pairing, request, timeout)
         return numbers
 
+    @reports_fault
     def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
     ) -> None:
@@ -150,6 +176,7 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         finally:
             self.lock.release()
 
+    @reports_fault
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Like the SDK's method. If the entity is failed over, the size limit is that of a backlog
         queue.
