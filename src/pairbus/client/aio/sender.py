@@ -43,9 +43,11 @@ Result = TypeVar("Result")
 CLOSE_SECONDS_MAX = 5.0
 
 
-def reports_fault(call: Callable[P, Coroutine[Any, Any, Result]]) -> Callable[P, Coroutine[Any, Any, Result]]:
-    """For the methods of a sender: if its client has faulted, the caller gets ClientFaulted, and not
-    what the call ran into while the client was ending.
+def reports_fault(
+    call: Callable[P, Coroutine[Any, Any, Result]],
+) -> Callable[P, Coroutine[Any, Any, Result]]:
+    """For the methods of a sender: if the client has faulted, the caller gets ClientFaulted, and
+    not the error that the call got while the client was ending.
     """
 
     @wraps(call)

@@ -48,8 +48,8 @@ LOCK_LOOK_SECONDS = 1.0
 
 
 def reports_fault(call: Callable[P, Result]) -> Callable[P, Result]:
-    """For the methods of a sender: if its client has faulted, the caller gets ClientFaulted, and not
-    what the call ran into while the client was ending.
+    """For the methods of a sender: if the client has faulted, the caller gets ClientFaulted, and
+    not the error that the call got while the client was ending.
     """
 
     @wraps(call)
