@@ -159,6 +159,18 @@ def test_a_namespace_that_takes_no_tokens_is_named(
         assert done.err.endswith("only if it runs with --accept-bearer\n")
 
 
+def test_a_mistyped_credential_is_a_usage_error(
+    pairbus: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "pairbus.testing:LocalCredentail")
+    for words in (("send", "orders", "x"), ("entities", "list"), ("status",)):
+        monkeypatch.setenv("PAIRBUS_PRIMARY", "localhost:1")
+        done = pairbus(*words)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "the credential pairbus.testing:LocalCredentail cannot be imported: " in done.err
+        assert "has no attribute 'LocalCredentail'" in done.err
+
+
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [

@@ -56,9 +56,11 @@ class Identity:
         return f"{self.module}:{self.attribute}"
 
     def check_installed(self) -> None:
-        """Raise now what the first login would. Only the package of the module is imported."""
+        """Raise now what the first login would. The default is not imported: that takes long."""
         try:
             if find_spec(self.module) is not None:
+                if str(self) != DEFAULT:
+                    self._load()
                 return
         except ModuleNotFoundError:
             pass
@@ -70,11 +72,13 @@ class Identity:
 
     def __call__(self) -> Any:
         self.check_installed()
+        return self._load()()
+
+    def _load(self) -> Any:
         try:
-            make = getattr(import_module(self.module), self.attribute)
+            return getattr(import_module(self.module), self.attribute)
         except (ImportError, AttributeError) as error:
             raise OptionsError(f"the credential {self} cannot be imported: {error}") from error
-        return make()
 
 
 def requirement(right: str) -> str:

@@ -111,7 +111,9 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--backlog-queues", "0"), "0 backlog queues: must be from 1 to 100"),
+        (("--backlog-queues", "0"), "--backlog-queues 0: must be at least 1"),
+        (("--backlog-queues", "-1"), "--backlog-queues -1: must be at least 1"),
+        (("--backlog-queues", "101"), "--backlog-queues 101: must be at most 100"),
         (("--backlog-queues", "many"), "--backlog-queues 'many' is not a whole number"),
         (("--outage", "-1"), "--outage '-1' is not a duration"),
         (
@@ -120,7 +122,9 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
         ),
         (("--period", "36h"), "--period 36h: must be whole days, such as 7d or 30d"),
         (("--period", "30"), "--period '30' has no unit: use 30s, 30m, 30h or 30d"),
-        (("--period", "60d"), "60 days: must be from 1 to 31"),
+        (("--period", "60d"), "--period 60d: must be from 1d to 31d"),
+        (("--ping-interval", "0s"), "--ping-interval 0s: must be from 1s to 1800s"),
+        (("--outage", "40d"), "--outage 40d: must be from 0h to 744h"),
         (("--prices", "none.toml"), "cannot read the price list none.toml"),
         (("--ledger", "nowhere"), "there is no ledger: nowhere is not a folder"),
         (("--ledger", "x", "--period", "3d"), "--period and --ledger cannot be combined"),

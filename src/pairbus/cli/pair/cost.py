@@ -24,29 +24,45 @@ from pairbus.cost.estimate import (
     find_savings,
 )
 from pairbus.cost.prices import load
-from pairbus.cost.usage import Usage
+from pairbus.cost.usage import RANGES, Usage
 from pairbus.errors import UsageError, requires_extra
 from pairbus.json_style import camel_case_keys
+
+
+def _limits(name: str) -> dict[str, int]:
+    return {"min": int(RANGES[name].least), "max": int(RANGES[name].most)}
 
 
 def cost(
     context: typer.Context,
     backlog_queues: Annotated[
-        int, option(metavar="N", help="Backlog queues of the pair (default: 10).")
+        int,
+        option(
+            **_limits("backlog_queues"),
+            metavar="N",
+            help="Backlog queues of the pair (default: 10).",
+        ),
     ] = 10,
     syphons: Annotated[
         int,
         option(
+            **_limits("syphons"),
             metavar="N",
             help="Syphons that run all the time (default: 1). With 0, no message is brought home.",
         ),
     ] = 1,
     messages_per_day: Annotated[
-        int, option(metavar="N", help="Messages that the application sends per day (default: 0).")
+        int,
+        option(
+            **_limits("messages_per_day"),
+            metavar="N",
+            help="Messages that the application sends per day (default: 0).",
+        ),
     ] = 0,
     message_bytes: Annotated[
         int,
         option(
+            **_limits("message_bytes"),
             metavar="BYTES",
             help="Encoded size of a message (default: 1024). A message counts as one operation for "
             "each started 64 KiB.",
@@ -65,11 +81,14 @@ def cost(
     entities: Annotated[
         int,
         option(
+            **_limits("entities"),
             metavar="N",
             help="Queues and topics that fail over; each client pings each of them (default: 1).",
         ),
     ] = 1,
-    clients: Annotated[int, option(metavar="N", help="Paired clients (default: 1).")] = 1,
+    clients: Annotated[
+        int, option(**_limits("clients"), metavar="N", help="Paired clients (default: 1).")
+    ] = 1,
     period: Annotated[
         str,
         option(
@@ -79,6 +98,7 @@ def cost(
     other_operations: Annotated[
         int,
         option(
+            **_limits("other_operations"),
             metavar="N",
             help="Other operations of the Azure subscription in the period (default: 0). They fill "
             "the cheaper price tiers first.",
@@ -137,8 +157,8 @@ def cost(
         syphons=syphons,
         messages_per_day=messages_per_day,
         message_bytes=message_bytes,
-        outage_hours=parse_duration(outage, "--outage").total_seconds() / 3600,
-        ping_seconds=parse_duration(ping_interval, "--ping-interval").total_seconds(),
+        outage_hours=_in_range("outage_hours", outage, "--outage", "h"),
+        ping_seconds=_in_range("ping_seconds", ping_interval, "--ping-interval", "s"),
         entities=entities,
         clients=clients,
         days=_days(period),
@@ -147,11 +167,28 @@ def cost(
     _run(usage, prices=prices, plot=plot, as_json=as_json)
 
 
+_UNITS: Final = {
+    "s": timedelta(seconds=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
+
+def _in_range(name: str, text: str, option: str, unit: str) -> float:
+    """A duration as a number of these units."""
+    value, allowed = parse_duration(text, option) / _UNITS[unit], RANGES[name]
+    if not allowed.least <= value <= allowed.most:
+        raise UsageError(
+            f"{option} {text}: must be from {allowed.least}{unit} to {allowed.most}{unit}"
+        )
+    return value
+
+
 def _days(period: str) -> int:
-    days, rest = divmod(parse_duration(period, "--period"), timedelta(days=1))
-    if rest:
+    days = _in_range("days", period, "--period", "d")
+    if days != int(days):
         raise UsageError(f"--period {period}: must be whole days, such as 7d or 30d")
-    return days
+    return int(days)
 
 
 _WITH_LEDGER: Final = ("ledger", "prices", "as_json", "other_operations", "syphons")
