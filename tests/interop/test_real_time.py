@@ -71,8 +71,7 @@ def test_the_sdks_lock_renewer_keeps_a_session(bus):
     with bus.shell.lock_renewer() as renewer:
         receiver = bus.receiver(session_id="s", auto_lock_renewer=renewer)
         assert receiver.receive_messages(max_wait_time=9) == []
-    # Only now: the SDK's renewer and its receiver must not speak on one connection at once.
-    receiver.session.set_state("still mine")
+        receiver.session.set_state("still mine")
     assert receiver.session.auto_renew_error is None
 
 

@@ -136,6 +136,45 @@ def test_an_asyncio_lock_renewer_keeps_messages_and_sessions(bus: Broker) -> Non
 
 
 @pytest.mark.req("X-14")
+def test_a_blocking_lock_renewer_keeps_ten_sessions_while_ten_threads_use_them() -> None:
+    sessions = [f"s{number}" for number in range(10)]
+    bodies = [str(number) for number in range(5)]
+    lock = timedelta(seconds=8)  # the renewer looks once a second, and when half of it is over
+    queue = QueueDescription(name="q", lock_duration=lock, requires_session=True)
+    with (
+        Broker(queues=[queue]) as bus,
+        ServiceBusClient.from_connection_string(bus.connection_string) as client,
+        AutoLockRenewer(max_workers=10) as renewer,
+        ThreadPoolExecutor(10) as threads,
+    ):
+        with client.get_queue_sender("q") as sender:
+            for session in sessions:
+                sender.send_messages([ServiceBusMessage(n, session_id=session) for n in bodies])
+
+        def use(session: str) -> tuple[list[str], object, object]:
+            with client.get_queue_receiver(
+                "q", session_id=session, auto_lock_renewer=renewer
+            ) as held:
+                messages: list = []
+                while len(messages) < len(bodies):
+                    messages += held.receive_messages(len(bodies), max_wait_time=30)
+                # On the renewer's connection, and longer than the lock.
+                assert held.receive_messages(1, max_wait_time=9) == []
+                for message in messages:
+                    held.session.set_state(str(message), timeout=60)
+                    held.complete_message(message)
+                state = held.session.get_state(timeout=60)
+                return [str(message) for message in messages], state, held.session.auto_renew_error
+
+        found = list(threads.map(use, sessions))
+        used = bus.meter.read().of("q")
+
+    assert found == [(bodies, bodies[-1].encode(), None)] * len(sessions)
+    assert used.receive == used.settle == len(sessions) * len(bodies)
+    assert used.renew >= len(sessions)
+
+
+@pytest.mark.req("X-14")
 def test_everything_at_once_on_one_asyncio_receiver_and_sender(bus: Broker) -> None:
     """Peeks, renewals, settlements, deferred receives, sends and schedules, all concurrent."""
     _fill(bus, 40)

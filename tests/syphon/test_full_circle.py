@@ -188,7 +188,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
         backstage.close()
 
 
-@pytest.mark.req("S-01", "S-03", "S-07", "E-04", "M-02")
+@pytest.mark.req("S-01", "S-03", "S-07", "E-04")
 def test_messages_sent_in_an_outage_come_home_as_if_there_had_been_none(
     spark: Any, pair: tuple[NamespaceProcess, NamespaceProcess]
 ) -> None:
