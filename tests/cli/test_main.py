@@ -134,10 +134,18 @@ def test_a_wrong_value_is_reported_with_its_option(
     assert pairbus(*words) == (2, "", f"pairbus: {text}\n")
 
 
-@pytest.mark.parametrize("module", ["typer", "pairbus.cli.pair.cost"])
-def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("typer", ["cost"]),
+        ("pairbus.cli.pair.cost", ["cost"]),
+        ("pairbus.cli.pair.report", ["report", "--ledger", "."]),
+        ("pyarrow", ["report", "--ledger", "."]),  # the command has begun
+    ],
+)
+def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: list[str]) -> None:
     code = (
-        "import sys; sys.argv = ['pairbus', 'cost']\n"
+        f"import sys; sys.argv = ['pairbus', *{words!r}]\n"
         "class CtrlC:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}: raise KeyboardInterrupt\n"

@@ -1,6 +1,7 @@
 """`pairbus report`: what it prints of a ledger."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -51,6 +52,17 @@ def test_a_gap_is_a_duration(pairbus, folder):
 
     assert done.code == 2
     assert "--gap '10' has no unit" in done.err
+
+
+def test_it_needs_no_java(folder, tmp_path_factory):
+    words = [sys.executable, "-m", "pairbus", "report", "--ledger", str(folder)]
+    nowhere = str(tmp_path_factory.mktemp("empty"))
+    environment = os.environ | {"JAVA_HOME": nowhere, "PATH": nowhere}
+
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("106 messages brought home")
 
 
 def test_without_pyarrow_a_line_says_what_to_install(folder):
