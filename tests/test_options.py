@@ -289,6 +289,14 @@ def test_marking_a_path_healthy_is_handed_to_the_pairing() -> None:
     assert options.mark_path_healthy("invoices") is False
 
 
+@pytest.mark.req("A-08")
+def test_the_number_of_backlog_queues_is_that_of_the_pairing() -> None:
+    options = made(3)
+    options.bind(lambda path: True, 7)
+
+    assert options.backlog_queue_count == 7
+
+
 def test_a_refusal_is_one_of_ours_and_a_value_error() -> None:
     for kind in (ValueError, PairbusError, pairbus.OptionsError):
         with pytest.raises(kind):
