@@ -206,6 +206,27 @@ def test_pairing_with_a_syphon_raises_if_a_right_is_missing(brokers, primary, po
 
 
 @pytest.mark.req("A-07", "X-12")
+def test_pairing_checks_the_send_right_on_the_entities_of_the_clients_senders(brokers):
+    primary, secondary = brokers
+    with (
+        pairbus.ServiceBusClient.from_connection_string(
+            primary.connection_string_for("OnlyListen")
+        ) as client,
+        pairbus.ServiceBusClient.from_connection_string(secondary.connection_string) as partner,
+        ServiceBusAdministrationClient.from_connection_string(
+            secondary.connection_string, connection_verify=str(secondary.ca_file)
+        ) as manager,
+    ):
+        sender = client.get_queue_sender("orders")
+        with pytest.raises(
+            pairbus.PairingError, match="the primary .* lack the Send right on 'orders'"
+        ):
+            client.pair_namespace(options(manager, partner))
+        assert client.pairing is None
+        sender.close()
+
+
+@pytest.mark.req("A-07", "X-12")
 def test_the_asyncio_client_raises_it_too(brokers):
     async def pair():
         text = brokers[1].connection_string_for("OnlySend")

@@ -78,6 +78,11 @@ class ClientState(Generic[Pairing]):
             pairing.register(sender.entity_name)
         return sender
 
+    def paths(self) -> list[str]:
+        """The entities of the senders that are still referenced."""
+        with self._lock:
+            return [sender.entity_name for sender in self._senders]
+
     def senders_of(self, path: str) -> list[Any]:
         """The senders of an entity that are still referenced."""
         with self._lock:

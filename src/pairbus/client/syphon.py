@@ -56,6 +56,8 @@ class SyphonContext:
     secondary: Any
     manager: Any
     backlog_queues: tuple[str, ...]
+    entities: tuple[str, ...]
+    """The entities of the senders that the primary's client had made before it was paired."""
     failed: Callable[[Exception], None]
     """The syphon calls this, with the cause, when it cannot continue. It is then stopped, on
     another thread, and started again after a wait."""
@@ -119,6 +121,7 @@ class SyphonSupervisor:
             "primary": primary,
             "secondary": pairing.options.messaging_factory,
         }
+        self._entities = tuple(primary._state.paths())
         self._fault_client = fault
         self._lock = threading.Lock()
         self._is_abandoned = False
@@ -225,6 +228,7 @@ class SyphonSupervisor:
                 secondary=self._clients["secondary"],
                 manager=self._pairing.options.secondary_namespace_manager,
                 backlog_queues=self._pairing.backlog_queues,
+                entities=self._entities,
                 failed=partial(self._report, self._run),
             )
         )

@@ -137,7 +137,8 @@ def _check_rights(options: SyphonOptions, context: SyphonContext) -> None:
     queues = context.backlog_queues
 
     def destinations() -> list[str]:
-        return destinations_in_backlog(options.secondary, queues)
+        in_backlog = destinations_in_backlog(options.secondary, queues)
+        return [*dict.fromkeys([*context.entities, *in_backlog])]
 
     try:
         with suppress(AzureError):
