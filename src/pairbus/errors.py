@@ -100,7 +100,7 @@ def one_line(error: BaseException | None) -> str:
     """
     if error is None:
         return "unknown cause"
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).rstrip(".")  # more text may follow
     if len(text) > LENGTH_MAX:
         text = f"{text[: LENGTH_MAX - 3]}..."
     name = type(error).__qualname__

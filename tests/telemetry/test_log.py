@@ -140,6 +140,12 @@ def test_a_cause_is_shown_on_one_line_and_without_a_traceback(log):
     assert record.exc_info is None
 
 
+def test_the_full_stop_of_a_cause_does_not_end_the_line(log):
+    EventLog()(replace(sample.failed_over, error=ConnectionError("the line is dead.")))
+
+    assert "the line is dead; messages go to" in log.records[0].message
+
+
 def test_a_long_cause_is_cut_and_a_cause_without_text_is_its_type():
     long = one_line(ValueError("x" * 10_000))
 
