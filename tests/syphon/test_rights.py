@@ -219,7 +219,7 @@ def test_pairing_checks_the_send_right_on_the_entities_of_the_clients_senders(br
     ):
         sender = client.get_queue_sender("orders")
         with pytest.raises(
-            pairbus.PairingError, match="the primary .* lack the Send right on 'orders'"
+            pairbus.PairingError, match=r"the primary .* lack the Send right on 'orders'"
         ):
             client.pair_namespace(options(manager, partner))
         assert client.pairing is None
