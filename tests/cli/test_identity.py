@@ -152,6 +152,10 @@ def test_a_namespace_that_takes_no_tokens_is_named(
 ) -> None:
     log_in("Issuer")
     where = ("-c", f"localhost:{broker.port}", "--ca-file", str(broker.ca_file))
+    status = pairbus("status", "--primary", where[1], "--primary-ca-file", where[3])
+    for done in (pairbus("fault", "list", *where[:2], "--ca-file", where[3]), status):
+        assert done.code == 1
+        assert "or run it with --accept-bearer" in done.out + done.err
     for words in (("send", "orders", "x"), ("entities", "list")):
         done = pairbus(*words, *where)
         assert done.code == 1

@@ -160,7 +160,7 @@ def verify(
         return _unchecked_bearer(token, now=now)
     raise TokenRefused(
         "the token is not a shared access signature, and this broker cannot check bearer tokens "
-        "(JWT): use a connection string with a SharedAccessKey"
+        "(JWT): use a connection string with a SharedAccessKey, or run it with --accept-bearer"
     )
 
 
