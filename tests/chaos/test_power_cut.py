@@ -35,6 +35,8 @@ LIFE_BYTES = 17 * 1024 * 1024
 BODY_BYTES = (100, 45_000)
 BATCH = 5
 STARTING = 60  # records
+FATES = {0: "dead", 1: "deferred"}
+"""By the number of a message modulo 8. All others are completed."""
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler"),
@@ -73,7 +75,11 @@ class History:
 
 
 class Traffic:
-    """One sender and one receiver. The sender's volume decides how long they work."""
+    """One sender and one receiver. The sender's volume decides how long they work.
+
+    The receiver completes most messages, and dead-letters or defers some, which must stay. The
+    ledger has their fate as one more message, for example `m-00008 dead`.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -109,6 +115,15 @@ class Traffic:
                 for message in receiver.receive_messages(10, max_wait_time=0.5):
                     id_, number = str(message.message_id), message.sequence_number or 0
                     note(lambda ledger, id_=id_, n=number: ledger.deliver(id_, sequence_number=n))
+                    if fate := FATES.get(int(id_.removeprefix("m-")) % 8):
+                        moved = f"{id_} {fate}"
+                        note(lambda ledger, id_=moved: ledger.attempt(id_))
+                        if fate == "dead":
+                            receiver.dead_letter_message(message)
+                        else:
+                            receiver.defer_message(message)
+                        note(lambda ledger, id_=moved: ledger.acknowledge(id_), is_answer=True)
+                        continue
                     note(lambda ledger, id_=id_: ledger.attempt_removal(id_))
                     receiver.complete_message(message)
                     note(lambda ledger, id_=id_: ledger.acknowledge_removal(id_), is_answer=True)
@@ -171,12 +186,20 @@ def record_broker(folder: Path, *volumes: int, module: str = "pairbus") -> Recor
 
 
 def survivors(data: Path) -> set[str]:
-    """The ids of the messages that a broker finds in its data folder, which must be undamaged."""
+    """The ids and fates of the messages that a broker finds in its data folder, which must be
+    undamaged."""
     found: set[str] = set()
     with Broker(QUEUES, data=data, name=NAMESPACE) as broker:
-        for row in Bus(broker).peek("work"):
-            assert row["body"] == body_of(row["messageId"]), "a damaged message"
-            found.add(row["messageId"])
+        for path in ("work", "work/$deadletterqueue"):
+            for row in Bus(broker).peek(path):
+                id_ = row["messageId"]
+                assert row["body"] == body_of(id_), "a damaged message"
+                assert id_ not in found, "one message in two places"
+                found.add(id_)
+                if path != "work":
+                    found.add(f"{id_} dead")
+                elif row["state"] == "deferred":
+                    found.add(f"{id_} deferred")
     return found
 
 
@@ -184,6 +207,8 @@ def survivors(data: Path) -> set[str]:
 def test_what_was_acknowledged_outlives_every_power_cut(tmp_path: Path) -> None:
     recording = record_broker(tmp_path, LIFE_BYTES, LIFE_BYTES // 16, LIFE_BYTES // 16)
     assert recording.checkpoints() > 1, "too little traffic to prove anything"
+    acknowledged = recording.history.ledger_at(recording.records[-1].end).acknowledged
+    assert {id_.partition(" ")[2] for id_ in acknowledged} == {"", *FATES.values()}
     choice = random.Random(SEED)
     cuts = recording.moments(choice)
     disk = Disk(recording.folder)
