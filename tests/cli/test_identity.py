@@ -156,7 +156,11 @@ def test_a_namespace_that_takes_no_tokens_is_named(
     for done in (pairbus("fault", "list", *where[:2], "--ca-file", where[3]), status):
         assert done.code == 1
         assert "or run it with --accept-bearer" in done.out + done.err
-    for words in (("send", "orders", "x"), ("entities", "list")):
+    for words in (
+        ("send", "orders", "x"),
+        ("receive", "orders", "--delete"),
+        ("entities", "list"),
+    ):
         done = pairbus(*words, *where)
         assert done.code == 1
         assert f"localhost:{broker.port} rejected the identity of Issuer: check" in done.err

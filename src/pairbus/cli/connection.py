@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS_MAX: Final = 30.0
 _PEEK_COUNT: Final = 250
-_NOT_FOUND: Final = 404
 _HINT_SECONDS_MAX: Final = 10.0
 
 
@@ -169,8 +168,12 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
     error = getattr(error, "error", None) or error  # the fast client wraps the first error
     if (failure := login_failure(error, target)) is not None:
         return failure
-    if getattr(getattr(error, "inner_exception", None), "status_code", None) == _NOT_FOUND:
-        return _not_found(target, entity, right)  # the namespace refused a token for it
+    # The namespace refused a token. The SDK raises that as a lost connection.
+    match getattr(getattr(error, "inner_exception", None), "status_code", None):
+        case 401:
+            return target.rejection(right, entity.description)
+        case 404:
+            return _not_found(target, entity, right)
     match error:
         case sdk.MessagingEntityNotFoundError():
             return _not_found(target, entity, right)
