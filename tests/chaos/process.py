@@ -6,23 +6,15 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 NAMESPACE = "chaos"
 READY_SECONDS_MAX = 60.0
-
-
-def free_port() -> int:
-    """A free port from the system, which does not give it out again at once."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class BrokerProcess:
@@ -41,7 +33,8 @@ class BrokerProcess:
         self._module = module
         self._variables = {**os.environ, **(variables or {})}
         self.log = folder / "broker.log"
-        self.port = free_port()
+        self.port = 0
+        """The system picks one at the first start, and later starts use it again."""
         self.connection_string = ""
         self._config = folder / "Config.json"
         listed = [{"Name": name, "Properties": dict(settings)} for name, settings in queues.items()]
@@ -50,11 +43,21 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        self.spawn()
-        line = self._first_line()
-        prefix = f"{NAMESPACE} ready: "
-        assert line.startswith(prefix), f"it said {line!r}; its log:\n{self.log.read_text()}"
+        prefix, deadline = f"{NAMESPACE} ready: ", time.monotonic() + READY_SECONDS_MAX
+        while True:
+            self.spawn()
+            line = self._first_line()
+            if line.startswith(prefix):
+                break
+            log = self.log.read_text()
+            # While it was down, somebody else may have got its port for a moment.
+            is_taken = "already in use" in "".join(log.splitlines()[-1:])
+            may_try_again = is_taken and time.monotonic() < deadline
+            assert may_try_again, f"it said {line!r}; its log:\n{log}"
+            self._end(signal.SIGKILL)
+            time.sleep(0.5)
         self.connection_string = line.removeprefix(prefix)
+        self.port = int(self.connection_string.partition(";")[0].rpartition(":")[2])
 
     def spawn(self) -> None:
         """Starts it without waiting until it is ready."""
