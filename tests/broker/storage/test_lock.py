@@ -1,5 +1,6 @@
 """One broker uses a data file at a time, and the next one is told if messages have disappeared."""
 
+import gc
 import os
 import shutil
 
@@ -100,6 +101,20 @@ def test_a_file_that_lost_its_log_is_refused(path):
 
     path.with_suffix(".lock").unlink()  # as the error says
     Store(path).close()
+
+
+def test_a_start_that_is_refused_does_not_make_the_log_seem_lost(path, monkeypatch):
+    path = killed(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("pairbus.broker.storage.schema.VERSION", 0)  # as an older pairbus
+        with pytest.raises(DataFileError, match="newer pairbus"):
+            Store(path)
+        gc.collect()
+
+    store = Store(path)
+
+    assert [entity.name for entity in store.entities()] == ["queue"]
+    store.close()
 
 
 def test_a_broker_that_is_killed_while_it_closes_the_file_needs_no_log(path):

@@ -34,6 +34,9 @@ class DataFileLock:
             self._data = self._open(path)
             self._lock(self._data, owner)
             check_content(path)
+            if self._found == _OPEN:
+                # A start that is refused closes the database, and SQLite then deletes the log.
+                self.mark_closing()
         except BaseException:
             self.release()
             raise
