@@ -129,6 +129,7 @@ class NamespaceProcess:
     def start(self) -> None:
         command = [sys.executable, "-m", "pairbus", "broker", "--namespace"]
         command += [f"{self.name}:{self.port}", "--data", str(self.data), "--accept-bearer"]
+        command += ["--allow-faults"]
         for name, (key, rights) in POLICIES.items():
             command += ["--policy", f"{name}:{key}:{rights}"]
         with self.log.open("a") as log:

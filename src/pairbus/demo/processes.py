@@ -148,7 +148,8 @@ class BrokerProcess(ChildProcess):
 
     def start(self) -> None:
         namespace = ["--namespace", f"{self.name}:{self._port}", "--data", str(self.data)]
-        self.spawn(["broker", *namespace, *self._config, "--log-level", "warning"])
+        options = [*self._config, "--allow-faults", "--log-level", "warning"]
+        self.spawn(["broker", *namespace, *options])
 
     def kill(self) -> None:
         super().kill()

@@ -1,14 +1,16 @@
 """The HTTP application, called as a server calls it, but without a server."""
 
 import json
+import logging
 import re
 import sys
 
 import pytest
 
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.port.http import error_response
 from pairbus.cost.meter import Tally
-from tests.broker.admin.site import SENDER, Site, token
+from tests.broker.admin.site import NOW, ROOT, SENDER, Site, token
 
 
 @pytest.fixture
@@ -152,3 +154,47 @@ def test_without_prometheus_client_the_answer_says_what_to_install(site, monkeyp
 
     assert answer.status == 501
     assert b"pip install 'pairbus[prometheus]'" in answer.body
+
+
+OWN = Policy(name="ops", key="bXkgb3du", rights=frozenset({Right.MANAGE}))
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "status"),
+    [
+        ({}, ROOT, 201),
+        ({"allows_faults": False}, ROOT, 403),
+        ({"allows_faults": False}, OWN, 201),
+        ({"allows_faults": False, "accepts_bearer": True}, OWN, 403),
+    ],
+    ids=["allowed", "well-known key", "own key", "unchecked tokens"],
+)
+def test_faults_need_an_own_key_or_a_broker_that_allows_them(options, policy, status, caplog):
+    caplog.set_level(logging.INFO)
+    site = Site(policies=(ROOT, OWN), **options)
+    try:
+        answer = site.ask("POST", "/$faults", b'{"kind": "hang"}', authorization=token(policy))
+        listed = site.ask("GET", "/$faults", authorization=token(policy))
+        cleared = site.ask("DELETE", "/$faults", authorization=token(policy))
+        assert answer.status == status
+        assert (listed.status, cleared.status) == (200, 200 if status == 201 else 403)
+        if status == 403:
+            assert "start it with --allow-faults" in json.loads(answer.body)["error"]
+            assert site.namespace.faults.faults == []
+            assert f"policy '{policy.name}': this broker accepts faults only" in caplog.text
+    finally:
+        site.close()
+
+
+def test_faults_over_http_end_by_themselves(site):
+    one = {"kind": "hang"}
+    script = {"script": [{"at": 5, "kind": "cannot-send", "seconds": None}]}
+    for body in (one, script):
+        assert site.ask("POST", "/$faults", json.dumps(body).encode()).status == 201
+
+    faults = site.namespace.faults.faults
+
+    assert [(fault.fault.kind, fault.ends_at) for fault in faults] == [
+        ("hang", NOW + 600),
+        ("cannot_send", NOW + 605),
+    ]

@@ -45,6 +45,7 @@ def gather(
         "subscriptions": (),
         "sku": "Standard",
         "accepts_bearer": False,
+        "allows_faults": False,
     }
     return namespaces_from_options(
         namespaces=namespaces,

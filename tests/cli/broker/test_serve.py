@@ -339,3 +339,17 @@ def test_a_key_on_the_command_line_is_warned_about_and_one_in_a_file_is_not(
         assert "SharedAccessKeyName=app;SharedAccessKey=s3cret;" in process.lines[0]
     assert "see the keys of --policy in its list of processes" in shown.stop()[2]
     assert hidden.stop() == (0, "", "")
+
+
+def test_faults_with_the_well_known_key_need_a_broker_that_allows_them(
+    start: Callable[..., Process],
+) -> None:
+    strict, willing = start("--memory"), start("--memory", "--allow-faults")
+    add = ("fault", "add", "cannot_send", "--duration", "1m", "-c")
+    connections = [one.lines[0].partition(": ")[2].strip() for one in (strict, willing)]
+
+    refused, done = (run(*add, connection) for connection in connections)
+
+    assert (refused.returncode, done.returncode) == (1, 0)
+    assert "start it with --allow-faults, or give it a policy with Manage" in refused.stderr
+    assert done.stdout.startswith("fault 1 is active: cannot-send on all entities")

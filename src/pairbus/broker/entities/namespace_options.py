@@ -56,6 +56,10 @@ class NamespaceOptions:
     limits: Limits = field(default_factory=Limits)
     accepts_bearer: bool = False
     """Accept any bearer token (JWT) unchecked, for applications that use azure-identity."""
+    allows_faults: bool = True
+    """Accept faults over HTTP from every client with the Manage right. Otherwise the well-known key
+    and unchecked bearer tokens are not enough. Faults in Python are always possible.
+    """
     sku: str = "Standard"
     """The service's tier: Standard accepts messages up to 256 KB, Premium up to 100 MB."""
 

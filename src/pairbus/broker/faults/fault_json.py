@@ -30,7 +30,8 @@ def from_json(value: object) -> Fault:
     if not isinstance(value, Mapping):
         raise ConfigError(f"a fault is a JSON object with its kind, not {_shown(value)}")
     name = value.get("kind")
-    kind = KINDS.get(name) if isinstance(name, str) else None
+    # The command line spells it `cannot-send`.
+    kind = KINDS.get(name.replace("-", "_")) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"kind is {_shown(name)}, but must be one of {', '.join(KINDS)}")
     known = {camel_case(each.name): each.name for each in fields(kind)}

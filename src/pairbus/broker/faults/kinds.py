@@ -20,6 +20,8 @@ from pairbus.errors import ConfigError
 
 _SECONDS_MIN: Final = 0.001
 _SECONDS_MAX: Final = 30 * 86_400
+DEFAULT_SECONDS: Final = 600.0
+"""How long a fault lasts that was started over HTTP, unless it says otherwise."""
 _LATENCY_SECONDS_MAX: Final = 3600
 _CLOCK_SECONDS_MAX: Final = 3650 * 86_400
 _BYTES_MAX: Final = 10**12

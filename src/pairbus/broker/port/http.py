@@ -13,6 +13,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -28,10 +29,10 @@ from pairbus.broker.admin import access, targets
 from pairbus.broker.admin.access import HttpRefused, read_body
 from pairbus.broker.admin.api import administration
 from pairbus.broker.admin.atom import escape
-from pairbus.broker.entities.policies import Right
+from pairbus.broker.entities.policies import DEFAULT_KEY, Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
 from pairbus.broker.faults.fault_json import from_json, running_to_json, script_from_json
-from pairbus.broker.faults.kinds import SEED_MAX, Fault, Operation
+from pairbus.broker.faults.kinds import DEFAULT_SECONDS, SEED_MAX, Fault, Operation
 from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
@@ -66,11 +67,11 @@ def make_app(namespace: Namespace) -> Starlette:
         return await _metrics(request, namespace)
 
     async def faults(request: Request) -> Response:
-        check_manage(request, namespace)
+        _check_faults_allowed(request, namespace)
         return await _faults(request, namespace)
 
     async def fault(request: Request) -> Response:
-        check_manage(request, namespace)
+        _check_faults_allowed(request, namespace)
         return _fault(request, namespace)
 
     app = Starlette(
@@ -161,7 +162,7 @@ def _status(error: AmqpError) -> int:
 # -- faults and meter -------------------------------------------------------------------------
 
 
-def check_manage(request: Request, namespace: Namespace) -> None:
+def check_manage(request: Request, namespace: Namespace) -> tokens.Grant:
     """By the broker's clock: a token must stay valid while the namespace's clock is wrong."""
     try:
         grant = tokens.verify(
@@ -177,6 +178,24 @@ def check_manage(request: Request, namespace: Namespace) -> None:
         raise access.unauthorized(
             f"policy {grant.policy_name!r} has no Manage claim", policy_name=grant.policy_name
         )
+    return grant
+
+
+def _check_faults_allowed(request: Request, namespace: Namespace) -> None:
+    """Everybody knows the well-known key: by itself it may look, but break nothing."""
+    grant = check_manage(request, namespace)
+    options = namespace.options
+    if options.allows_faults or request.method == "GET":
+        return
+    keys = [key for one in options.policies if one.name == grant.policy_name for key in one.keys]
+    if DEFAULT_KEY in keys or options.accepts_bearer:
+        refused = HttpRefused(
+            403,
+            "this broker accepts faults only from a key of your own: start it with --allow-faults, "
+            "or give it a policy with Manage (--policy-file)",
+        )
+        refused.policy_name = grant.policy_name
+        raise refused
 
 
 async def _faults(request: Request, namespace: Namespace) -> Response:
@@ -188,13 +207,18 @@ async def _faults(request: Request, namespace: Namespace) -> Response:
         return _listing([])
     body = _read_json(await read_body(request, bytes_max=_BODY_BYTES_MAX))
     if "script" not in body:
-        fault = from_json(body)
+        fault = _limited(from_json(body))
         _check_entity(namespace, fault)
         return JSONResponse(running_to_json(controller.start(fault)), 201)
-    script = script_from_json(body["script"])
+    script = [(at, _limited(fault)) for at, fault in script_from_json(body["script"])]
     for _, fault in script:
         _check_entity(namespace, fault)
     return _listing(controller.script(script, seed=_seed(body)), 201)
+
+
+def _limited(fault: Fault) -> Fault:
+    """The client that starts a fault may never come back to clear it."""
+    return replace(fault, seconds=DEFAULT_SECONDS) if fault.seconds is None else fault
 
 
 def _check_entity(namespace: Namespace, fault: Fault) -> None:
@@ -302,7 +326,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _log(request: Request, refused: HttpRefused) -> None:
     """Only what a key or a limit refuses. A missing entity is an ordinary answer."""
-    if refused.status in (401, 413):
+    if refused.status in (401, 403, 413):
         request.app.state.refusals.add(
             peer_name(request.scope.get("client")),
             refused.detail,

@@ -39,7 +39,8 @@ _OTHER_COLUMNS: Final = frozenset(
 app = command_group(
     "fault",
     "Make a local broker fail as a datacenter does: throttle, hang, restart, lose its disk.\n\n"
-    "The policy of the connection string needs Manage.\n\n"
+    "The policy of the connection string needs Manage. If it has the well-known key, start the "
+    "broker with --allow-faults.\n\n"
     "Exit codes: 0 success, 1 the broker refused or did not answer, 2 usage error, 130 "
     "interrupted.\n\n"
     "\b\n"
@@ -57,7 +58,11 @@ class FaultSettings:
     ] = None
     duration: Annotated[
         str | None,
-        option(metavar="DURATION", help="How long the fault lasts (default: until cleared)."),
+        option(
+            metavar="DURATION",
+            help="How long the fault lasts, unless you clear it before (default: 10m; a restart: "
+            "5s).",
+        ),
     ] = None
     seed: Annotated[
         int | None, option(metavar="N", help="Seed: the same seed makes the same choices.")

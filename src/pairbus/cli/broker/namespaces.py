@@ -38,6 +38,7 @@ def namespaces_from_options(
     data: Path | None,
     sku: str,
     accepts_bearer: bool,
+    allows_faults: bool,
     administration_port: int | None = None,
 ) -> list[NamespaceOptions]:
     gathered = _gather(namespaces, config)
@@ -60,6 +61,7 @@ def namespaces_from_options(
             data=data,
             sku=sku,
             accepts_bearer=accepts_bearer,
+            allows_faults=allows_faults,
         )
         for options in gathered
     ]

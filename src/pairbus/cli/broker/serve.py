@@ -151,6 +151,15 @@ def broker(
             "networks of containers. Anyone who can reach the port has all rights.",
         ),
     ] = False,
+    allow_faults: Annotated[
+        bool,
+        typer.Option(
+            "--allow-faults",
+            envvar="PAIRBUS_ALLOW_FAULTS",
+            help="Accept `pairbus fault` with the well-known key, too. A key of your own with "
+            "Manage needs no permission.",
+        ),
+    ] = False,
     tls_only: Annotated[
         bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
     ] = False,
@@ -187,6 +196,7 @@ def broker(
       pairbus broker --namespace east:5672 --namespace west:5673 --memory
       pairbus broker --policy app:s3cret:Send,Listen --policy ops:t0psecret:Manage
       pairbus broker --policy-file policies.txt --host 0.0.0.0
+      pairbus broker --queue orders --allow-faults
       pairbus broker --check pairbus-data
     """
     if check is not None:
@@ -208,6 +218,7 @@ def broker(
         subscriptions=subscription or [],
         sku=sku.value,
         accepts_bearer=accept_bearer,
+        allows_faults=allow_faults,
         policies=[*(policy or []), *read_policies(policy_file)],
         config=config,
         data=None if memory else data or DEFAULT_DATA,
