@@ -36,10 +36,12 @@ def test_these_are_all_that_can_happen() -> None:
     assert sorted(kind.__name__ for kind in KINDS) == [
         "BacklogReadmitted",
         "BacklogWithdrawn",
+        "Calmed",
         "Closed",
         "Diverted",
         "FailedBack",
         "FailedOver",
+        "Flapping",
         "Paired",
         "PingSent",
         "PrimaryFailed",

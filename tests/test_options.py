@@ -168,6 +168,19 @@ def test_less_than_one_backlog_queue_is_refused(count: int) -> None:
         made(count)
 
 
+@pytest.mark.req("X-11")
+def test_pings_before_a_failback_are_one_to_a_hundred() -> None:
+    assert made().fail_back_pings == 1
+    assert [made(fail_back_pings=n).fail_back_pings for n in (2, 100)] == [2, 100]
+    for wrong in (0, -1, 101):
+        with pytest.raises(
+            OptionsError, match=rf"^fail_back_pings must be from 1 to 100, not {wrong}$"
+        ):
+            made(fail_back_pings=wrong)
+    with pytest.raises(OptionsError, match=r"must be a whole number from 1 to 100, not 2\.5"):
+        made(fail_back_pings=2.5)
+
+
 @pytest.mark.req("A-04")
 @pytest.mark.parametrize("count", [True, 2.0, "10", None])
 def test_a_count_of_backlog_queues_is_a_whole_number(count: Any) -> None:

@@ -66,6 +66,27 @@ class FailedBack(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flapping(Event):
+    """An entity failed over again soon after it had failed back, so it needs more answered pings
+    than before. Only with `fail_back_pings` of 2 or more.
+    """
+
+    path: str
+    times: int
+    """How often the number of pings has been doubled."""
+    pings_needed: int
+    after_seconds: float
+    """From the last failback to this failover."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calmed(Event):
+    """An entity that was flapping has stayed healthy, and needs `fail_back_pings` again."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diverted(Event):
     path: str
     backlog_queue: str

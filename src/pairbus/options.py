@@ -93,6 +93,11 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     Each ping is a billed message.
     """
 
+    fail_back_pings: int
+    """Default 1, 1 to 100. How many pings in a row the primary must answer before an entity fails
+    back. With 2 or more, an entity that fails over again within 10 minutes of its failback needs
+    twice as many, up to 16 times as many; every 10 minutes without a failover halve that."""
+
     enable_syphon: bool
     """Default False. With True, this process also brings diverted messages home. Set it in the
     application that receives the messages.
@@ -126,6 +131,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         *,
         primary_namespace_name: str | None = None,
         failover_scope: FailoverScope = "entity",
+        fail_back_pings: int = 1,
         ping_mode: PingMode = "message",
         secondary_connections: SecondaryConnections = "ready",
         send_timeout: timedelta = MINUTE,
@@ -137,7 +143,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.is_asyncio = _checked_clients(secondary_namespace_manager, messaging_factory)
         self.secondary_namespace_manager = secondary_namespace_manager
         self.messaging_factory = messaging_factory
-        self.backlog_queue_count = _checked_count(backlog_queue_count)
+        self.backlog_queue_count = _checked_count("backlog_queue_count", backlog_queue_count)
+        self.fail_back_pings = _checked_count("fail_back_pings", fail_back_pings, largest=100)
         self.failover_interval = _checked_duration(
             "failover_interval", failover_interval, timedelta(0), timedelta(minutes=60)
         )
@@ -217,13 +224,13 @@ def _checked_clients(manager: Any, factory: Any) -> bool:
     return asyncio_factory
 
 
-def _checked_count(value: Any) -> int:
+def _checked_count(name: str, value: Any, *, largest: int | None = None) -> int:
+    span = "at least 1" if largest is None else f"from 1 to {largest}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionsError(
-            f"backlog_queue_count must be a whole number of at least 1, not {value!r}"
-        )
-    if value < 1:
-        raise OptionsError(f"backlog_queue_count must be at least 1, not {value}")
+        which = f"of {span}" if largest is None else span
+        raise OptionsError(f"{name} must be a whole number {which}, not {value!r}")
+    if value < 1 or (largest is not None and value > largest):
+        raise OptionsError(f"{name} must be {span}, not {value}")
     return value
 
 

@@ -4,10 +4,12 @@ from pairbus import events
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
+    Calmed,
     Closed,
     Diverted,
     FailedBack,
     FailedOver,
+    Flapping,
     Paired,
     PingSent,
     PrimaryFailed,
@@ -36,6 +38,11 @@ failed_back = FailedBack(namespace=CONTOSO, path="orders", reason="ping", after_
 failed_back_by_hand = FailedBack(
     namespace=CONTOSO, path="orders", reason="by hand", after_seconds=4.0
 )
+flapping = Flapping(namespace=CONTOSO, path="orders", times=1, pings_needed=4, after_seconds=8.0)
+flapping_again = Flapping(
+    namespace=CONTOSO, path="orders", times=2, pings_needed=8, after_seconds=2.0
+)
+calmed = Calmed(namespace=CONTOSO, path="orders")
 diverted = Diverted(namespace=CONTOSO, path="orders", backlog_queue=QUEUE, count=1, seconds=0.02)
 diverted_batch = Diverted(
     namespace=CONTOSO, path="orders", backlog_queue=QUEUE, count=40, seconds=0.3
@@ -78,7 +85,9 @@ HISTORY = [
     failed_back,
     throttled,
     failed_over,
+    flapping,
     failed_back_by_hand,
+    calmed,
     syphon_failed,
     syphon_failed_again,
     syphon_restarted,

@@ -58,6 +58,24 @@ def test_events_add_up_to_the_value_of_each_gauge(history, pairings, entities, q
     assert value(Gauge.QUEUES_WITHDRAWN) == queues
 
 
+FLAPS = {
+    "an entity flaps": ([PAIRED, sample.flapping], 1),
+    "and goes on": ([PAIRED, PAIRED, sample.flapping, sample.flapping_again], 1),
+    "and calms down": ([PAIRED, sample.flapping, sample.calmed], 0),
+    "or its client closes": ([PAIRED, sample.flapping, CLOSED], 0),
+}
+
+
+@pytest.mark.req("X-11")
+@pytest.mark.parametrize(("history", "flapping"), FLAPS.values(), ids=FLAPS)
+def test_flapping_entities_are_counted_once_each(history, flapping):
+    tracker = GaugeTracker()
+
+    changes = [change for event in history for change in tracker.changes(event)]
+
+    assert sum(each.delta for each in changes if each.gauge is Gauge.ENTITIES_FLAPPING) == flapping
+
+
 SYPHONS = {
     "a syphon fails": ([PAIRED, sample.syphon_failed], 1),
     "and fails to start": ([PAIRED, PAIRED, sample.syphon_failed, sample.syphon_failed_again], 1),

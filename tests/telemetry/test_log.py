@@ -52,6 +52,15 @@ LINES = [
         "primary",
     ),
     (
+        sample.flapping, "failover", WARNING,
+        "orders of contoso is flapping: it failed over 8.0 s after it had failed back; it fails "
+        "back when 4 pings in a row are answered",
+    ),
+    (
+        sample.calmed, "failover", INFO,
+        "orders of contoso is calm: it needs no more answered pings than before",
+    ),
+    (
         sample.diverted, "backlog", DEBUG,
         "diverted 1 message for orders of contoso to contoso/x-servicebus-transfer/1 in 0.020 s",
     ),

@@ -256,6 +256,8 @@ TOTALS = {
     "pairbus.primary.failures": [(ENTITY | LOST, 2)],
     "pairbus.recoveries": [(ENTITY, 1)],
     "pairbus.failovers": [(ENTITY | LOST, 2)],
+    "pairbus.flaps": [(ENTITY, 1)],
+    "pairbus.entities.flapping": [(ENTITY, 0)],
     "pairbus.failbacks": [
         (ENTITY | {"pairbus.reason": "ping"}, 1),
         (ENTITY | {"pairbus.reason": "by hand"}, 1),

@@ -22,6 +22,8 @@ TOTALS = {
     f"pairbus_primary_failures_total{ENTITY}": 2,
     f"pairbus_recoveries_total{ENTITY}": 1,
     f"pairbus_failovers_total{ENTITY}": 2,
+    f"pairbus_flaps_total{ENTITY}": 1,
+    f"pairbus_flapping{ENTITY}": 0,
     'pairbus_failbacks_total{entity="orders",namespace="contoso",reason="ping"}': 1,
     'pairbus_failbacks_total{entity="orders",namespace="contoso",reason="by hand"}': 1,
     f"pairbus_failed_over_seconds_total{ENTITY}": 304.5,

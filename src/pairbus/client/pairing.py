@@ -103,6 +103,7 @@ class PairingCore:
             rest_seconds=QUEUE_REST_SECONDS,
             choose=random.choice,
             fails_over_together=options.failover_scope == "namespace",
+            fail_back_pings=options.fail_back_pings,
         )
         self._observers = Observers(
             self.namespace,
@@ -320,7 +321,7 @@ class PairingCore:
             if error is None:
                 router.ping_answered(ping, now=self.clock())
             else:
-                router.ping_failed(ping, error)
+                router.ping_failed(ping, error, now=self.clock())
 
     def probe_ended(self, queue: str, error: BaseException | None) -> None:
         """Records that a connection to a backlog queue was opened, or could not be opened."""
@@ -333,5 +334,8 @@ class PairingCore:
 
     def senders_to_open(self, ping: Ping) -> list[Any]:
         """The senders in use of an entity that is about to fail back: each needs a new link."""
-        senders = [] if self._state is None else self._state.senders_of(ping.path)
+        with self._lock:
+            if self._state is None or not self._router.would_fail_back(ping):
+                return []
+        senders = self._state.senders_of(ping.path)
         return [each for each in senders if each.is_in_use][:EARLY_LINKS_MAX]

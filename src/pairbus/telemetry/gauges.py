@@ -1,8 +1,9 @@
 """The current values behind gauges, computed from events that report only changes.
 
-Counts open pairings, failed-over entities, withdrawn backlog queues and failed syphons. An event
-does not say which client it comes from, and clients may share an observer. So an entity counts at
-most once for each open client of its primary, and not at all after the last of them has closed.
+Counts open pairings, failed-over and flapping entities, withdrawn backlog queues and failed
+syphons. An event does not say which client it comes from, and clients may share an observer. So an
+entity counts at most once for each open client of its primary, and not at all after the last of
+them has closed.
 Independent of any metrics library.
 """
 
@@ -15,10 +16,12 @@ from enum import Enum, auto
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
+    Calmed,
     Closed,
     Event,
     FailedBack,
     FailedOver,
+    Flapping,
     Paired,
     SyphonFailed,
     SyphonRestarted,
@@ -28,6 +31,7 @@ from pairbus.events import (
 class Gauge(Enum):
     PAIRINGS = auto()
     ENTITIES_FAILED_OVER = auto()
+    ENTITIES_FLAPPING = auto()
     QUEUES_WITHDRAWN = auto()
     SYPHONS_DOWN = auto()
 
@@ -57,6 +61,10 @@ class GaugeTracker:
                     return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, +1)
                 case FailedBack():
                     return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, -1)
+                case Flapping(times=1):
+                    return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, +1)
+                case Calmed():
+                    return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, -1)
                 case BacklogWithdrawn():
                     queue = event.backlog_queue
                     return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, +1)

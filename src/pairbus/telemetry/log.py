@@ -22,11 +22,13 @@ from pairbus.errors import one_line
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
+    Calmed,
     Closed,
     Diverted,
     Event,
     FailedBack,
     FailedOver,
+    Flapping,
     Paired,
     PingSent,
     PrimaryFailed,
@@ -149,6 +151,17 @@ def _failed_back(event: FailedBack) -> Line:
     )
 
 
+def _flapping(event: Flapping) -> Line:
+    return WARNING, (
+        f"{_entity(event)} is flapping: it failed over {_seconds(event.after_seconds)} after it "
+        f"had failed back; it fails back when {event.pings_needed} pings in a row are answered"
+    )
+
+
+def _calmed(event: Calmed) -> Line:
+    return INFO, f"{_entity(event)} is calm: it needs no more answered pings than before"
+
+
 def _diverted(event: Diverted) -> Line:
     return DEBUG, (
         f"diverted {_count(event.count, 'message')} for {_entity(event)} to "
@@ -239,6 +252,8 @@ _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] =
     Recovered: (_FAILOVER, _recovered),
     FailedOver: (_FAILOVER, _failed_over),
     FailedBack: (_FAILOVER, _failed_back),
+    Flapping: (_FAILOVER, _flapping),
+    Calmed: (_FAILOVER, _calmed),
     Diverted: (_BACKLOG, _diverted),
     BacklogWithdrawn: (_BACKLOG, _backlog_withdrawn),
     BacklogReadmitted: (_BACKLOG, _backlog_readmitted),

@@ -18,6 +18,7 @@ from pairbus.events import (
     Event,
     FailedBack,
     FailedOver,
+    Flapping,
     PingSent,
     PrimaryFailed,
     Recovered,
@@ -64,6 +65,7 @@ COUNTERS: Final = {
     "pairbus.recoveries": ("{recovery}", "Successful sends that avoided a failover."),
     "pairbus.failovers": ("{failover}", "Entities that failed over."),
     "pairbus.failbacks": ("{failback}", "Entities that failed back."),
+    "pairbus.flaps": ("{flap}", "Failovers soon after a failback."),
     "pairbus.pings": ("{ping}", "Pings to entities that were failed over."),
     "pairbus.throttles": ("{throttle}", "Sends rejected because the service was busy."),
     "pairbus.backlog.withdrawals": ("{withdrawal}", "Backlog queues that left the rotation."),
@@ -78,6 +80,11 @@ GAUGES: Final = {
         "pairbus.entities.failed_over",
         "{entity}",
         "Entities that are failed over.",
+    ),
+    Gauge.ENTITIES_FLAPPING: (
+        "pairbus.entities.flapping",
+        "{entity}",
+        "Entities that need more answered pings because they flap.",
     ),
     Gauge.QUEUES_WITHDRAWN: (
         "pairbus.backlog.withdrawn",
@@ -99,6 +106,7 @@ HISTOGRAMS: Final = {
 }
 GAUGE_ATTRIBUTE: Final = {
     Gauge.ENTITIES_FAILED_OVER: ENTITY,
+    Gauge.ENTITIES_FLAPPING: ENTITY,
     Gauge.QUEUES_WITHDRAWN: BACKLOG_QUEUE,
 }
 
@@ -154,6 +162,8 @@ class Metrics:
                 self._add("pairbus.failbacks", self._entity(event) | reason)
                 duration = self._histograms[FAILED_OVER_DURATION]
                 duration.record(event.after_seconds, self._entity(event))
+            case Flapping():
+                self._add("pairbus.flaps", self._entity(event))
             case BacklogWithdrawn():
                 self._add("pairbus.backlog.withdrawals", self._queue(event) | failure(event.error))
             case BacklogReadmitted():

@@ -19,6 +19,7 @@ from pairbus.events import (
     Event,
     FailedBack,
     FailedOver,
+    Flapping,
     Paired,
     PingSent,
     PrimaryFailed,
@@ -45,6 +46,7 @@ COUNTERS: Final = {
     "failovers": ("Entities that failed over.", ENTITY),
     "failbacks": ("Entities that failed back.", (*ENTITY, "reason")),
     "failed_over_seconds": ("Time spent failed over, added at failback.", ENTITY),
+    "flaps": ("Failovers soon after a failback.", ENTITY),
     "pings": ("Pings to entities that were failed over.", ENTITY),
     "pings_answered": ("Pings that were answered.", ENTITY),
     "throttles": ("Sends the primary rejected because it was busy.", ENTITY),
@@ -61,6 +63,11 @@ GAUGES: Final = {
     Gauge.ENTITIES_FAILED_OVER: (
         "failed_over",
         "Clients for which the entity is failed over.",
+        ENTITY,
+    ),
+    Gauge.ENTITIES_FLAPPING: (
+        "flapping",
+        "Clients for which the entity needs more answered pings because it flaps.",
         ENTITY,
     ),
     Gauge.QUEUES_WITHDRAWN: (
@@ -106,6 +113,8 @@ class PrometheusObserver:
             case FailedBack():
                 metrics.count("failbacks", namespace, event.path, event.reason)
                 metrics.count("failed_over_seconds", namespace, event.path, by=event.after_seconds)
+            case Flapping():
+                metrics.count("flaps", namespace, event.path)
             case BacklogWithdrawn():
                 metrics.count("backlog_withdrawals", namespace, event.backlog_queue)
             case BacklogReadmitted():

@@ -14,7 +14,15 @@ def first(queues):
 
 class Client:
     def __init__(
-        self, *, queues=QUEUES, failover=10.0, ping=60.0, rest=30.0, choose=first, together=False
+        self,
+        *,
+        queues=QUEUES,
+        failover=10.0,
+        ping=60.0,
+        rest=30.0,
+        choose=first,
+        together=False,
+        pings=1,
     ):
         self.router = Router(
             "contoso",
@@ -24,6 +32,7 @@ class Client:
             choose=choose,
             rest_seconds=rest,
             fails_over_together=together,
+            fail_back_pings=pings,
         )
         self.failover = failover
         self.now = 0.0
@@ -85,7 +94,7 @@ class Client:
         return self.router.ping_answered(ping, now=self.now)
 
     def refuse(self, ping, error=DOWN):
-        self.router.ping_failed(ping, error)
+        self.router.ping_failed(ping, error, now=self.now)
 
     def mark(self, path="orders"):
         return self.router.mark_healthy(path, now=self.now)

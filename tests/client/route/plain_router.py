@@ -16,6 +16,10 @@ class PlainEntity:
     first_failure: float | None = None
     failed_over_at: float | None = None
     ways_back: int = 0
+    answers: int = 0
+    doublings: int = 0
+    back_at: float | None = None
+    calm_since: float = 0.0
     last_ping_slot: int = 0
     """Intervals since the failover are numbered; each may have one ping, the first has none."""
     is_ping_out: bool = False
@@ -23,16 +27,17 @@ class PlainEntity:
     """Where it was last seen to send, or would; None: it is free to pick."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
-    def back(self):
+    def back(self, now):
         if self.state == FAILED_OVER:
             self.ways_back += 1
             self.queue = None
+            self.back_at = self.calm_since = now
         self.state, self.first_failure, self.failed_over_at = HEALTHY, None, None
 
 
 class PlainRouter:
-    def __init__(self, queues, *, failover, ping, rest):
-        self.failover, self.ping, self.rest = failover, ping, rest
+    def __init__(self, queues, *, failover, ping, rest, pings=1):
+        self.failover, self.ping, self.rest, self.pings = failover, ping, rest, pings
         self.now = 0.0
         self.entities: dict[str, PlainEntity] = {}
         self.resting = {}  # withdrawn queue -> when to look at it, None: somebody is looking
@@ -57,14 +62,26 @@ class PlainRouter:
             if entity.state == SUSPECT and self.now - entity.first_failure >= self.failover:
                 entity.state = FAILED_OVER
                 entity.failed_over_at = entity.first_failure + self.failover
-                entity.last_ping_slot = 0
+                entity.last_ping_slot = entity.answers = 0
+                was_back_at = -600 if entity.back_at is None else entity.back_at
+                if self.pings > 1 and entity.failed_over_at - was_back_at < 600:
+                    entity.doublings = min(4, entity.doublings + 1)
+            while entity.state == HEALTHY and entity.doublings:
+                if self.now < entity.calm_since + 600:
+                    break
+                entity.doublings -= 1
+                entity.calm_since += 600
+
+    def needed(self, entity):
+        return self.pings * 2**entity.doublings
 
     # sends
 
     def sent_to_primary(self, path):
         entity = self.entity(path)
         if entity.state == SUSPECT:
-            entity.back()
+            entity.back(self.now)
+            self.let_time_pass()
 
     def primary_failed(self, path, ways_back):
         """Is the message to be planned again?"""
@@ -124,6 +141,8 @@ class PlainRouter:
         for entity in self.entities.values():
             if entity.state == SUSPECT:
                 moments.append(entity.first_failure + self.failover)
+            if entity.state == HEALTHY and entity.doublings:
+                moments.append(entity.calm_since + 600)
             if entity.state == FAILED_OVER and not entity.is_ping_out:
                 moments.append(entity.failed_over_at + (entity.last_ping_slot + 1) * self.ping)
         return min(moments, default=None)
@@ -132,10 +151,13 @@ class PlainRouter:
         """Does it bring the entity back?"""
         entity = self.entity(path)
         entity.is_ping_out = False
-        is_news = answered and ways_back == entity.ways_back and not self.is_closed
-        if is_news:
-            entity.back()
-        return is_news
+        if ways_back != entity.ways_back or (answered and self.is_closed):
+            return False
+        entity.answers = entity.answers + 1 if answered else 0
+        is_back = entity.answers >= self.needed(entity)
+        if is_back:
+            entity.back(self.now)
+        return is_back
 
     def probe_ended(self, queue, *, answered):
         if queue not in self.resting:

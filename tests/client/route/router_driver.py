@@ -15,7 +15,7 @@ from tests.client.route.plain_router import FAILED_OVER, HEALTHY, SUSPECT, Plain
 
 
 class RouterDriver:
-    def __init__(self, queues, *, failover, ping, rest, seed):
+    def __init__(self, queues, *, failover, ping, rest, seed, pings=1):
         self.router = Router(
             "contoso",
             queues,
@@ -23,12 +23,14 @@ class RouterDriver:
             ping_seconds=ping,
             choose=random.Random(seed).choice,
             rest_seconds=rest,
+            fail_back_pings=pings,
         )
-        self.model = PlainRouter(queues, failover=failover, ping=ping, rest=rest)
+        self.model = PlainRouter(queues, failover=failover, ping=ping, rest=rest, pings=pings)
         self.sends, self.tasks = [], []
         self.errors = map(OSError, count())
         self.story = {}  # path -> what the events made of it
         self.counted = {}  # path -> how often, by kind of event
+        self.flapping = set()  # paths, as the events say
         self.spelled = {}  # lower case -> as first used
 
     @property
@@ -119,7 +121,8 @@ class RouterDriver:
             return
         entity = self.model.entity(path)
         assert self.router.mark_healthy(path, now=self.now) is (entity.state != HEALTHY)
-        entity.back()
+        entity.back(self.now)
+        self.model.let_time_pass()
         self.listen()
 
     # time and tasks
@@ -146,7 +149,8 @@ class RouterDriver:
         for ping in pings:
             assert ping.epoch == self.model.entity(ping.path).ways_back
         self.tasks += tasks
-        assert bool(tasks or failovers) is (moment is not None and moment <= self.now)
+        if self.model.pings == 1:  # else a due moment may also make an entity calmer, unheard
+            assert bool(tasks or failovers) is (moment is not None and moment <= self.now)
         assert self.router.next_due == self.model.next_due()
 
     def end_task(self, index, *, answered):
@@ -167,7 +171,7 @@ class RouterDriver:
         if answered:
             assert self.router.ping_answered(task, now=self.now) is is_back
         else:
-            self.router.ping_failed(task, error)
+            self.router.ping_failed(task, error, now=self.now)
         self.listen()
 
     def drop_unwanted_pings(self):
@@ -246,6 +250,12 @@ class RouterDriver:
                 assert error is not None
                 self.story[path] = FAILED_OVER
                 self.check_queue(self.model.entity(path), event.backlog_queue)
+            case events.Flapping(path=path, after_seconds=seconds):
+                assert self.story[path] == FAILED_OVER
+                assert 0 <= seconds < 600
+                self.flapping.add(path)
+            case events.Calmed(path=path):
+                self.flapping.remove(path)
             case events.FailedBack(path=path, reason=reason, after_seconds=seconds):
                 assert self.story[path] == FAILED_OVER
                 assert reason in ("ping", "by hand")
@@ -272,6 +282,9 @@ class RouterDriver:
             else:
                 assert state == plain.state
             assert entity.first_failure == plain.first_failure
+            if state == FAILED_OVER:
+                assert entity.pings_needed == self.model.needed(plain)
+            assert (entity.path in self.flapping) is (entity.pings_needed > self.model.pings)
             assert {name: getattr(entity, name) for name in plain.counts} == plain.counts
             if state == FAILED_OVER:
                 assert entity.since == plain.failed_over_at

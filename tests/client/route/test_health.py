@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from pairbus.client.route.health import TRANSITIONS, Health, HealthState, Signal
 
-SENT, FAILED, PING, BY_HAND = (
+SENT, FAILED, PING, NO_ANSWER, BY_HAND = (
     Signal.SENT,
     Signal.FAILED,
     Signal.PING_ANSWERED,
+    Signal.PING_FAILED,
     Signal.MARKED_HEALTHY,
 )
 TIME = None  # nobody says anything: somebody looks
@@ -72,8 +73,8 @@ HISTORIES = {
 }
 
 
-def after(history, *, failover_seconds=10.0):
-    health = Health(failover_seconds)
+def after(history, *, failover_seconds=10.0, fail_back_pings=1):
+    health = Health(failover_seconds, fail_back_pings)
     for now, signal in history:
         if signal is TIME:
             health.advance(now=now)
@@ -165,10 +166,93 @@ def test_an_unlisted_signal_is_a_bug_and_says_so():
         (HealthState.HEALTHY, Signal.PING_ANSWERED),
         (HealthState.SUSPECT, Signal.PING_ANSWERED),
         (HealthState.FAILED_OVER, Signal.INTERVAL_ELAPSED),
+        (HealthState.HEALTHY, Signal.PING_FAILED),
+        (HealthState.SUSPECT, Signal.PING_FAILED),
+        (HealthState.HEALTHY, Signal.ANSWERS_SUFFICE),
+        (HealthState.SUSPECT, Signal.ANSWERS_SUFFICE),
+        (HealthState.SUSPECT, Signal.CALM_ELAPSED),
+        (HealthState.FAILED_OVER, Signal.CALM_ELAPSED),
     }
     for state, signal in unlisted:
         with pytest.raises(KeyError):
             Health(10.0, state=state).observe(signal, now=0.0)
+
+
+# With an interval of 10 seconds and `fail_back_pings=2`: the state, and the pings that it needs.
+OVER = [(0, FAILED), (10, TIME)]
+BACK = [*OVER, (20, PING), (30, PING)]
+FLAP = [*BACK, (31, FAILED), (41, TIME)]
+CALM_HISTORIES = {
+    "one answer is not enough": ([*OVER, (20, PING)], HealthState.FAILED_OVER, 2),
+    "two in a row are": (BACK, HealthState.HEALTHY, 2),
+    "two are not if one between them failed": (
+        [*OVER, (20, PING), (30, NO_ANSWER), (40, PING)],
+        HealthState.FAILED_OVER,
+        2,
+    ),
+    "a word by hand is, at once": ([*OVER, (11, BY_HAND)], HealthState.HEALTHY, 2),
+    "a failover soon after doubles the number": (FLAP, HealthState.FAILED_OVER, 4),
+    "so three are not enough": (
+        [*FLAP, (50, PING), (60, PING), (70, PING)],
+        HealthState.FAILED_OVER,
+        4,
+    ),
+    "but four are": (
+        [*FLAP, (50, PING), (60, PING), (70, PING), (80, PING)],
+        HealthState.HEALTHY,
+        4,
+    ),
+    "a failover after ten calm minutes does not double it": (
+        [*BACK, (620, FAILED), (630, TIME)],
+        HealthState.FAILED_OVER,
+        2,
+    ),
+    "one in the last moment does": (
+        [*BACK, (619.9, FAILED), (629.9, TIME)],
+        HealthState.FAILED_OVER,
+        4,
+    ),
+    "ten calm minutes halve it": ([*FLAP, (50, BY_HAND), (650, TIME)], HealthState.HEALTHY, 2),
+    "not a moment earlier": ([*FLAP, (50, BY_HAND), (649.9, TIME)], HealthState.HEALTHY, 4),
+    "nor below the first number": ([*FLAP, (50, BY_HAND), (1e6, TIME)], HealthState.HEALTHY, 2),
+    "a suspicion that is cleared does not start the ten minutes anew": (
+        [*FLAP, (50, BY_HAND), (600, FAILED), (605, SENT), (650, TIME)],
+        HealthState.HEALTHY,
+        2,
+    ),
+}
+
+
+@pytest.mark.req("X-11")
+@pytest.mark.parametrize(
+    ("history", "state", "needed"), CALM_HISTORIES.values(), ids=CALM_HISTORIES
+)
+def test_an_entity_that_flaps_needs_more_answers_until_it_is_calm(history, state, needed):
+    health = after(history, fail_back_pings=2)
+
+    assert (health.state, health.pings_needed) == (state, needed)
+
+
+@pytest.mark.req("X-11")
+def test_the_pings_that_an_entity_needs_have_a_bound_and_halve_one_by_one():
+    flaps = [(10 + each, FAILED if each % 2 else BY_HAND) for each in range(1, 20)]
+    health = after(flaps, failover_seconds=0.0, fail_back_pings=3)
+    assert health.pings_needed == 3 * 16
+    health.observe(BY_HAND, now=100)
+
+    halved = [(health.advance(now=100 + 600 * n), health.pings_needed)[1] for n in range(6)]
+    assert halved == [48, 24, 12, 6, 3, 3]
+    assert health.deadline is None
+
+
+@pytest.mark.req("X-11", "F-08")
+def test_by_default_the_first_answer_is_enough_however_often_it_flaps():
+    flaps = [(each, FAILED if each % 2 else PING) for each in range(1, 40)]
+    health = after(flaps, failover_seconds=0.0)
+
+    assert (health.state, health.pings_needed) == (HealthState.FAILED_OVER, 1)
+    assert health.observe(PING, now=40) is HealthState.HEALTHY
+    assert health.deadline is None
 
 
 STEPS = st.lists(
@@ -177,9 +261,14 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, interval=st.sampled_from([0, 1, 5, 10]), looks=st.sets(st.integers(0, 120)))
-def test_how_often_somebody_looks_makes_no_difference(steps, interval, looks):
-    watched, unwatched, now = Health(interval), Health(interval), 0
+@given(
+    steps=STEPS,
+    interval=st.sampled_from([0, 1, 5, 10]),
+    pings=st.sampled_from([1, 3]),
+    looks=st.sets(st.integers(0, 120)),
+)
+def test_how_often_somebody_looks_makes_no_difference(steps, interval, pings, looks):
+    watched, unwatched, now = Health(interval, pings), Health(interval, pings), 0
     for seconds, signal in steps:
         for moment in range(now, now + seconds + 1):
             if moment in looks:

@@ -28,13 +28,14 @@ PAIRS = {
     "failover": (0.0, 1.0, 4.0, 10.0),
     "ping": (1.0, 4.0, 10.0),
     "rest": (1.0, 5.0),
+    "pings": (1, 1, 2),
     "seed": tuple(range(10)),
 }
 paths = st.sampled_from(PATHS)
 some = st.integers(0, 3)
 
 pytestmark = pytest.mark.req(
-    "A-05", "A-11", "F-03", "F-04", "F-05", "F-06", "F-07", "F-08", "G-01", "G-03"
+    "A-05", "A-11", "F-03", "F-04", "F-05", "F-06", "F-07", "F-08", "G-01", "G-03", "X-11"
 )
 
 
@@ -185,7 +186,8 @@ def test_a_long_life_with_many_outages(seed):
         if seed % 2 or number % 50 == 0:
             driver.look_at_everything()
 
-    assert all(entity.ways_back > 3 for entity in driver.model.entities.values())
+    enough = 3 if driver.model.pings == 1 else 1
+    assert all(entity.ways_back > enough for entity in driver.model.entities.values())
     driver.close()
     for _ in range(200):
         step(driver, dice)

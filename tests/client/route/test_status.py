@@ -165,6 +165,7 @@ def test_a_snapshot_has_everything_about_every_entity() -> None:
         pings_sent=0,
         pings_answered=0,
         next_ping=None,
+        pings_needed=1,
     )
     assert orders == dataclasses.replace(
         invoices,

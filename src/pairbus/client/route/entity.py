@@ -81,6 +81,7 @@ class RoutedEntity:
             pings_sent=self.pings_sent,
             pings_answered=self.pings_answered,
             next_ping=None if self.next_ping is None else date(self.next_ping),
+            pings_needed=self.health.pings_needed,
         )
 
 

@@ -23,16 +23,26 @@ class Signal(Enum):
     FAILED = auto()
     INTERVAL_ELAPSED = auto()
     PING_ANSWERED = auto()
+    PING_FAILED = auto()
+    ANSWERS_SUFFICE = auto()  # as many pings in a row were answered as the entity needs
+    CALM_ELAPSED = auto()  # it has stayed healthy for another `CALM_SECONDS`
     MARKED_HEALTHY = auto()
     NAMESPACE_FAILED_OVER = auto()
 
 
+# An entity that fails over again so soon after its failback is flapping: the pings it needs double.
+# Each time that it stays healthy for as long, they halve.
+CALM_SECONDS: Final = 600.0
+DOUBLINGS_MAX: Final = 4
+
 # The whole policy. A missing pair is a bug in the caller, not a no-op: only `advance` signals that
-# the interval elapsed, and the router drops a ping that is answered late.
+# a time elapsed or that the answers suffice, and the router drops the outcome of a ping that ends
+# after the failback.
 TRANSITIONS: Final[dict[tuple[HealthState, Signal], HealthState]] = {
     (HealthState.HEALTHY, Signal.SENT): HealthState.HEALTHY,
     (HealthState.HEALTHY, Signal.FAILED): HealthState.SUSPECT,
     (HealthState.HEALTHY, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
+    (HealthState.HEALTHY, Signal.CALM_ELAPSED): HealthState.HEALTHY,
     (HealthState.SUSPECT, Signal.SENT): HealthState.HEALTHY,
     (HealthState.SUSPECT, Signal.FAILED): HealthState.SUSPECT,
     (HealthState.SUSPECT, Signal.INTERVAL_ELAPSED): HealthState.FAILED_OVER,
@@ -41,7 +51,9 @@ TRANSITIONS: Final[dict[tuple[HealthState, Signal], HealthState]] = {
     # failover: one successful send does not prove that the outage is over.
     (HealthState.FAILED_OVER, Signal.SENT): HealthState.FAILED_OVER,
     (HealthState.FAILED_OVER, Signal.FAILED): HealthState.FAILED_OVER,
-    (HealthState.FAILED_OVER, Signal.PING_ANSWERED): HealthState.HEALTHY,
+    (HealthState.FAILED_OVER, Signal.PING_ANSWERED): HealthState.FAILED_OVER,
+    (HealthState.FAILED_OVER, Signal.PING_FAILED): HealthState.FAILED_OVER,
+    (HealthState.FAILED_OVER, Signal.ANSWERS_SUFFICE): HealthState.HEALTHY,
     (HealthState.FAILED_OVER, Signal.MARKED_HEALTHY): HealthState.HEALTHY,
     # Only with failover_scope="namespace".
     (HealthState.HEALTHY, Signal.NAMESPACE_FAILED_OVER): HealthState.FAILED_OVER,
@@ -53,6 +65,8 @@ TRANSITIONS: Final[dict[tuple[HealthState, Signal], HealthState]] = {
 @dataclass(slots=True)
 class Health:
     failover_seconds: float
+    fail_back_pings: int = 1
+    """How many pings in a row must be answered. With 1, flapping does not raise the number."""
     state: HealthState = HealthState.HEALTHY
     since: float = 0.0
     """When this state began. A failover begins when the interval ends, even if that is noticed
@@ -62,6 +76,17 @@ class Health:
     """The first failure after the last success; None while healthy."""
     epoch: int = 0
     """Increases by one at each failback, to recognise sends that began before it."""
+    answers: int = 0
+    """Pings in a row that were answered since the failover."""
+    doublings: int = 0
+    """How often flapping has doubled the pings that the entity needs."""
+    failed_back_at: float | None = None
+    calm_at: float = 0.0
+    """While healthy and doubled: when the pings that it needs are halved."""
+
+    @property
+    def pings_needed(self) -> int:
+        return self.fail_back_pings << self.doublings
 
     def observe(self, signal: Signal, *, now: float) -> HealthState:
         # Check the interval first: a success after its end is too late to clear it.
@@ -71,20 +96,25 @@ class Health:
 
     def advance(self, *, now: float) -> HealthState:
         """Let time pass. Call at `deadline`, or whenever convenient."""
-        deadline = self.deadline
-        if deadline is not None and now >= deadline:
-            self._move(Signal.INTERVAL_ELAPSED, at=deadline)
+        while (deadline := self.deadline) is not None and now >= deadline:  # each halves, or moves
+            is_suspect = self.state is HealthState.SUSPECT
+            self._move(Signal.INTERVAL_ELAPSED if is_suspect else Signal.CALM_ELAPSED, at=deadline)
+        if self.state is HealthState.FAILED_OVER and self.answers >= self.pings_needed:
+            self._move(Signal.ANSWERS_SUFFICE, at=now)
         return self.state
 
     @property
     def deadline(self) -> float | None:
-        """When the interval is over, while it runs."""
-        if self.state is not HealthState.SUSPECT or self.first_failure is None:
-            return None
-        return self.first_failure + self.failover_seconds
+        """When time alone changes the entity next: the interval ends, or it has been calm."""
+        if self.state is HealthState.SUSPECT and self.first_failure is not None:
+            return self.first_failure + self.failover_seconds
+        if self.state is HealthState.HEALTHY and self.doublings:
+            return self.calm_at
+        return None
 
     def _move(self, signal: Signal, *, at: float) -> None:
         before, after = self.state, TRANSITIONS[self.state, signal]
+        self._count(signal, at=at)
         if after is before:
             return
         self.state, self.since = after, at
@@ -94,3 +124,24 @@ class Health:
             self.first_failure = None
             if before is HealthState.FAILED_OVER:
                 self.epoch += 1
+                self.failed_back_at, self.calm_at = at, at + CALM_SECONDS
+        if after is HealthState.FAILED_OVER:
+            self.answers = 0
+            if self.is_flapping:
+                self.doublings = min(self.doublings + 1, DOUBLINGS_MAX)
+
+    def _count(self, signal: Signal, *, at: float) -> None:
+        if signal is Signal.PING_ANSWERED:
+            self.answers += 1
+        elif signal is Signal.PING_FAILED:
+            self.answers = 0
+        elif signal is Signal.CALM_ELAPSED:
+            self.doublings -= 1
+            self.calm_at = at + CALM_SECONDS
+
+    @property
+    def is_flapping(self) -> bool:
+        """Whether its state began soon after the last failback, and flapping counts."""
+        if self.failed_back_at is None or self.fail_back_pings == 1:
+            return False
+        return self.since - self.failed_back_at < CALM_SECONDS

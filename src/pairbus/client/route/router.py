@@ -55,10 +55,12 @@ class Router:
         rest_seconds: float,
         choose: Callable[[Sequence[str]], str],
         fails_over_together: bool = False,
+        fail_back_pings: int = 1,
     ) -> None:
         """`namespace` is the primary's name in events. `rest_seconds`: how long a backlog queue
         that failed is left alone. `fails_over_together`: if one entity fails over because the
-        namespace cannot be reached, all others do."""
+        namespace cannot be reached, all others do. `fail_back_pings`: how many pings in a row must
+        be answered before an entity fails back."""
         self._namespace = namespace
         self._failover_seconds = failover_seconds
         self._ping_seconds = ping_seconds
@@ -68,6 +70,7 @@ class Router:
         self._events: list[events.Event] = []
         self._is_closed = False
         self._fails_over_together = fails_over_together
+        self._fail_back_pings = fail_back_pings
         self._last_sent: float | None = None
         """When the primary last accepted a message of any entity."""
         self._unreachable: BaseException | None = None
@@ -250,20 +253,26 @@ class Router:
             self._agenda.update(entity)
         return False
 
+    def would_fail_back(self, ping: Ping) -> bool:
+        """Whether the entity fails back if this ping is answered."""
+        health = self._entities[ping.path.lower()].health
+        return ping.epoch == health.epoch and health.answers + 1 >= health.pings_needed
+
     def ping_answered(self, ping: Ping, *, now: float) -> bool:
-        """Returns whether the entity failed back. False if it already had, or if the client is
-        closed.
+        """Returns whether the entity failed back. False if it already had, if it needs more
+        answers, or if the client is closed.
         """
         entity = self._ping_ended(ping, error=None)
         if self._is_closed or ping.epoch != entity.health.epoch:
             return False
         self._observe(entity, Signal.PING_ANSWERED, now=now)
-        return True
+        return entity.health.state is HealthState.HEALTHY
 
-    def ping_failed(self, ping: Ping, error: BaseException) -> None:
+    def ping_failed(self, ping: Ping, error: BaseException, *, now: float) -> None:
         entity = self._ping_ended(ping, error=error)
         if ping.epoch == entity.health.epoch:
             entity.last_error = error
+            self._observe(entity, Signal.PING_FAILED, now=now)
 
     def probe_answered(self, queue: str) -> None:
         if self._rotation.readmit(queue):
@@ -329,7 +338,7 @@ class Router:
         key = path.lower()
         entity = self._entities.get(key)
         if entity is None:
-            health = Health(self._failover_seconds, since=now)
+            health = Health(self._failover_seconds, self._fail_back_pings, since=now)
             entity = self._entities[key] = RoutedEntity(path=path, health=health)
             if self._unreachable is not None:
                 self._fail_over_with_namespace(entity, self._unreachable, now=now)
@@ -342,16 +351,20 @@ class Router:
         return entity.queue
 
     def _advance(self, entity: RoutedEntity, *, now: float) -> None:
-        if entity.health.state is not HealthState.SUSPECT:
-            return  # time changes no other state
-        if entity.health.advance(now=now) is not HealthState.SUSPECT:
-            self._failed_over(entity, now=now)
+        health = entity.health
+        if health.state is HealthState.SUSPECT or health.doublings:  # rarely: for every send
+            self._observe(entity, None, now=now)
 
-    def _observe(self, entity: RoutedEntity, signal: Signal, *, now: float) -> None:
-        """Update the health, and act on a change of state."""
-        before, since = entity.health.state, entity.health.since
-        after = entity.health.observe(signal, now=now)
+    def _observe(self, entity: RoutedEntity, signal: Signal | None, *, now: float) -> None:
+        """Update the health, by a signal or by time alone, and act on a change."""
+        health = entity.health
+        before, since, doublings = health.state, health.since, health.doublings
+        after = health.advance(now=now) if signal is None else health.observe(signal, now=now)
+        if doublings and not health.doublings:
+            self._note(events.Calmed(namespace=self._namespace, path=entity.path))
         if after is before:
+            if health.doublings != doublings:
+                self._agenda.update(entity)
             return
         if after is HealthState.FAILED_OVER:
             self._failed_over(entity, now=now)
@@ -375,6 +388,16 @@ class Router:
                 after_seconds=_span(health.first_failure, now),
             )
         )
+        if health.is_flapping:
+            self._note(
+                events.Flapping(
+                    namespace=self._namespace,
+                    path=entity.path,
+                    times=health.doublings,
+                    pings_needed=health.pings_needed,
+                    after_seconds=_span(health.failed_back_at, health.since),
+                )
+            )
         if self._fails_over_together and entity.is_unreachable and self._unreachable is None:
             self._fail_over_others(entity, now=now)
 
@@ -395,7 +418,9 @@ class Router:
         entity.last_error = error
         self._observe(entity, Signal.NAMESPACE_FAILED_OVER, now=now)
 
-    def _failed_back(self, entity: RoutedEntity, signal: Signal, *, after_seconds: float) -> None:
+    def _failed_back(
+        self, entity: RoutedEntity, signal: Signal | None, *, after_seconds: float
+    ) -> None:
         self._unreachable = None
         entity.next_ping = None
         entity.queue = (

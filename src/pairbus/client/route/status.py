@@ -34,6 +34,8 @@ class EntityStatus:
     """Pings whose outcome is known."""
     pings_answered: int
     next_ping: datetime | None
+    pings_needed: int
+    """Pings in a row that must be answered before it fails back. Flapping raises the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
