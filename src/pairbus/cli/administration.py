@@ -61,10 +61,11 @@ def administration_client(target: Target, kind: Any = None, **settings: Any) -> 
     if kind is None:
         from azure.servicebus.management import ServiceBusAdministrationClient as kind
 
-    settings |= {
+    settings = {
         "connection_verify": target.verify,
         "connection_timeout": _CONNECT_SECONDS_MAX,
         "read_timeout": _ANSWER_SECONDS_MAX,
+        **settings,
     }
     if target.verify is False:
         # For all threads and for good, because a command has its own process. A filter for a block
@@ -84,10 +85,13 @@ def administration_client(target: Target, kind: Any = None, **settings: Any) -> 
 
 
 @contextmanager
-def administration(target: Target) -> Iterator[Administration]:
+def administration(target: Target, *, seconds: float | None = None) -> Iterator[Administration]:
+    """With `seconds`, it waits that long for an answer, and asks once."""
     # Do not retry: a fault of a local broker should show at once, not after five retries.
-    retries = {"retry_total": 0} if target.is_local else {}
-    with administration_client(target, **retries) as client:
+    settings: dict[str, Any] = {"retry_total": 0} if target.is_local or seconds else {}
+    if seconds is not None:
+        settings |= {"connection_timeout": seconds, "read_timeout": seconds}
+    with administration_client(target, **settings) as client:
         yield Administration(client, target)
 
 

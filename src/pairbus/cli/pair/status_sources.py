@@ -148,7 +148,7 @@ def read_backlog(
     now: float,
 ) -> Backlog:
     """The backlog queues of these primaries; None: of all. Raises NamespaceError."""
-    with administration(target) as admin:
+    with administration(target, seconds=seconds) as admin:
         counts = {one.name: one for one in admin.all_counts(EntityKind.QUEUE)}
     owners = Counter(owner for owner in map(namespace_of, counts) if owner is not None)
     chosen = owners if primary_names is None else primary_names

@@ -1,0 +1,226 @@
+"""Asks every source in the background, each on a thread of its own and in its own time.
+
+A source that does not answer keeps only its own thread waiting. After its time-out its last answer
+is marked as old; the other sources go on. Everything is read-only: nothing is locked or changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pairbus.cli.administration import EntityKind, administration
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.http import HttpClient, parse_metrics, scrape
+from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
+from pairbus.cli.target import Target
+from pairbus.dashboard.readings import (
+    SECONDARY,
+    Answer,
+    BrokerReading,
+    EntityCounts,
+    Readings,
+    read_broker,
+    read_process,
+)
+from pairbus.errors import NamespaceError, PairbusError, one_line
+
+logger = logging.getLogger("pairbus.dashboard")
+
+CPU_SHARE: Final = 1 / 60
+"""The most that one source may take of a core: after costly answers it is asked less often."""
+PEEK_COUNT: Final = 100
+LOCAL_SECONDS: Final = 1.0
+REMOTE_SECONDS: Final = 5.0
+COUNTS_FACTOR: Final = 2.0
+"""Counts and metrics are read half as often as a namespace is probed."""
+PEEK_FACTOR: Final = 5.0
+LEDGER_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    kind: str
+    """The field of `Readings` that it is for."""
+    key: str
+    """The role of the namespace, or the URL of the process."""
+    ask: Callable[[], Any]
+    interval_seconds: float
+    timeout_seconds: float
+
+
+class Collector:
+    def __init__(
+        self, sources: Iterable[Source], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._sources = list(sources)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, str], Answer[Any]] = {
+            (one.kind, one.key): Answer() for one in self._sources
+        }
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        for source in self._sources:
+            name = f"pairbus-{source.kind}-{source.key}"
+            # Daemon threads: a call that waits for an answer must not delay the end.
+            threading.Thread(target=self._run, args=(source,), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def readings(self) -> Readings:
+        now = self._clock()
+        with self._lock:
+            answers = dict(self._answers)
+        by_kind: dict[str, dict[str, Answer[Any]]] = {}
+        for source in self._sources:
+            answer = answers[source.kind, source.key]
+            seconds = source.timeout_seconds
+            if answer.asked_at is not None and now - answer.asked_at > seconds:
+                answer = replace(answer, error=f"no answer within {seconds:g}s")
+            by_kind.setdefault(source.kind, {})[source.key] = answer
+        backlog = by_kind.pop("backlog", {})
+        ledger = by_kind.pop("ledger", {})
+        return Readings(
+            **by_kind,
+            backlog=next(iter(backlog.values()), None),
+            ledger=next(iter(ledger.values()), None),
+        )
+
+    def _run(self, source: Source) -> None:
+        while not self._stopping.is_set():
+            used = time.thread_time()
+            self._ask(source)
+            used = time.thread_time() - used
+            self._stopping.wait(max(source.interval_seconds, used / CPU_SHARE))
+
+    def _ask(self, source: Source) -> None:
+        key = source.kind, source.key
+        with self._lock:
+            self._answers[key] = replace(self._answers[key], asked_at=self._clock())
+        try:
+            value, error = source.ask(), None
+        except PairbusError as failed:
+            value, error = None, str(failed)
+        except Exception as failed:  # the thread must outlive it: the next answer may be good
+            logger.debug("%s %s", source.kind, source.key, exc_info=True)
+            value, error = None, one_line(failed)
+        now = self._clock()
+        with self._lock:
+            if error is None:
+                self._answers[key] = Answer(value=value, at=now)
+            else:
+                self._answers[key] = replace(self._answers[key], error=error, asked_at=None)
+
+
+# -- what to ask ---------------------------------------------------------------------------------
+
+
+def make_sources(
+    targets: Mapping[str, Target],
+    *,
+    primary_names: Sequence[str] | None,
+    urls: Sequence[str],
+    ledger: Path | None,
+    timeout_seconds: float,
+    interval_seconds: float | None = None,
+) -> list[Source]:
+    """`targets` are the namespaces by role. Without an interval, namespaces elsewhere are asked
+    less often than brokers on this machine.
+    """
+    sources = []
+
+    def add(kind: str, key: str, ask: Callable[[], Any], interval: float) -> None:
+        sources.append(
+            Source(
+                kind=kind,
+                key=key,
+                ask=ask,
+                interval_seconds=interval,
+                timeout_seconds=timeout_seconds,
+            )
+        )
+
+    for role, target in targets.items():
+        pace = interval_seconds or (LOCAL_SECONDS if target.is_local else REMOTE_SECONDS)
+        seconds = timeout_seconds
+        add("namespaces", role, partial(_probe, role, target, seconds), pace)
+        add("entities", role, partial(_read_entities, target, seconds), pace * COUNTS_FACTOR)
+        if role == SECONDARY:
+            peek = partial(_read_backlog, target, primary_names, seconds)
+            add("backlog", role, peek, pace * PEEK_FACTOR)
+        if target.is_local:
+            add("brokers", role, partial(_read_broker, target, seconds), pace * COUNTS_FACTOR)
+            add("faults", role, partial(_read_faults, target), pace * COUNTS_FACTOR)
+    for url in urls:
+        pace = interval_seconds or LOCAL_SECONDS
+        add("processes", url, partial(_read_process, url, timeout_seconds), pace * COUNTS_FACTOR)
+    if ledger is not None:
+        add("ledger", str(ledger), partial(_read_ledger, ledger), LEDGER_SECONDS)
+    return sources
+
+
+def _probe(role: str, target: Target, seconds: float) -> NamespaceState:
+    state = probe(role, target, seconds=seconds)
+    if not state.is_reachable:
+        # As an error, so that the address and the times of the last answer are kept.
+        raise NamespaceError(state.error or "it does not answer")
+    return state
+
+
+def _read_entities(target: Target, seconds: float) -> tuple[EntityCounts, ...]:
+    with administration(target, seconds=seconds) as admin:
+        found = [_counts("queue", one.name, one) for one in admin.all_counts(EntityKind.QUEUE)]
+        for topic in admin.all_counts(EntityKind.TOPIC):
+            found.append(_counts("topic", topic.name, topic))
+            found += [
+                _counts("subscription", f"{topic.name}/Subscriptions/{one.name}", one)
+                for one in admin.all_counts(EntityKind.SUBSCRIPTION, (topic.name,))
+            ]
+    return tuple(found)
+
+
+def _counts(kind: str, path: str, properties: Any) -> EntityCounts:
+    return EntityCounts(
+        kind=kind,
+        path=path,
+        active=getattr(properties, "active_message_count", None),
+        dead_letters=getattr(properties, "dead_letter_message_count", None),
+        scheduled=getattr(properties, "scheduled_message_count", None),
+        size_bytes=getattr(properties, "size_in_bytes", None),
+    )
+
+
+def _read_backlog(target: Target, primary_names: Sequence[str] | None, seconds: float) -> Any:
+    return read_backlog(target, primary_names, peek=PEEK_COUNT, seconds=seconds, now=time.time())
+
+
+def _read_broker(target: Target, seconds: float) -> BrokerReading:
+    with HttpClient.for_target(target, seconds=seconds) as client:
+        response = client.request("GET", "/$metrics", headers={"Host": target.host})
+    if response.status != 200:
+        raise NamespaceError(f"it answers with {response.status} {response.reason}")
+    return read_broker(parse_metrics(response.body.decode("utf-8", "replace")))
+
+
+def _read_faults(target: Target) -> tuple[Mapping[str, Any], ...]:
+    return tuple(FaultClient(target).all())
+
+
+def _read_process(url: str, seconds: float) -> Any:
+    return read_process(scrape(url, seconds=seconds))
+
+
+def _read_ledger(folder: Path) -> Any:
+    from pairbus.syphon.ledger import read_ledger, totals_of  # loads pyarrow
+
+    return totals_of(read_ledger(folder))

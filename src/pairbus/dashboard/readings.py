@@ -1,0 +1,178 @@
+"""What the dashboard reads: the last answer of each source, and how long a source has been silent.
+
+A source is one question to one namespace, process or folder. Each is asked on its own, so a source
+that does not answer leaves the others as they are. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pairbus.cli.pair.status_sources import (
+    Backlog,
+    NamespaceState,
+    ProcessMetrics,
+    read_metrics,
+)
+from pairbus.cost.estimate import LedgerTotals
+from pairbus.syphon.discovery import namespace_of
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
+
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+SILENT_SECONDS: Final = 2.0
+"""A namespace that has not answered a probe for this long counts as down, before the time-out."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[Value]):
+    """The last answer of a source."""
+
+    value: Value | None = None
+    """What it said last, even if it does not answer now."""
+    at: float | None = None
+    """When it said that."""
+    error: str | None = None
+    """Why the last question had no answer."""
+    asked_at: float | None = None
+    """When it was asked, if it has not answered yet."""
+
+    @property
+    def is_loading(self) -> bool:
+        return self.at is None and self.error is None
+
+    @property
+    def is_current(self) -> bool:
+        return self.at is not None and self.error is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityCounts:
+    kind: str
+    """queue, topic or subscription."""
+    path: str
+    """`orders`, or `events/Subscriptions/audit`."""
+    active: int | None = None
+    dead_letters: int | None = None
+    scheduled: int | None = None
+    size_bytes: int | None = None
+
+    @property
+    def is_backlog(self) -> bool:
+        return self.kind == "queue" and namespace_of(self.path) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """What a client or a syphon publishes. docs/metrics.md explains the metrics."""
+
+    status: ProcessMetrics
+    send_failures: int = 0
+    throttles: int = 0
+    pings: int = 0
+    syphons_down: int = 0
+    failing_queues: int = 0
+    rounds: int | None = None
+    """None: it is no syphon."""
+    round_seconds: float = 0.0
+    """The sum over all rounds."""
+    running: tuple[str, ...] = ()
+    """The primaries whose messages this syphon brings home."""
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """A syphon's billed operations, by kind."""
+    outbox: Mapping[str, float] = field(default_factory=dict)
+    """The metrics of an outbox, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReading:
+    """What a broker on this machine publishes: operations since its start, by kind."""
+
+    operations: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """Everything that is known at one moment. Namespaces are named by their roles."""
+
+    namespaces: Mapping[str, Answer[NamespaceState]] = field(default_factory=dict)
+    entities: Mapping[str, Answer[tuple[EntityCounts, ...]]] = field(default_factory=dict)
+    brokers: Mapping[str, Answer[BrokerReading]] = field(default_factory=dict)
+    """Only brokers on this machine publish metrics."""
+    faults: Mapping[str, Answer[tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
+    backlog: Answer[Backlog] | None = None
+    """None: there is no secondary."""
+    processes: Mapping[str, Answer[ProcessReading]] = field(default_factory=dict)
+    ledger: Answer[LedgerTotals] | None = None
+
+    @property
+    def primaries(self) -> list[str]:
+        return [role for role in self.namespaces if role != SECONDARY]
+
+    def is_up(self, role: str, now: float) -> bool | None:
+        """Whether a namespace answers; None: not known yet."""
+        answer = self.namespaces[role]
+        if answer.asked_at is not None and now - answer.asked_at > SILENT_SECONDS:
+            return False
+        if answer.error is not None:
+            return False
+        return None if answer.value is None else answer.value.is_reachable
+
+    def backlog_counts(self) -> list[EntityCounts] | None:
+        answer = self.entities.get(SECONDARY)
+        if answer is None or answer.value is None:
+            return None
+        return [one for one in answer.value if one.is_backlog]
+
+    def published(self) -> dict[str, ProcessReading]:
+        """The processes that answer now."""
+        return {
+            url: one.value
+            for url, one in self.processes.items()
+            if one.is_current and one.value is not None
+        }
+
+
+def read_process(samples: Iterable[Sample]) -> ProcessReading:
+    samples = list(samples)
+    sums: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
+    outbox: Counter[str] = Counter()
+    running: list[str] = []
+    for sample in samples:
+        sums[sample.name] += sample.value  # type: ignore[assignment]
+        if sample.name == "pairbus_syphon_running":
+            running.append(sample.labels.get("namespace", ""))
+        elif sample.name == "pairbus_syphon_operations_total":
+            operations[sample.labels.get("operation", "")] += int(sample.value)
+        elif sample.name.startswith("pairbus_outbox_") and not sample.name.endswith("_created"):
+            outbox[sample.name] += sample.value  # type: ignore[assignment]
+    is_syphon = "pairbus_syphon_round_seconds_count" in sums
+    return ProcessReading(
+        status=read_metrics(samples),
+        send_failures=int(sums["pairbus_send_failures_total"]),
+        throttles=int(sums["pairbus_throttles_total"]),
+        pings=int(sums["pairbus_pings_total"]),
+        syphons_down=int(sums["pairbus_syphons_down"]),
+        failing_queues=int(sums["pairbus_syphon_failing_queues"]),
+        rounds=int(sums["pairbus_syphon_round_seconds_count"]) if is_syphon else None,
+        round_seconds=float(sums["pairbus_syphon_round_seconds_sum"]),
+        running=tuple(running),
+        operations=dict(operations),
+        outbox=dict(outbox),
+    )
+
+
+def read_broker(samples: Iterable[Sample]) -> BrokerReading:
+    operations: Counter[str] = Counter()
+    for sample in samples:
+        if sample.name == "pairbus_broker_operations_total":
+            operations[sample.labels.get("operation", "")] += int(sample.value)
+    return BrokerReading(operations=dict(operations))

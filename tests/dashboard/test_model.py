@@ -1,0 +1,253 @@
+"""What the dashboard shows, from readings alone: no browser, no network, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pairbus.dashboard.alerts import Severity
+from pairbus.dashboard.costs import cost_of
+from pairbus.dashboard.history import History
+from pairbus.dashboard.model import Flows, Picture, seconds_to_empty
+from pairbus.dashboard.readings import (
+    Answer,
+    BrokerReading,
+    EntityCounts,
+    Readings,
+    read_broker,
+    read_process,
+)
+from pairbus.dashboard.texts import plain_text
+from tests.dashboard.worlds import (
+    BACKLOG_QUEUE,
+    CLIENT,
+    PRICES,
+    START,
+    SYPHON,
+    client,
+    look,
+    pair,
+    syphon,
+)
+
+
+def said(picture: Picture) -> str:
+    return plain_text(picture.sentence, UTC)
+
+
+def keys(picture: Picture) -> list[str]:
+    return [one.key for one in picture.alerts]
+
+
+@pytest.fixture
+def history() -> History:
+    return History(now=START)
+
+
+@pytest.mark.req("X-09")
+def test_a_healthy_pair_is_summed_up_in_one_sentence(history: History) -> None:
+    picture = look(history, pair(processes={CLIENT: client()}), START)
+    assert said(picture) == "Both namespaces answer; no entity is failed over; nothing waits."
+    assert picture.severity is Severity.INFO
+    assert picture.alerts == ()
+
+
+@pytest.mark.req("X-09")
+def test_a_failover_is_summed_up_with_its_time_its_backlog_and_its_end(history: History) -> None:
+    calm = {CLIENT: client()}
+    look(history, pair(processes=calm), START)
+    over = {CLIENT: client("orders", "payments", at=START + 2)}
+    look(history, pair(waiting=48_210, primary_up=False, processes=over), START + 2)
+    for second in range(4, 34, 2):
+        waiting = 48_210 - 130 * (second - 2)
+        picture = look(history, pair(waiting=waiting, processes=over), START + second)
+    assert said(picture) == (
+        "orders and payments are failed over since 13:46:42; 44,310 messages wait; home in about 6 "
+        "minutes."
+    )
+    assert picture.seconds_to_empty == pytest.approx(44_310 / 130)
+
+
+def test_an_outage_without_clients_names_the_namespace(history: History) -> None:
+    look(history, pair(), START)
+    picture = look(history, pair(waiting=7, primary_up=False), START + 1)
+    assert said(picture) == (
+        "The primary does not answer since 13:46:41; 7 messages wait for the primary."
+    )
+    assert picture.severity is Severity.CRITICAL
+
+
+def test_what_was_so_from_the_beginning_has_begun_before(history: History) -> None:
+    picture = look(history, pair(primary_up=False), START)
+    assert said(picture).startswith("The primary does not answer since before 13:46:40;")
+
+
+def test_nothing_is_claimed_before_the_first_answer(history: History) -> None:
+    silent = Readings(namespaces={"primary": Answer(), "secondary": Answer()})
+    picture = look(history, silent, START)
+    assert said(picture) == "Asking both namespaces."
+    assert picture.severity is None
+    assert picture.waiting is None
+    assert history.outages == {}
+
+
+def test_a_probe_without_an_answer_for_two_seconds_counts_as_down(history: History) -> None:
+    readings = pair()
+    hanging = replace(readings.namespaces["primary"], asked_at=START)
+    readings = replace(readings, namespaces=dict(readings.namespaces) | {"primary": hanging})
+    assert readings.is_up("primary", START + 1.9) is True
+    assert readings.is_up("primary", START + 2.1) is False
+
+
+def test_the_number_that_waits_stays_when_the_secondary_stops_answering(history: History) -> None:
+    look(history, pair(waiting=5), START)
+    readings = pair(waiting=5, secondary_up=False)
+    stale = replace(readings.entities["secondary"], error="no answer within 5s")
+    readings = replace(readings, entities=dict(readings.entities) | {"secondary": stale})
+    picture = look(history, readings, START + 2)
+    assert picture.waiting == 5
+    assert picture.backlog_error == "no answer within 5s"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "home", "diverted", "slope", "seconds"),
+    [
+        (0, None, None, None, 0.0),
+        (None, 10.0, 0.0, -10.0, None),
+        (100, None, None, None, None),
+        (100, 10.0, 0.0, None, 10.0),
+        (100, 10.0, 10.0, None, None),
+        (100, None, None, -4.0, 25.0),
+        (100, 50.0, 0.0, 3.0, None),
+    ],
+)
+def test_the_time_to_empty(
+    waiting: int | None,
+    home: float | None,
+    diverted: float | None,
+    slope: float | None,
+    seconds: float | None,
+) -> None:
+    flows = Flows(sends=None, diverted=diverted, brought_home=home)
+    assert seconds_to_empty(waiting, flows, slope) == seconds
+
+
+def test_flows_are_the_increase_of_counters_and_survive_a_restart(history: History) -> None:
+    for second, diverted, home in ((0, 100, 10), (5, 150, 110), (10, 200, 210)):
+        now = START + second
+        processes = {
+            CLIENT: client("orders", diverted=diverted, at=now),
+            SYPHON: syphon(brought_home=home, at=now),
+        }
+        picture = look(history, pair(processes=processes), now)
+    assert picture.flows == Flows(sends=None, diverted=10.0, brought_home=20.0)
+    for second, diverted in ((15, 0), (20, 40)):  # the client has started again
+        now = START + second
+        picture = look(history, pair(processes={CLIENT: client(diverted=diverted, at=now)}), now)
+    assert picture.flows.diverted == pytest.approx(8.0)
+
+
+def test_sends_to_the_primary_do_not_include_what_the_syphon_sends(history: History) -> None:
+    for second, sends, home in ((0, 0, 0), (10, 500, 200)):
+        now = START + second
+        broker = Answer(value=BrokerReading(operations={"send": sends}), at=now)
+        processes = {SYPHON: syphon(brought_home=home, at=now)}
+        picture = look(history, pair(brokers={"primary": broker}, processes=processes), now)
+    assert picture.flows.sends == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("readings", "key"),
+    [
+        (pair(primary_up=False), "down primary"),
+        (pair(secondary_up=False), "down secondary"),
+        (pair(processes={CLIENT: client("orders")}), "failed over"),
+        (pair(waiting=3, processes={CLIENT: client()}), "no syphon"),
+        (pair(processes={SYPHON: syphon(failing_queues=1)}), "unreadable"),
+        (pair(processes={CLIENT: client(syphons_down=1)}), "syphon down"),
+        (pair(processes={CLIENT: Answer(error="Connection refused")}), "silent processes"),
+        (pair(ledger=Answer(error="there is no ledger")), "ledger"),
+        (
+            pair(entities={"primary": Answer(error="it needs Manage")}, waiting=None),
+            "unknown counts primary",
+        ),
+        (
+            pair(
+                entities={
+                    "secondary": Answer(
+                        value=(EntityCounts(kind="queue", path=BACKLOG_QUEUE, dead_letters=2),),
+                        at=START,
+                    )
+                }
+            ),
+            "backlog dead letters",
+        ),
+    ],
+)
+def test_an_alert_is_there_while_it_is_true_and_says_what_to_do(
+    history: History, readings: Readings, key: str
+) -> None:
+    picture = look(history, readings, START)
+    assert key in keys(picture)
+    assert all(one.remedy for one in picture.alerts)
+    assert key not in keys(look(history, pair(), START + 1))
+
+
+def test_failed_sends_are_the_worst_alert_of_all_for_a_minute(history: History) -> None:
+    for second, failures in ((0, 0), (2, 4)):
+        now = START + second
+        processes = {CLIENT: client("orders", send_failures=failures, at=now)}
+        picture = look(history, pair(processes=processes), now)
+    assert keys(picture)[0] == "sends fail"
+    later = START + 120
+    calm = {CLIENT: client("orders", send_failures=4, at=later)}
+    assert "sends fail" not in keys(look(history, pair(processes=calm), later))
+
+
+def test_a_backlog_that_does_not_go_down_is_an_alert_after_a_minute(history: History) -> None:
+    processes = {CLIENT: client(), SYPHON: syphon()}
+    for second in range(0, 70, 2):
+        picture = look(history, pair(waiting=5, processes=processes), START + second)
+        assert ("stalled" in keys(picture)) == (second >= 60)
+
+
+def test_cost_comes_from_counted_operations_and_grows_at_their_rate(history: History) -> None:
+    for second, sends in ((0, 1_000_000), (600, 1_006_000)):
+        now = START + second
+        broker = Answer(value=BrokerReading(operations={"send": sends}), at=now)
+        readings = pair(brokers={"primary": broker})
+        history.add(readings, now=now, operations=float(sends))
+    cost = cost_of(readings, history, PRICES, now=START + 600)
+    assert cost is not None
+    assert cost.month_operations == pytest.approx(10 * 30 * 86_400)
+    assert cost.money == PRICES.for_operations(cost.operations)
+
+
+def test_cost_is_unknown_if_nobody_counts(history: History) -> None:
+    assert look(history, pair(), START).cost is None
+
+
+def test_the_clients_metrics_are_read_as_they_are_published() -> None:
+    text = """
+pairbus_pairings{namespace="contoso"} 2
+pairbus_failed_over{namespace="contoso",entity="orders"} 1
+pairbus_diverted_messages_total{namespace="contoso",entity="orders"} 12
+pairbus_send_failures_total{namespace="contoso",entity="orders"} 3
+pairbus_outbox_messages{namespace="contoso"} 4
+pairbus_syphon_round_seconds_count 7
+pairbus_syphon_round_seconds_sum 14
+pairbus_syphon_running{namespace="contoso"} 1
+pairbus_syphon_operations_total{namespace="west",entity="q",operation="receive"} 9
+"""
+    samples = [one for some in text_string_to_metric_families(text) for one in some.samples]
+    found = read_process(samples)
+    assert found.status.failed_over == {("contoso", "orders"): 1}
+    assert (found.send_failures, found.rounds, found.round_seconds) == (3, 7, 14.0)
+    assert found.running == ("contoso",)
+    assert found.operations == {"receive": 9}
+    assert found.outbox == {"pairbus_outbox_messages": 4.0}
+    assert read_process([]).rounds is None
+    assert read_broker(samples).operations == {}
