@@ -13,11 +13,13 @@ import sys
 from pairbus.fast.address import Address
 from pairbus.spark.session import syphon_session
 from pairbus.syphon.job import Job
+from pairbus.syphon.ledger import ParquetLedger
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import RoundEnded
 from pairbus.syphon.runner import SparkRunner
 
 PRIMARY, SECONDARY = "PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY"
+LEDGER = "PAIRBUS_TEST_LEDGER"
 
 
 def main(master: str, chunk: str, *queues: str) -> None:
@@ -28,7 +30,8 @@ def main(master: str, chunk: str, *queues: str) -> None:
     )
     with syphon_session(master) as spark:
         spark.sparkContext.setLogLevel("OFF")
-        job = Job(options, SparkRunner(spark), lambda: queues, progress=_tell)
+        ledger = ParquetLedger(os.environ[LEDGER], messages=True)
+        job = Job(options, SparkRunner(spark), lambda: queues, ledger=ledger, progress=_tell)
         signal.signal(signal.SIGTERM, lambda *_: job.stop())
         print("ready", flush=True)
         job.run()

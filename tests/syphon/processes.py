@@ -19,7 +19,7 @@ from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.target import parse_target
 from pairbus.syphon.receipts import ReceiptOutcome
 from tests.chaos.process import BrokerProcess
-from tests.syphon.driver import PRIMARY, SECONDARY
+from tests.syphon.driver import LEDGER, PRIMARY, SECONDARY
 from tests.syphon.stage import Stage, backlog_names, copies, firsts, numbered
 
 CHUNK = 100
@@ -86,6 +86,7 @@ class Driver:
                 "TMPDIR": str(folder),
                 PRIMARY: stage.primary.connection_string,
                 SECONDARY: stage.secondary.connection_string,
+                LEDGER: str(folder / "ledger"),
                 **(variables or {}),
             },
         )

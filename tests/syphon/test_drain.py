@@ -4,11 +4,14 @@ import time
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from pyarrow.parquet import ParquetDataset
 
 from pairbus.broker import Broker, QueueDescription
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
+from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.message_lines import FOLDER
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import ReceiptOutcome
 
@@ -270,3 +273,42 @@ def test_a_namespace_that_is_down_is_an_error_and_loses_no_message(pair, which):
     else:
         assert count(drained, ReceiptOutcome.WAITING) == 1
     assert count(pair.drain(), ReceiptOutcome.BROUGHT_HOME) == 1
+
+
+@pytest.mark.req("X-10")
+def test_each_message_has_a_line_in_the_ledger_when_it_is_settled(pair, tmp_path, monkeypatch):
+    folder, before = tmp_path / FOLDER, []
+    settle = BacklogQueue.settle
+
+    def watched(self, done, dead_letters):
+        before.append([row["message_id"] for row in _lines(folder)])
+        settle(self, done, dead_letters)
+
+    monkeypatch.setattr(BacklogQueue, "settle", watched)
+    pair.divert(
+        (ServiceBusMessage(b"body", message_id="home"), "orders"),
+        (ServiceBusMessage(b"body", message_id="nowhere"), "no-such-queue"),
+    )
+    with ServiceBusClient.from_connection_string(pair.secondary.connection_string) as client:
+        client.get_queue_sender(BACKLOG).send_messages(ServiceBusMessage(b"x", message_id="alien"))
+
+    drained = pair.drain(messages_folder=str(folder))
+
+    lines = {row["message_id"]: row for row in _lines(folder)}
+    assert drained.unwritten == ()
+    assert {name: row["outcome"] for name, row in lines.items()} == {
+        "home": "brought_home",
+        "nowhere": "dead_lettered",
+        "alien": "dead_lettered",
+    }
+    assert {row["queue"] for row in lines.values()} == {BACKLOG}
+    assert len({row["sequence_number"] for row in lines.values()}) == 3
+    assert (lines["home"]["path"], lines["alien"]["path"]) == ("orders", "")
+    assert lines["home"]["size"] == sum(
+        each.bytes for each in drained.receipts if each.outcome is ReceiptOutcome.BROUGHT_HOME
+    )
+    assert sorted(before[-1]) == sorted(lines), "they were settled before they had a line"
+
+
+def _lines(folder):
+    return ParquetDataset(folder).read().to_pylist() if folder.exists() else []

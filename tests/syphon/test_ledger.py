@@ -16,8 +16,10 @@ from pyarrow import parquet
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
+from pairbus.syphon import parquet_files
 from pairbus.syphon.ledger import KEY, SCHEMA, ParquetLedger, read_ledger, totals_of
-from pairbus.syphon.receipts import Receipt, ReceiptOutcome
+from pairbus.syphon.message_lines import FOLDER, write_lines
+from pairbus.syphon.receipts import MessageLine, Receipt, ReceiptOutcome
 from tests.chaos.disk import Disk, read_log, recorder
 
 DAY_MS = 24 * 3600 * 1000
@@ -64,7 +66,7 @@ def test_a_round_is_on_the_disk_when_append_returns(tmp_path):
 
 
 # So many that files are merged.
-ROUNDS = ledger_module.FILES_MAX + 5
+ROUNDS = parquet_files.FILES_MAX + 5
 APPEND = f"""
 import os, sys
 from pathlib import Path
@@ -131,7 +133,7 @@ def test_closing_merges_the_files_of_a_day(tmp_path):
 
 
 def test_a_long_run_does_not_leave_thousands_of_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_module, "FILES_MAX", 3)
+    monkeypatch.setattr(parquet_files, "FILES_MAX", 3)
     ledger = ParquetLedger(tmp_path)
     for number in range(1, 8):
         ledger.append([receipt(number)])
@@ -306,3 +308,63 @@ def test_a_ledger_adds_up_by_outcome():
         queues=2,
         days=1.0,
     )
+
+
+# --- a line for each message ----------------------------------------------------------------------
+
+
+def line(number, *, round=1, at_ms=NOON_MS):
+    path, outcome = "orders", ReceiptOutcome.BROUGHT_HOME.value
+    return MessageLine("r", round, "backlog/0", number, f"m{number}", path, outcome, "", 9, at_ms)
+
+
+def messages(folder):
+    found = [row for file in (folder / FOLDER).glob("day=*/*") for row in parquet_rows(file)]
+    return sorted(row["message_id"] for row in found)
+
+
+def parquet_rows(file):
+    return parquet.read_table(file, partitioning=None).to_pylist()
+
+
+@pytest.mark.req("X-10")
+def test_lines_of_messages_are_merged_after_a_round_and_the_large_files_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_files, "FILES_MAX", 3)
+    ledger = ParquetLedger(tmp_path, messages=True)
+
+    for number in range(29):
+        assert write_lines(tmp_path / FOLDER, [line(number, round=number)]) == []
+        ledger.append([receipt(number)])
+
+    files = names(tmp_path / FOLDER)
+    assert len([name for name in files if "/messages-r-" in name]) == 3
+    assert len([name for name in files if "/message-r-" in name]) == 2
+    ledger.close()
+    assert len(names(tmp_path / FOLDER)) == 3 + 1
+    assert messages(tmp_path) == sorted(f"m{number}" for number in range(29))
+    assert len(read_ledger(tmp_path)) == 29
+
+
+@pytest.mark.req("X-10")
+def test_lines_that_a_task_could_not_write_are_written_later(tmp_path):
+    ledger = ParquetLedger(tmp_path, messages=True)
+    shutil.rmtree(tmp_path / FOLDER)
+    (tmp_path / FOLDER).touch()  # no folder can be made here
+
+    left = write_lines(tmp_path / FOLDER, [line(1), line(2)])
+    ledger.append([receipt()], left)
+
+    assert left == [line(1), line(2)]
+    assert "2 lines" in ledger.error
+    (tmp_path / FOLDER).unlink()
+    ledger.append([])
+    assert messages(tmp_path) == ["m1", "m2"]
+    assert ledger.error == ""
+
+
+def test_lines_of_two_days_go_into_the_folders_of_both(tmp_path):
+    write_lines(tmp_path / FOLDER, [line(1), line(2, at_ms=NOON_MS + DAY_MS)])
+
+    assert messages(tmp_path) == ["m1", "m2"]
+    days = {name.split("/")[0] for name in names(tmp_path / FOLDER)}
+    assert days == {"day=2026-03-01", "day=2026-03-02"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.client.connection import ClientReceiverLink
-from pairbus.amqp.codec.sections import pairs, scan
+from pairbus.amqp.codec.sections import MESSAGE_ID, identifier_text, pairs, scan
 from pairbus.amqp.codec.types import EPOCH
 from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode, skip
 
@@ -46,6 +46,15 @@ class ReceivedMessage:
     @property
     def sequence_number(self) -> int | None:
         return _integer(self.annotations.get("x-opt-sequence-number"))
+
+    @property
+    def message_id(self) -> str | None:
+        with contextlib.suppress(MalformedMessage, *PAST_THE_END):
+            data, sections = scan(self.data)
+            _, first, _, count = sections.properties
+            if count > MESSAGE_ID:  # it is the first of the properties
+                return identifier_text(decode(data, first)[0])
+        return None
 
     @property
     def enqueued_time(self) -> datetime | None:

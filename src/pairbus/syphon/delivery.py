@@ -226,6 +226,8 @@ class BatchDelivery:
     ) -> None:
         messages = [restored for _, restored in pairs]
         self._report.record(batch.queue.name, path, outcome, messages, reason)
+        sizes = ((received, restored.size) for received, restored in pairs)
+        self._report.record_lines(batch.queue.name, path, outcome, sizes, reason)
 
 
 def sendable(part: Sequence[Pair]) -> int:

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from azure.core.exceptions import AzureError
 
@@ -63,6 +64,8 @@ class DrainTask:
     ttl_keeps_running: bool = False
     known: tuple[Destination, ...] = ()
     """The state of the destinations, from earlier tasks."""
+    messages_folder: str | None = None
+    """Where to write a line for each message, before it is settled; None: nowhere."""
 
 
 def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
@@ -72,7 +75,8 @@ def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained
 class _Drain:
     def __init__(self, task: DrainTask, clock: Callable[[], float]) -> None:
         self._task = task
-        self._report = TaskReport(run=task.run, round=task.round, clock=clock)
+        has_lines = task.messages_folder is not None
+        self._report = TaskReport(run=task.run, round=task.round, clock=clock, has_lines=has_lines)
         self._destinations = Destinations(task.known)
         # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
         self._primary = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
@@ -116,6 +120,7 @@ class _Drain:
             usage=(self._primary.usage(), self._secondary.usage()),
             has_reached_primary=self._has_reached_primary and not self._delivery.primary_error,
             primary_error=self._delivery.primary_error,
+            unwritten=tuple(self._report.lines or ()),
         )
 
     def _work(self) -> None:
@@ -277,6 +282,7 @@ class _Drain:
         self._delivery.await_acknowledgement(batch)
         self._window.answered(took=time.monotonic() - began)
         self._await_settlement()
+        self._write_lines()
         queue.settle(batch.done, batch.dead_letters)
         self._settling = queue
         if queue in self._active and queue.name in self._report.errors:
@@ -287,6 +293,14 @@ class _Drain:
             self._leave([queue])
         if sum(each.held_count for each in self._queues) >= HELD_MAX:
             self._leave(self._active)
+
+    def _write_lines(self) -> None:
+        """Before the messages are settled, so that a kill leaves no settled one without a line."""
+        if self._task.messages_folder is not None and self._report.lines:
+            # Only here: it needs pyarrow, which a worker may not have.
+            from pairbus.syphon.message_lines import write_lines
+
+            self._report.lines = write_lines(Path(self._task.messages_folder), self._report.lines)
 
     def _leave(self, queues: Sequence[BacklogQueue]) -> None:
         """The task holds too many messages to look at the ones behind them."""

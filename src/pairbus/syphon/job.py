@@ -265,7 +265,7 @@ class Job:
             self.usage.add(result.usage)
         receipts = merged(receipt for result in results for receipt in result.receipts)
         if self._ledger is not None:
-            self._ledger.append(receipts)
+            self._ledger.append(receipts, [line for each in results for line in each.unwritten])
         # A round that was cancelled has no results.
         self._learn(list(zip(plans, results, strict=False)))
         if self._progress is not None:
@@ -306,6 +306,7 @@ class Job:
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
             known=self.schedule.destinations_of(plan.primary),
+            messages_folder=None if self._ledger is None else self._ledger.messages_folder,
             at_most=plan.at_most,
             held_max=HELD_MAX if plan.is_deep or plan.at_most else HELD_IN_A_ROW_MAX,
         )

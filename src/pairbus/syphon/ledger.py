@@ -2,23 +2,23 @@
 
 The rows of a round are on the disk, under their final name, before the next round begins. From time
 to time, and at the end, many small files are merged into one, and many of those again, so that a
-day of rounds every other second is some dozens of files. If a merge is interrupted, rows exist
-twice, but none is missing. Rows have a key (`KEY`), so a reader drops the second copy.
+day of rounds every other second is some dozens of files (`parquet_files.py`). If a merge is
+interrupted, rows exist twice. Rows have a key (`KEY`), so a reader drops the second copy.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError, requires_extra
-from pairbus.syphon.receipts import Receipt, ReceiptOutcome
+from pairbus.syphon import message_lines
+from pairbus.syphon.parquet_files import TIME, MergedFiles, attribute_of, make_folder, write_rows
+from pairbus.syphon.receipts import MessageLine, Receipt, ReceiptOutcome
 
 with requires_extra("the syphon's ledger", "spark"):
     import pyarrow as pa
@@ -26,7 +26,6 @@ with requires_extra("the syphon's ledger", "spark"):
 
 logger = logging.getLogger("pairbus.syphon")
 
-_TIME: Final = pa.timestamp("ms", tz="UTC")
 SCHEMA: Final = pa.schema(
     [
         pa.field("run", pa.string(), nullable=False),
@@ -37,9 +36,9 @@ SCHEMA: Final = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
         pa.field("count", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("at", _TIME, nullable=False),
-        pa.field("first_enqueued", _TIME),
-        pa.field("last_enqueued", _TIME),
+        pa.field("at", TIME, nullable=False),
+        pa.field("first_enqueued", TIME),
+        pa.field("last_enqueued", TIME),
         pa.field("longest_wait_ms", pa.int64(), nullable=False),
         pa.field("duplicates_possible", pa.int64(), nullable=False),
         pa.field("waits", pa.list_(pa.int64()), nullable=False),
@@ -47,8 +46,9 @@ SCHEMA: Final = pa.schema(
 )
 """One row is one receipt. A column of times is the field of the same name with `_ms` at its end."""
 KEY: Final = ("run", "round", "queue", "path", "outcome", "reason")
-FILES_MAX: Final = 50
 UNWRITTEN_MAX: Final = 10_000
+MESSAGE_LEVELS_MAX: Final = 2
+"""A file of messages that was merged twice has up to a million rows."""
 READ_ATTEMPTS: Final = 20
 _DAY_MS: Final = 86_400_000
 
@@ -60,24 +60,35 @@ class ParquetLedger:
     10,000 of them, and written with the next round.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | Path, *, messages: bool = False) -> None:
+        """`messages`: also write a line for each message, see `message_lines.py`."""
+        self._folder = Path(folder).absolute()
+        self._messages = self._folder / message_lines.FOLDER if messages else None
         try:
-            _make_folder(self._folder)
+            make_folder(self._messages or self._folder)
         except OSError as error:
             raise OptionsError(
                 f"cannot create the ledger's folder {self._folder}: {error}"
             ) from None
-        self._files: dict[str, list[list[Path]]] = {}
-        """By day: files of rounds, files merged from these, files merged from those, and so on."""
-        self._merge_count = 0
+        self._files = MergedFiles()
+        self._message_files = MergedFiles(levels_max=MESSAGE_LEVELS_MAX)
         self._unwritten: list[Receipt] = []
+        self._unwritten_lines: list[MessageLine] = []
         self.error = ""
         """Why the last rows could not be written; empty if all were."""
 
-    def append(self, receipts: Sequence[Receipt]) -> None:
-        """Returns when the rows are on the disk, or when writing has failed: see `error`."""
+    @property
+    def messages_folder(self) -> str | None:
+        """Where tasks write a line for each message, on their machine; None: nowhere."""
+        return None if self._messages is None else str(self._messages)
+
+    def append(self, receipts: Sequence[Receipt], lines: Sequence[MessageLine] = ()) -> None:
+        """Returns when the rows are on the disk, or when writing has failed: see `error`.
+
+        `lines`: of messages, if a task could not write them.
+        """
         self._unwritten = [*self._unwritten, *receipts][-UNWRITTEN_MAX:]
+        self._unwritten_lines = [*self._unwritten_lines, *lines][-UNWRITTEN_MAX:]
         try:
             self._write_receipts(self._unwritten)
         except OSError as error:
@@ -86,98 +97,33 @@ class ParquetLedger:
             self.error = str(error)
         else:
             self._unwritten, self.error = [], ""
+        if self._messages is not None:
+            self._write_lines(self._messages, {each.run for each in receipts})
 
     def close(self) -> None:
         """Write what is left, and merge the files of each day into one."""
         self.append(())
-        for day in list(self._files):
-            self._finish(day)
+        self._files.finish()
+        self._message_files.finish()
 
     def _write_receipts(self, receipts: Sequence[Receipt]) -> None:
         # If this fails halfway, some rows are written twice. A reader counts them once.
-        by_day: dict[str, list[Receipt]] = {}
-        for receipt in receipts:
-            day = datetime.fromtimestamp(receipt.at_ms / 1000, UTC).strftime("%Y-%m-%d")
-            by_day.setdefault(day, []).append(receipt)
-        for day, some in by_day.items():
-            name = f"round-{some[0].run}-{some[0].round:08d}.parquet"
-            self._keep(day, 0, self._write(day, name, _table(some)))
-        for day in [each for each in self._files if by_day and each < min(by_day)]:
-            self._finish(day)  # that day is over
+        if receipts:
+            name = f"round-{receipts[0].run}-{receipts[0].round:08d}.parquet"
+            written = write_rows(self._folder, name, receipts, SCHEMA)
+            for path in written:
+                self._files.add(path)
+            self._files.finish(but=written)  # other days are over
 
-    def _finish(self, day: str) -> None:
-        files = [file for level in self._files.pop(day) for file in level]
-        if len(files) > 1:
-            self._merge(day, files)
-
-    def _keep(self, day: str, level: int, path: Path) -> None:
-        levels = self._files.setdefault(day, [])
-        if level == len(levels):
-            levels.append([])
-        levels[level].append(path)
-        if len(levels[level]) >= FILES_MAX:
-            files, levels[level] = levels[level], []
-            merged = self._merge(day, files)
-            if merged is not None:
-                self._keep(day, level + 1, merged)
-
-    def _merge(self, day: str, files: list[Path]) -> Path | None:
-        """Replace several files by one. If that fails they stay as they are."""
-        run = files[0].name.removeprefix("rounds-").removeprefix("round-").rsplit("-", 1)[0]
-        self._merge_count += 1
-        try:
-            tables = [parquet.read_table(file, partitioning=None) for file in files]
-            name = f"rounds-{run}-{self._merge_count:04d}.parquet"
-            merged = self._write(day, name, pa.concat_tables(tables))
-            for file in files:
-                file.unlink()
-        except (OSError, pa.ArrowException) as error:
-            logger.warning("cannot merge %s files of the ledger: %s", len(files), error)
-            return None
-        return merged
-
-    def _write(self, day: str, name: str, table: pa.Table) -> Path:
-        folder = self._folder / f"day={day}"
-        # Every time, because the folder may have been deleted.
-        _make_folder(folder)
-        path, unfinished = folder / name, folder / f".{name}.part"
-        with unfinished.open("wb") as file:
-            parquet.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        _sync_names(folder)
-        return path
-
-
-def _make_folder(folder: Path) -> None:
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        _sync_names(each.parent)
-
-
-def _sync_names(folder: Path) -> None:
-    """A new name in a folder outlives a power cut only after this."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _table(receipts: Sequence[Receipt]) -> pa.Table:
-    return pa.table(
-        {
-            field.name: [getattr(receipt, _attribute(field)) for receipt in receipts]
-            for field in SCHEMA
-        },
-        schema=SCHEMA,
-    )
-
-
-def _attribute(field: pa.Field) -> str:
-    return f"{field.name}_ms" if field.type == _TIME else str(field.name)
+    def _write_lines(self, folder: Path, runs: Iterable[str]) -> None:
+        if self._unwritten_lines:
+            self._unwritten_lines = message_lines.write_lines(folder, self._unwritten_lines)
+            if self._unwritten_lines:
+                self.error = self.error or f"{len(self._unwritten_lines)} lines of messages"
+        # Tasks of this round have ended, so their files can be merged.
+        for path in [path for run in runs for path in message_lines.files_of(folder, run)]:
+            if path not in self._message_files:
+                self._message_files.add(path)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -226,8 +172,8 @@ def _read(file: Path) -> list[Receipt]:
         ) from None
     columns: dict[str, Any] = {}
     for field, column in zip(SCHEMA, table.columns, strict=True):
-        values = column.cast(pa.int64()) if field.type == _TIME else column
-        columns[_attribute(field)] = values.to_pylist()
+        values = column.cast(pa.int64()) if field.type == TIME else column
+        columns[attribute_of(field)] = values.to_pylist()
     columns["outcome"] = map(ReceiptOutcome, columns["outcome"])
     columns["waits"] = map(tuple, columns["waits"])
     rows = zip(*columns.values(), strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from pairbus.cost.meter import Reading
 from pairbus.fast.message import ReceivedMessage
@@ -60,6 +60,23 @@ class Receipt:
         return self.run, self.round, self.queue, self.path, self.outcome.value, self.reason
 
 
+class MessageLine(NamedTuple):
+    """What became of one message. A message that waits gets none, because it is not settled."""
+
+    run: str
+    round: int
+    queue: str
+    """The backlog queue."""
+    sequence_number: int | None
+    """In the backlog queue; None if the broker did not say."""
+    message_id: str | None
+    path: str
+    outcome: str
+    reason: str
+    size: int
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded:
     """The progress that a job reports after each round."""
@@ -104,12 +121,16 @@ class Drained:
     has_reached_primary: bool = False
     primary_error: str = ""
     """Why the primary as a whole does not answer; empty if it does or was not needed."""
+    unwritten: tuple[MessageLine, ...] = ()
+    """Lines of settled messages that the task could not write."""
 
 
 class TaskReport:
     """What one task reports at its end: receipts, errors, and the queues that are empty."""
 
-    def __init__(self, *, run: str, round: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, *, run: str, round: int, clock: Callable[[], float], has_lines: bool = False
+    ) -> None:
         self._run = run
         self._round = round
         self._receipts: dict[Key, Receipt] = {}
@@ -118,6 +139,8 @@ class TaskReport:
         self.errors: dict[str, str] = {}
         """By backlog queue."""
         self.emptied: set[str] = set()
+        self.lines: list[MessageLine] | None = [] if has_lines else None
+        """A line for each message that is about to be settled; None: nobody wants them."""
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -141,7 +164,30 @@ class TaskReport:
         time = received.enqueued_time
         enqueued = [] if time is None else [round(time.timestamp() * 1000)]
         size = len(received.data)
-        self._count(queue, "", ReceiptOutcome.DEAD_LETTERED, reason, 1, size, enqueued)
+        outcome = ReceiptOutcome.DEAD_LETTERED
+        self._count(queue, "", outcome, reason, 1, size, enqueued)
+        self.record_lines(queue, "", outcome, [(received, size)], reason)
+
+    def record_lines(
+        self,
+        queue: str,
+        path: str,
+        outcome: ReceiptOutcome,
+        messages: Iterable[tuple[ReceivedMessage, int]],
+        reason: str = "",
+    ) -> None:
+        """Keep a line for each of these messages, which come with their sizes."""
+        if self.lines is None:
+            return
+        at_ms = int(self.now() * 1000)
+        for received, size in messages:
+            number, message_id = received.sequence_number, received.message_id
+            self.lines.append(
+                MessageLine(
+                    *(self._run, self._round, queue, number, message_id),
+                    *(path, outcome.value, reason, size, at_ms),
+                )
+            )
 
     def record_possible_duplicates(self, queue: str, path: str, count: int) -> None:
         """Count messages that may arrive twice: the primary may have accepted them, and they were

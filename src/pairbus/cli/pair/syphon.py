@@ -70,6 +70,13 @@ class JobOptions:
         Path | None,
         option(metavar="DIR", help="Folder for a ledger of all messages, in Parquet files."),
     ] = None
+    ledger_messages: Annotated[
+        bool,
+        typer.Option(
+            "--ledger-messages",
+            help="Also write a line for each message to the ledger, before it leaves the backlog.",
+        ),
+    ] = False
     keep_ttl_running: Annotated[
         bool,
         typer.Option(
@@ -126,6 +133,8 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False)
     _check_master(job_options.master)
     targets = parse_pair(pair)
     secondary = _check(targets)
+    if job_options.ledger_messages and job_options.ledger is None:
+        raise UsageError("--ledger-messages writes to a ledger: give its folder with --ledger DIR")
     require_spark("the syphon")
     if job_options.metrics_port is not None and find_spec("prometheus_client") is None:
         raise MissingExtra("--metrics-port", package="prometheus_client", extra="prometheus")
@@ -179,7 +188,7 @@ def _run(
         with requires_extra("--ledger", "spark"):
             from pairbus.syphon.ledger import ParquetLedger
 
-        ledger = ParquetLedger(job_options.ledger)
+        ledger = ParquetLedger(job_options.ledger, messages=job_options.ledger_messages)
     primaries = targets.names
     # py4j logs on the root logger, with tracebacks, that Java has ended or a signal has come. Here,
     # one line says so.
