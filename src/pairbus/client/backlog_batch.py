@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.billing import extra_units, is_large
+from pairbus.client.billing import extra_units
 from pairbus.client.route.envelope import ALIASES
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import EnvelopeTooLarge
@@ -41,7 +41,7 @@ def batches_of(
     _, batch_bytes_max = private.link_limits(sender)
     if isinstance(given, Batch) and given.path == path and given.size_in_bytes <= batch_bytes_max:
         # Its messages have their envelopes already.
-        extra = extra_units(sender, private.messages_in(given)) if is_large(given) else 0
+        extra = extra_units(sender, given)
         return [BacklogBatch(content=given, count=len(given), extra=extra)]
     messages = diverted_all(given, path, schedule)
     is_list = schedule is not None or isinstance(given, list | ServiceBusMessageBatch)
@@ -60,14 +60,14 @@ def make_batches(
         return [_single(sender, messages[0], path=path, queue=queue)]
     batches: list[BacklogBatch] = []
     _, batch_bytes_max = private.link_limits(sender)
-    batch, added = private.new_batch(sender, batch_bytes_max), list[AmqpAnnotatedMessage]()
+    batch = private.new_batch(sender, batch_bytes_max)
 
     def finish() -> None:
-        nonlocal batch, added
-        if added:
-            extra = extra_units(sender, added) if is_large(batch) else 0
-            batches.append(BacklogBatch(content=batch, count=len(added), extra=extra))
-            batch, added = private.new_batch(sender, batch_bytes_max), []
+        nonlocal batch
+        if len(batch):
+            extra = extra_units(sender, batch)
+            batches.append(BacklogBatch(content=batch, count=len(batch), extra=extra))
+            batch = private.new_batch(sender, batch_bytes_max)
 
     for message in messages:
         if not _add(batch, message):
@@ -75,8 +75,6 @@ def make_batches(
             if not _add(batch, message):
                 # Larger than a batch may be; the queue may still accept it by itself.
                 batches.append(_single(sender, message, path=path, queue=queue))
-                continue
-        added.append(message)
     finish()
     return batches
 

@@ -18,7 +18,7 @@ from pairbus.client.route.router import ToBacklog, Way
 from pairbus.client.route.status import PairingStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.messages import body_bytes, messages_of
-from pairbus.cost.meter import UNIT_BYTES, Tally, units_of
+from pairbus.cost.meter import UNIT_BYTES, Tally, units_of, units_of_all
 
 logger = logging.getLogger("pairbus.client")
 
@@ -38,19 +38,21 @@ def extra_units(sender: Any, messages: Any) -> int:
     send.
     """
     try:
-        if not isinstance(messages, (list, ServiceBusMessageBatch)):
-            return _extra_units(sender, messages)
-        if isinstance(messages, ServiceBusMessageBatch) and not is_large(messages):
-            return 0
-        return sum(_extra_units(sender, message) for message in messages_of(messages))
+        if isinstance(messages, ServiceBusMessageBatch):
+            return _extra_units_of_batch(messages)
+        if isinstance(messages, list):
+            return sum(_extra_units(sender, message) for message in messages_of(messages))
+        return _extra_units(sender, messages)
     except Exception:
         logger.debug("could not measure a %s", type(messages).__name__, exc_info=True)
         return 0
 
 
-def is_large(batch: ServiceBusMessageBatch) -> bool:
-    """Whether a message of the batch may cost more than one operation."""
-    return batch.size_in_bytes > UNIT_BYTES
+def _extra_units_of_batch(batch: ServiceBusMessageBatch) -> int:
+    if batch.size_in_bytes <= UNIT_BYTES:  # so is each of its messages
+        return 0
+    sizes = private.encoded_sizes(batch)
+    return units_of_all(sizes) - len(sizes)
 
 
 def _extra_units(sender: Any, message: Any) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -66,8 +66,13 @@ def id_of(message: Message) -> str:
 
 
 def _with_id(message: Any) -> Any:
+    try:
+        if message.raw_amqp_message.properties.message_id:
+            return message  # nearly every message, so this comes first
+    except AttributeError:
+        pass
     raw = getattr(message, "raw_amqp_message", message)
-    if isinstance(raw, AmqpAnnotatedMessage):  # first: the check for `Mapping` takes longer
+    if isinstance(raw, AmqpAnnotatedMessage):
         _identify(raw)
     elif isinstance(message, Mapping):
         try:
@@ -91,6 +96,12 @@ def _identify(raw: AmqpAnnotatedMessage) -> bool:
 
 # --- batches --------------------------------------------------------------------------------------
 
+_Encoded = tuple[AmqpAnnotatedMessage, Any, dict[Any, Any] | None, dict[Any, Any] | None]
+"""A message in a batch: the application's object, what the SDK has encoded of it, and copies of its
+properties and annotations, which the application may still change. Few messages are ever diverted,
+so the rest is done for those.
+"""
+
 
 class Batch(ServiceBusMessageBatch):
     """The SDK's batch, whose messages have ids and are remembered as they were added.
@@ -103,7 +114,7 @@ class Batch(ServiceBusMessageBatch):
     message does not fit with its envelope or cannot be encoded: then the SDK judges the message.
     """
 
-    as_added: list[_Snapshot]
+    _as_added: list[_Encoded | AmqpAnnotatedMessage]
     path: str | None
     """The entity in the envelopes. None if the messages have none."""
 
@@ -113,20 +124,27 @@ class Batch(ServiceBusMessageBatch):
         over.
         """
         batch = private.adopt(made, cls)
-        batch.as_added = []
+        batch._as_added = []
         batch.path = path
         return batch
 
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
         identified = _with_id(message)
         if self.path is not None:
+            detached = _detached(_raw(identified))
             try:
-                super().add_message(diverted(identified, self.path))
+                super().add_message(diverted(detached, self.path))
             except Exception:
                 self.make_plain()
-        if self.path is None:
-            super().add_message(identified)
-        self.as_added.append(_Snapshot.of(_raw(identified)))
+            else:
+                self._as_added.append(detached)
+                return
+        super().add_message(identified)
+        self._as_added.append(_encoded(self))
+
+    def messages(self) -> list[AmqpAnnotatedMessage]:
+        """The messages as they were added."""
+        return [_restored(*each) if isinstance(each, tuple) else each for each in self._as_added]
 
     def make_plain(self) -> None:
         """Replace the copies for the backlog by the messages as they were added. They always fit,
@@ -135,8 +153,8 @@ class Batch(ServiceBusMessageBatch):
         if self.path is not None:
             self.path = None
             private.make_empty(self)
-            for snapshot in self.as_added:
-                super().add_message(snapshot.restored())
+            for message in self.messages():
+                super().add_message(message)
 
 
 def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
@@ -160,48 +178,43 @@ def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
     return rebuilt
 
 
-class _Snapshot(NamedTuple):
-    """A message as it was added to a batch. Its body never changes, so the object is kept, with a
-    copy of the rest: few are ever diverted.
-    """
+def _encoded(batch: ServiceBusMessageBatch) -> _Encoded:
+    """The message that was added last, as the SDK has encoded it."""
+    raw, outgoing = private.last_added(batch)
+    properties, annotations = raw.application_properties, raw.annotations
+    return (
+        raw,
+        outgoing,
+        dict(properties) if properties else properties,
+        dict(annotations) if annotations else annotations,
+    )
 
-    raw: AmqpAnnotatedMessage
-    properties: AmqpMessageProperties | None
-    property_values: tuple[Any, ...]
-    header: AmqpMessageHeader | None
-    header_values: tuple[Any, ...]
-    application_properties: dict[Any, Any] | None
-    annotations: dict[Any, Any] | None
-    delivery_annotations: dict[Any, Any] | None
-    footer: dict[Any, Any] | None
 
-    @classmethod
-    def of(cls, raw: AmqpAnnotatedMessage) -> _Snapshot:
-        properties, header = raw.properties, raw.header
-        application_properties, annotations = raw.application_properties, raw.annotations
-        # No `vars(raw)`: it would make a dict for each message, which Python does without.
-        return cls(
-            raw,
-            properties,
-            () if properties is None else tuple(vars(properties).values()),
-            header,
-            () if header is None else tuple(vars(header).values()),
-            dict(application_properties) if application_properties else application_properties,
-            dict(annotations) if annotations else annotations,
-            raw.delivery_annotations,
-            raw.footer,
-        )
+def _restored(
+    raw: AmqpAnnotatedMessage, outgoing: Any, properties: Any, annotations: Any
+) -> AmqpAnnotatedMessage:
+    sections, restored = private.annotated(outgoing), _copy(raw)
+    restored.header = sections.header  # type: ignore[assignment]  # the SDK's setter accepts None
+    restored.properties = sections.properties  # type: ignore[assignment]
+    restored.application_properties = properties
+    restored.annotations = annotations
+    restored.delivery_annotations = sections.delivery_annotations
+    restored.footer = sections.footer
+    return restored
 
-    def restored(self) -> AmqpAnnotatedMessage:
-        raw: Any = _copy(self.raw)
-        raw.properties = _filled(self.properties, self.property_values)
-        raw.header = _filled(self.header, self.header_values)
-        raw.application_properties = self.application_properties
-        raw.annotations = self.annotations
-        raw.delivery_annotations = self.delivery_annotations
-        raw.footer = self.footer
-        restored: AmqpAnnotatedMessage = raw
-        return restored
+
+def _detached(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
+    """A copy that stays as it is if the application changes its message. A body never changes."""
+    detached = _copy(raw)
+    if raw.header is not None:
+        detached.header = _copy(raw.header)
+    if raw.properties is not None:
+        detached.properties = _copy(raw.properties)
+    if raw.application_properties:
+        detached.application_properties = dict(raw.application_properties)
+    if raw.annotations:
+        detached.annotations = dict(raw.annotations)
+    return detached
 
 
 # --- the messages of a call -----------------------------------------------------------------------
@@ -214,7 +227,7 @@ def count_of(messages: Any) -> int:
 def messages_of(messages: Any) -> list[Message]:
     """Yields each message of a call. Raises the SDK's error for anything that is not a message."""
     if isinstance(messages, Batch):
-        return [snapshot.restored() for snapshot in messages.as_added]
+        return list[Message](messages.messages())
     if isinstance(messages, ServiceBusMessageBatch):
         return private.messages_in(messages)
     listed = messages if isinstance(messages, list) else [messages]
@@ -358,27 +371,15 @@ def _raw(message: Message) -> AmqpAnnotatedMessage:
 
 
 _Section = TypeVar("_Section", AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties)
-_Part = TypeVar("_Part", AmqpMessageHeader | None, AmqpMessageProperties | None)
 
 
 def _copy(section: _Section) -> _Section:
     """A shallow copy. `copy.copy` takes three times as long, and every message in an outage is
     copied."""
-    return _made(type(section), vars(section).copy())
-
-
-def _filled(section: _Part, values: tuple[Any, ...]) -> _Part:
-    """A section like this one, with the values that it had. Fields never leave an object, so they
-    are in the same order."""
-    if section is None:
-        return section
-    return _made(type(section), dict(zip(vars(section), values, strict=False)))
-
-
-def _made(kind: type[_Section], fields: dict[str, Any]) -> _Section:
-    made = kind.__new__(kind)
-    made.__dict__ = fields
-    return made
+    kind = type(section)
+    copied = kind.__new__(kind)
+    copied.__dict__ = vars(section).copy()
+    return copied
 
 
 # --- the ping -------------------------------------------------------------------------------------

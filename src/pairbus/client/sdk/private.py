@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 # What the SDK assumes before a link has reported its limit: that of the Standard tier.
@@ -436,6 +437,35 @@ def messages_in(batch: Any) -> list[Any]:
     AttributeError.
     """
     return list(batch._messages)
+
+
+def last_added(batch: Any) -> tuple[AmqpAnnotatedMessage, Any]:
+    """The message that was added last, and what the SDK has encoded of it. The latter never
+    changes, except for the application's own dicts.
+
+    Why: it costs nothing to keep, where a copy of each message costs a twentieth of what filling a
+    batch does. Without it: AttributeError.
+    """
+    added = batch._messages[-1]
+    return added._raw_amqp_message, added._message
+
+
+def annotated(outgoing: Any) -> AmqpAnnotatedMessage:
+    """What the application would have to set to get this outgoing message. The SDK does the same
+    for a message that it receives.
+
+    Why: as `last_added`. Without it: ValueError, for the missing body.
+    """
+    return AmqpAnnotatedMessage(message=outgoing)
+
+
+def encoded_sizes(batch: Any) -> list[int]:
+    """The bytes of each message of a batch.
+
+    Why: a message is billed by its size, and the batch has measured it. Without it: an error, and
+    each message counts as one operation.
+    """
+    return [len(encoded) for encoded in batch._message[5]]
 
 
 # --- errors ---------------------------------------------------------------------------------------
