@@ -84,6 +84,7 @@ def test_an_idle_hour_costs_four_receives_for_each_backlog_queue_and_nothing_els
             assert spent(stage, before) == 10 * (number - 1), "a poll lasts a quarter of an hour"
             clock.advance(1)
             wait_until(lambda number=number: spent(stage, before) == 10 * number, "its end")
+            clock.wait_for_reads()  # so that the next polls have begun before the clock moves on
         reading = stage.secondary.meter.read() - before
     finally:
         job.stop()
