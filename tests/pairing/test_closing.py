@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusMessage
 
 from pairbus.client.sdk.errors import PairingError
 from pairbus.events import Closed
@@ -166,42 +165,6 @@ def test_a_pairing_that_was_refused_leaves_nothing(world, start, who):
     wrong = world.secondary.connection_string(key="bm90IHRoZSBrZXk=")
     counted = start("refused", world.queue(), **{who: wrong}).ends()
     assert counted["errors"] == ["PairingError"]
-
-
-@pytest.mark.req("C-02")
-def test_closing_twice_is_no_mistake(world):
-    queue = world.queue()
-    client = world.client()
-    world.pair(client)
-    sender = client.get_queue_sender(queue)
-    world.send(sender, "1")
-    client.close()
-    client.close()
-    sender.close()
-    assert len(world.events_of(Closed)) == 1
-    with pytest.raises(ValueError, match="shutdown"):
-        sender.send_messages(ServiceBusMessage("x"))
-    world.check(queue, primary=["1"])
-
-
-@pytest.mark.req("C-02")
-def test_a_closed_client_makes_no_senders(world):
-    client = world.client()
-    world.pair(client)
-    client.close()
-    with pytest.raises((ValueError, RuntimeError)):
-        client.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
-    assert client.pairing is None or client.pairing.status().is_closed
-
-
-@pytest.mark.req("C-02")
-def test_the_secondarys_client_is_the_applications_to_close(world):
-    client, factory = world.client(), world.factory()
-    world.pair(client, factory=factory)
-    client.close()
-    with factory.get_queue_sender(world.backlog_path(0)) as sender:
-        sender.send_messages(ServiceBusMessage("still open", message_id="still open"))
-    assert ids(world.secondary.peek(world.backlog_path(0))) == ["still open"]
 
 
 @pytest.mark.req("C-02")

@@ -6,8 +6,6 @@ import json
 import logging
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
@@ -18,7 +16,6 @@ from pairbus.events import (
     Paired,
     PingSent,
 )
-from tests.pairing.shells import bare
 from tests.pairing.world import SECOND
 
 
@@ -50,67 +47,6 @@ def test_an_outage_is_reported_in_order(world):
     assert (diverted.path, diverted.count) == (queue, 1)
     assert 0 < diverted.seconds < 60
     world.check(queue, primary=["1"], backlog=["2"])
-
-
-def test_an_observer_that_raises_harms_nobody(world, caplog):
-    queue = world.queue()
-    seen = []
-
-    def broken(event):
-        seen.append(event)
-        raise RuntimeError("an observer's own mistake")
-
-    client = world.client()
-    world.pair(client, observers=[broken, world.events.append], ping_primary_interval=SECOND)
-    sender = client.get_queue_sender(queue)
-    with world.primary.fault("cannot_send", queue):
-        world.send(sender, "1")
-    world.wait_for(FailedBack)
-    world.send(sender, "2")
-    client.close()
-    assert [type(event) for event in seen] == [type(event) for event in world.events]
-    assert "an observer's own mistake" in caplog.text
-    world.check(queue, primary=["2"], backlog=["1"])
-
-
-def test_an_observer_can_come_later_and_leave(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    seen = []
-    stop = client.pairing.observe(seen.append)
-    world.primary.fault("cannot_send", queue)
-    world.send(sender, "1")
-    assert [type(event) for event in seen] == [FailedOver, Diverted]
-    stop()
-    stop()
-    world.send(sender, "2")
-    assert len(seen) == 2
-    assert len(world.events_of(Diverted)) == 2
-    with pytest.raises((TypeError, ValueError)):
-        client.pairing.observe("not callable")
-
-
-def test_an_observer_may_use_the_client(world):
-    """It is called outside of any lock."""
-    queue = world.queue()
-    client = world.client()
-    seen = []
-    pairings = []
-
-    def observer(event):
-        if isinstance(event, FailedOver):
-            [pairing] = pairings
-            seen.append(pairing.status())
-            pairing.mark_path_healthy(event.path)
-
-    world.pair(client, observers=[observer])
-    pairings.append(bare(client.pairing))
-    sender = world.sender(client, queue)
-    with world.primary.fault("error", queue, times=1):
-        world.send(sender, "1")
-    assert len(seen) == 1
-    world.check(queue, primary=["1"])
 
 
 def test_an_outage_is_logged_under_pairbus(world, caplog):
@@ -160,17 +96,3 @@ def test_the_status_is_a_snapshot_of_everything(world):
     world.send(to_healthy, "4")
     assert other.sent == 1, "it is a snapshot"
     assert world.entity(client, healthy).sent == 2
-
-
-def test_the_status_counts_a_list_by_its_messages(world):
-    from azure.servicebus import ServiceBusMessage
-
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
-    world.primary.fault("cannot_send", queue)
-    sender.send_messages([ServiceBusMessage("x") for _ in range(4)])
-    entity = world.entity(client, queue)
-    assert (entity.sent, entity.diverted) == (3, 4)
-    assert [event.count for event in world.events_of(Diverted)] == [4]

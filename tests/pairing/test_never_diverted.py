@@ -83,55 +83,6 @@ def test_a_message_that_is_too_large(world):
     world.check(queue, primary=["after"])
 
 
-MISTAKES = [
-    lambda sender: sender.send_messages(
-        ServiceBusMessage("x", application_properties={"what": object()})
-    ),
-    lambda sender: sender.send_messages(
-        [ServiceBusMessage("x", application_properties={"what": object()})]
-    ),
-    lambda sender: sender.send_messages(object()),
-    lambda sender: sender.send_messages("not a message"),
-    lambda sender: sender.send_messages([ServiceBusMessage("x"), 3]),
-    lambda sender: sender.send_messages({"no": "body"}),
-    lambda sender: sender.send_messages(None),
-    lambda sender: sender.send_messages(ServiceBusMessage("x"), timeout=0),
-    lambda sender: sender.send_messages(ServiceBusMessage("x"), timeout=-1),
-    lambda sender: sender.schedule_messages(ServiceBusMessage("x"), None, timeout=0),
-    lambda sender: sender.schedule_messages(ServiceBusMessage("x"), None, timeout=-1),
-]
-
-
-def test_a_mistake_gets_the_same_answer_as_from_the_sdk(world):
-    queue = world.queue()
-    client = world.pair()
-    plain = world.enter(world.shell.plain_client(world.primary.connection_string(), retry_total=0))
-    ours, theirs = world.sender(client, queue), world.enter(plain.get_queue_sender(queue))
-    for mistake in MISTAKES:
-        with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever it is
-            mistake(theirs)
-        with pytest.raises(type(expected.value)) as raised:
-            mistake(ours)
-        assert type(raised.value) is type(expected.value)
-        check_nothing_counted(world, client)
-    world.send(ours, "after")
-    world.check(queue, primary=["after"])
-
-
-def test_nothing_to_send(world):
-    """The SDK sends nothing, says nothing."""
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    sender.send_messages([])
-    sender.send_messages(sender.create_message_batch())
-    world.primary.fault("cannot_send", queue)
-    world.send(sender, "diverted")
-    sender.send_messages([])
-    sender.send_messages(sender.create_message_batch())
-    world.check(queue, backlog=["diverted"])
-
-
 def test_a_sender_that_is_closed(world):
     queue = world.queue()
     client = world.pair()

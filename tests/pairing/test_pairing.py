@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
-import sys
 from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
-import pairbus
-from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
+from pairbus.client.sdk.errors import PairingError
 from pairbus.errors import OptionsError, PairbusError
 from pairbus.events import FailedOver, Paired
 from tests.pairing.shells import bare
-from tests.pairing.world import AT_ONCE, NEVER
 
 INT32_MAX = 2**31 - 1
 MAX_DURATION = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
@@ -274,19 +269,6 @@ def test_a_secondarys_client_that_may_not_send_is_refused(world, policy, key, co
 
 
 @pytest.mark.req("A-07")
-def test_options_whose_pairing_failed_can_be_used_again(world):
-    queue = world.queue()
-    client = world.client()
-    options = world.options()
-    with world.secondary.fault("cannot_manage"):
-        refused_pairing(client, options, world.backlog_path(0))
-    check_unpaired(world, client, queue)
-    client.pair_namespace(options)
-    assert client.pairing is not None
-    assert len(world.events_of(Paired)) == 1
-
-
-@pytest.mark.req("A-07")
 def test_a_secondary_that_is_down_cannot_be_paired_with(world):
     queue = world.queue()
     client = world.client()
@@ -299,111 +281,7 @@ def test_a_secondary_that_is_down_cannot_be_paired_with(world):
     assert client.pairing is not None
 
 
-@pytest.mark.req("A-11")
-def test_options_pair_once_and_a_client_pairs_once(world):
-    client, other = world.client(), world.client()
-    options = world.options()
-    client.pair_namespace(options)
-    refused_pairing(other, options, "already")
-    assert other.pairing is None
-    paired = client.pairing.status()
-    refused_pairing(client, world.options(), "paired")
-    assert client.pairing.status().backlog_queues == paired.backlog_queues
-
-
-@pytest.mark.req("A-02")
-def test_only_options_of_a_kind_can_pair(world):
-    client = world.client()
-    with pytest.raises((TypeError, PairbusError), match="SendAvailabilityPairedNamespaceOptions"):
-        client.pair_namespace({"backlog_queue_count": 3})
-    with pytest.raises(OptionsError, match="SendAvailabilityPairedNamespaceOptions"):
-        pairbus.PairedNamespaceOptions()
-    assert issubclass(
-        pairbus.SendAvailabilityPairedNamespaceOptions, pairbus.PairedNamespaceOptions
-    )
-    assert client.pairing is None
-
-
-def test_a_namespace_cannot_be_its_own_secondary(world):
-    client = world.client()
-    cs = world.primary.connection_string()
-    options = world.options(factory=world.factory(cs), manager=world.manager(cs))
-    refused_pairing(client, options, "must be two namespaces")
-
-
-def test_a_closed_client_cannot_be_paired(world):
-    client = world.client()
-    client.close()
-    options = world.options()
-    with pytest.raises((ServiceBusError, ValueError)):
-        client.pair_namespace(options)
-    assert client.pairing is None
-
-
-@pytest.mark.req("A-06")
-def test_a_syphon_that_is_not_installed_is_named(world, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    client = world.client()
-    with pytest.raises(SyphonNotInstalled, match=r"pairbus\[spark\]"):
-        client.pair_namespace(world.options(enable_syphon=True))
-    assert client.pairing is None
-
-
 # options
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        pytest.param(
-            {"backlog_queue_count": 0},
-            ["backlog_queue_count", "at least 1", "not 0"],
-            marks=pytest.mark.req("A-04"),
-        ),
-        ({"backlog_queue_count": "3"}, ["backlog_queue_count", "at least 1", "'3'"]),
-        pytest.param(
-            {"failover_interval": timedelta(seconds=-1)},
-            ["failover_interval", "0:00:00", "1:00:00"],
-            marks=pytest.mark.req("A-05"),
-        ),
-        ({"failover_interval": timedelta(minutes=60, seconds=1)}, ["1:00:00", "not 1:00:01"]),
-        ({"failover_interval": 60}, ["failover_interval", "timedelta", "not 60"]),
-        pytest.param(
-            {"ping_primary_interval": timedelta(milliseconds=999)},
-            ["ping_primary_interval", "0:00:01", "0:30:00"],
-            marks=pytest.mark.req("A-09"),
-        ),
-        ({"ping_primary_interval": timedelta(minutes=31)}, ["0:30:00", "not 0:31:00"]),
-        pytest.param(
-            {"throttle_wait": timedelta(seconds=9)},
-            ["throttle_wait", "0:00:10", "not 0:00:09"],
-            marks=pytest.mark.req("R-03"),
-        ),
-        ({"send_timeout": AT_ONCE}, ["send_timeout", "0:00:01", "1:00:00"]),
-        ({"ping_mode": "smoke"}, ["ping_mode", "'message'", "'link'", "'smoke'"]),
-        ({"secondary_connections": "never"}, ["'ready'", "'lazy'", "'never'"]),
-        ({"enable_syphon": "yes"}, ["enable_syphon", "True or False", "'yes'"]),
-        ({"primary_namespace_name": "a/b"}, ["primary_namespace_name", "contoso", "'a/b'"]),
-        ({"observers": [3]}, ["observer", "callable", "3"]),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_impossible_options_are_refused_with_what_would_be_right(world, wrong, words):
-    with pytest.raises(OptionsError) as raised:
-        world.options(**wrong)
-    assert isinstance(raised.value, ValueError)
-    for word in words:
-        assert word in str(raised.value)
-
-
-@pytest.mark.req("A-05", "A-09")
-def test_the_bounds_of_the_intervals_are_accepted(world):
-    for least in (True, False):
-        options = world.options(
-            failover_interval=AT_ONCE if least else timedelta(minutes=60),
-            ping_primary_interval=timedelta(seconds=1) if least else NEVER,
-        )
-        assert options.failover_interval in (AT_ONCE, timedelta(hours=1))
 
 
 def test_clients_of_the_wrong_kind_are_refused(world):
@@ -412,20 +290,6 @@ def test_clients_of_the_wrong_kind_are_refused(world):
         world.options(manager=factory, factory=factory)
     with pytest.raises(OptionsError, match="messaging_factory"):
         world.options(manager=manager, factory=manager)
-
-
-def test_options_cannot_be_pickled_or_copied(world):
-    options = bare(world.options())
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(options)
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        copy.copy(options)
-
-
-@pytest.mark.req("A-11")
-def test_unpaired_options_mark_nothing(world):
-    with pytest.raises(OptionsError, match="orders"):
-        world.options().mark_path_healthy("orders")
 
 
 @pytest.mark.req("A-01", "F-05")

@@ -16,14 +16,13 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
-    ServiceBusConnectionError,
     ServiceBusServerBusyError,
 )
 
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, PoolExhausted
 from pairbus.client.sdk import private
 from pairbus.client.sdk.messages import diverted
-from pairbus.events import Diverted, Event, FailedOver, Throttled
+from pairbus.events import Event, Throttled
 from tests.client.fakes import busy, outage
 from tests.client.sdk.wire import encoded
 from tests.client.shells.both import (
@@ -152,15 +151,6 @@ def test_a_busy_primary_is_waited_for_without_the_lock(world: World, others: Oth
         call.result(30)
 
 
-def test_a_busy_primary_is_tried_again_after_the_wait(world: World) -> None:
-    world.script = [busy()]
-
-    world.send()
-
-    assert len(world.attempts) == 2
-    assert world.entity.sent == 1
-
-
 def test_an_interrupted_send_releases_the_lock_and_takes_a_new_link(world: World) -> None:
     world.send()
     world.script = [Interrupted()]
@@ -197,25 +187,6 @@ def test_an_interrupt_in_the_moment_in_which_the_lock_is_acquired_leaves_it_free
     world.client.close()
 
 
-def test_the_first_send_after_a_failback_resets_the_link(world: World) -> None:
-    world.script = [outage()]
-    world.send()
-    world.pairing.mark_path_healthy(PATH)
-    epochs: list[int] = []
-    reset = world.sender.reset_link
-
-    def watched(epoch: int) -> Any:
-        epochs.append(epoch)
-        return reset(epoch)
-
-    world.sender.reset_link = watched
-    world.send()
-    world.send()
-
-    assert epochs == [1]
-    assert world.entity.sent == 2
-
-
 def test_a_send_waits_for_the_lock_of_another(world: World, others: Others) -> None:
     assert world.side.call(world.sender.lock.try_acquire)
     call = others.begin(world.send)
@@ -228,27 +199,7 @@ def test_a_send_waits_for_the_lock_of_another(world: World, others: Others) -> N
     assert len(world.attempts) == 1
 
 
-@pytest.mark.req("C-02")
-def test_a_send_of_a_client_that_was_closed_is_refused(side: Side, world: World) -> None:
-    side.call(world.client.close)
-
-    with pytest.raises(ValueError, match="already been shutdown"):
-        world.send()
-    assert world.attempts == []
-
-
 # --- the backlog
-
-
-@pytest.mark.req("A-05")
-def test_a_send_that_fails_over_is_diverted_itself(world: World) -> None:
-    world.script = [outage()]
-
-    world.send()
-
-    assert world.attempts == [60.0], "and not tried again"
-    assert world.kinds() == [FailedOver, Diverted]
-    assert not world.is_locked
 
 
 @pytest.mark.req("F-05")
@@ -388,13 +339,6 @@ def test_a_batch_for_another_entity_gets_the_envelope_of_the_one_it_is_sent_to(
     assert sent.application_properties["x-ms-path"]["VALUE"] == "other"
 
 
-def test_a_list_is_sent_as_one_batch(world: World) -> None:
-    world.send([ServiceBusMessage("a"), ServiceBusMessage("b")])
-
-    assert len(world.attempts) == 1
-    assert world.entity.sent == 2
-
-
 # --- time limits
 
 
@@ -440,16 +384,3 @@ def test_opening_has_an_end_in_the_asyncio_shell(
     assert isinstance(error, OperationTimeoutError)
     assert str(error) == "opening a link to 'orders' took longer than 0.05 seconds"
     asyncio_side.call(world.client.close)
-
-
-@pytest.mark.req("F-06")
-def test_a_queue_whose_link_does_not_open_is_left_for_another(world: World) -> None:
-    failing = world.fail_over()
-    world.open_scripts = [[ServiceBusConnectionError(message="refused")]]
-
-    world.send()
-
-    assert [sender.entity_name for sender in world.backlog] == [
-        failing,
-        world.entity.backlog_queue,
-    ]
