@@ -73,7 +73,7 @@ def broker(folder: Path, queues: Sequence[str], topics: Sequence[Topic] = ()) ->
     folder.mkdir(parents=True, exist_ok=True)
     config = _write_config(folder, queues, topics)
     command = [sys.executable, "-m", "pairbus", "broker", "--data", str(folder)]
-    command += ["--config", str(config), "--namespace", "bench:0"]
+    command += ["--config", str(config), "--namespace", "bench:0", "--allow-faults"]
     log = folder / "stderr.log"
     begun = time.perf_counter()
     with log.open("wb") as stderr:

@@ -63,6 +63,7 @@ class BrokerProcess:
         """Starts it without waiting until it is ready."""
         command = [sys.executable, "-m", self._module, "broker", "--data", str(self.data)]
         command += ["--config", str(self._config), "--namespace", f"{NAMESPACE}:{self.port}"]
+        command += ["--allow-faults"]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._variables

@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
+from pairbus.fast.client import wait_together
 from pairbus.fast.sender import wait_all
 from tests.fast.world import message, messages, names
 
@@ -127,3 +128,28 @@ def test_a_send_that_has_not_ended_is_never_taken_for_a_success(client, broker):
         partly_sent = sender.start(messages(6, body=LARGE))
         with pytest.raises(RuntimeError, match=r"have no answer and [1-5] were not sent"):
             partly_sent.failure()
+
+
+def test_a_send_that_nobody_waits_for_ends_with_an_error_when_its_answer_is_overdue(
+    broker, connect
+):
+    client = connect()
+    sender = client.sender("q")
+    sender.send(messages(1))
+    with broker.faults.hang():
+        send = sender.start(messages(1))
+        assert not wait_together([client], send.has_ended, time.monotonic() + 0.05)
+        client.set_deadline(time.monotonic())
+        assert wait_together([client], send.has_ended, time.monotonic() + 60)
+    failed = send.failure()
+    assert isinstance(failed.error, OperationTimeoutError)
+
+
+def test_a_send_that_nobody_waits_for_ends_with_its_connection(connect):
+    client = connect()
+    send = client.sender("q").start(messages(1))
+    while not send.has_ended():
+        wait_together([client], send.has_ended, time.monotonic() + 60)
+    assert send.failure() is None
+    send = client.sender("q").start([])
+    assert send.has_ended()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from pairbus.fast.client import FastClient
+from pairbus.fast.client import FastClient, wait_together
 from pairbus.fast.connection import attach_all
 from pairbus.fast.receiver import stop_all, wait_for_any
 from tests.fast.world import bare, message, messages, names, send_one, take
@@ -300,3 +300,40 @@ def test_the_error_of_a_credential_is_raised_by_the_call_that_needs_it(connect):
     with pytest.raises(OSError, match="metadata"):
         receivers[0].receive(1, max_wait_seconds=1)
     broken.close()
+
+
+def test_what_has_arrived_is_taken_by_count_and_by_size(client, connect):
+    connect().sender("q").send(messages(10, body=bytes(1_000)))
+    receiver = client.receiver("q", credit=10)
+    assert receiver.take(5, max_bytes=5_000) == []
+    assert wait_together([client], lambda: not receiver.has_credit, time.monotonic() + 60)
+    assert receiver.buffered_bytes > 10_000
+    assert names(receiver.take(2, max_bytes=1_000_000)) == ["m-0", "m-1"]
+    assert names(receiver.take(5, max_bytes=4_000)) == ["m-2", "m-3", "m-4"]
+    assert names(receiver.take(5, max_bytes=1)) == ["m-5"]
+    assert 4_000 < receiver.buffered_bytes < 5_000
+    assert names(receiver.take(5, max_bytes=1_000_000)) == ["m-6", "m-7", "m-8", "m-9"]
+    assert receiver.buffered_bytes == 0
+
+
+def test_an_entity_says_that_it_is_empty_and_messages_that_come_later_are_received(client, connect):
+    receiver = client.receiver("q", credit=10)
+    receiver.take(1, max_bytes=1)
+    receiver.ask_for_the_rest()
+    assert receiver.is_draining
+    assert wait_together([client], lambda: not receiver.has_credit, time.monotonic() + 60)
+    assert not receiver.has_messages
+    receiver.stop()
+    connect().sender("q").send(messages(1))
+    assert names(take(receiver, 1)) == ["m-0"]
+
+
+def test_asking_for_the_rest_of_an_entity_brings_it_and_ends_with_the_next_take(client, connect):
+    connect().sender("q").send(messages(3))
+    receiver = client.receiver("q", credit=10)
+    receiver.take(1, max_bytes=1)
+    receiver.ask_for_the_rest()
+    assert wait_together([client], lambda: not receiver.has_credit, time.monotonic() + 60)
+    assert names(receiver.take(10, max_bytes=1_000)) == ["m-0", "m-1", "m-2"]
+    assert not receiver.is_draining
+    assert receiver.has_credit

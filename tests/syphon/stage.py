@@ -19,7 +19,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
-from pairbus.syphon.delivery import BatchDelivery, QueueBatch
+from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
@@ -159,13 +159,13 @@ def possible_duplicates(receipts: Iterable[Receipt]) -> int:
 
 def after_sends(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
     """Act once, when the primary has acknowledged the n-th batch and it is not settled yet."""
-    real, batches = BatchDelivery.await_acknowledgement, 0
+    real, batches = BacklogQueue.settle, 0
 
-    def await_acknowledgement(self: BatchDelivery, batch: QueueBatch) -> None:
+    def settle(self: BacklogQueue, *args: Any, **settings: Any) -> None:
         nonlocal batches
-        real(self, batch)
         batches += 1
         if batches == number:
             act()
+        real(self, *args, **settings)
 
-    monkeypatch.setattr(BatchDelivery, "await_acknowledgement", await_acknowledgement)
+    monkeypatch.setattr(BacklogQueue, "settle", settle)

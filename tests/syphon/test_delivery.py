@@ -39,7 +39,7 @@ def test_a_lost_secondary_is_an_error_of_all_queues_and_no_message_is_lost(monke
         stage = Stage(primary, secondary, BACKLOGS)
         for place, queue in enumerate(BACKLOGS):
             stage.divert(numbered(60, f"{place}-"), queue=queue)
-        receive, calls = Receiver.receive, 0
+        take, calls = Receiver.take, 0
 
         def lost_later(self, *args, **settings):
             nonlocal calls
@@ -47,10 +47,10 @@ def test_a_lost_secondary_is_an_error_of_all_queues_and_no_message_is_lost(monke
             if calls == 4:
                 secondary.faults.unreachable(seconds=0.5)
                 while True:  # until what had come already is taken, and the end is seen
-                    receive(self, 1000, max_wait_seconds=0.2)
-            return receive(self, *args, **settings)
+                    self.receive(1000, max_wait_seconds=0.2)
+            return take(self, *args, **settings)
 
-        monkeypatch.setattr(Receiver, "receive", lost_later)
+        monkeypatch.setattr(Receiver, "take", lost_later)
         drained = stage.drain(seconds=2.0, chunk=20)
         monkeypatch.undo()
         assert {queue for queue, _ in drained.errors} <= set(BACKLOGS)

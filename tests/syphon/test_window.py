@@ -1,11 +1,13 @@
 """How long a task works and waits."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pairbus.syphon.window import (
     ANSWER_LATE_SECONDS,
     ANSWER_SECONDS_MAX,
-    EMPTY_SECONDS,
+    NEAR_MAX,
     RELEASE_LATE_SECONDS,
     TaskWindow,
     open_seconds,
@@ -14,16 +16,15 @@ from pairbus.syphon.window import (
 NOW = 1_000.0
 
 
-def begun(seconds=2.0, took=0.01):
-    window = TaskWindow(seconds)
+def begun(seconds=2.0, took=0.01, chunk=4_000):
+    window = TaskWindow(seconds, chunk=chunk)
     window.secondary_opened(took=took, now=NOW)
     return window
 
 
 def test_a_task_with_near_namespaces_ends_soon_after_its_time():
     window = begun()
-    window.primary_opened(took=0.01, answer_seconds=0.0)
-    assert window.empty_seconds == EMPTY_SECONDS
+    window.primary_opened(took=0.01, waited=0.01, answer_seconds=0.0)
     assert window.deadline == pytest.approx(NOW + 2.01)
     assert window.primary_until == window.deadline + ANSWER_LATE_SECONDS
     assert window.secondary_until == window.primary_until + RELEASE_LATE_SECONDS
@@ -34,8 +35,7 @@ def test_a_task_with_near_namespaces_ends_soon_after_its_time():
 def test_a_task_with_far_namespaces_gets_more_time():
     window = begun(seconds=0.5, took=1.8)  # 0.3 s away
     assert window.seconds == 1.8
-    assert window.empty_seconds == pytest.approx(0.9)
-    window.primary_opened(took=1.8, answer_seconds=0.0)
+    window.primary_opened(took=1.8, waited=1.8, answer_seconds=0.0)
     assert window.deadline == pytest.approx(NOW + 1.8 + 1.8)
     assert window.late_seconds == 3.6
     assert window.secondary_until == pytest.approx(window.primary_until + 1.8)
@@ -46,13 +46,13 @@ def test_a_task_with_far_namespaces_gets_more_time():
 )
 def test_a_primary_that_is_known_to_be_slow_gets_more_time_to_answer(answer_seconds, late):
     window = begun()
-    window.primary_opened(took=0.01, answer_seconds=answer_seconds)
+    window.primary_opened(took=0.01, waited=0.01, answer_seconds=answer_seconds)
     assert window.late_seconds == late
 
 
 def test_nothing_is_sent_if_the_answer_would_come_too_late():
     window = begun()
-    window.primary_opened(took=0.0, answer_seconds=0.0)
+    window.primary_opened(took=0.0, waited=0.0, answer_seconds=0.0)
     window.answered(took=1.5)
     assert window.has_time(now=NOW + 1.4)
     assert not window.has_time(now=NOW + 1.6)
@@ -63,6 +63,49 @@ def test_messages_ahead_cover_the_rest_of_the_time_at_the_pace_so_far():
     assert not window.is_covered_by(2_500, taken=500, now=NOW + 0.5), "too early to tell"
     assert not window.is_covered_by(2_500, taken=12_000, now=NOW + 1.5)
     assert window.is_covered_by(2_500, taken=12_000, now=NOW + 1.7)
+
+
+@pytest.mark.req("S-03")
+@pytest.mark.parametrize(
+    ("cycle", "chunk", "size"),
+    [
+        (0.004, 4_000, 1_000),
+        (0.06, 4_000, 1_000),
+        (0.2, 4_000, 2_000),
+        (0.6, 4_000, 4_000),
+        (60.0, 4_000, 4_000),
+        (0.2, 1_500, 1_500),
+        (0.6, 100, 100),
+    ],
+)
+def test_what_is_sent_ahead_of_the_settlements_follows_the_distance(cycle, chunk, size):
+    window = begun(chunk=chunk)
+    window.settled(took=cycle)
+    assert window.size == size
+
+
+def test_a_busy_namespace_is_not_taken_for_one_that_is_far_away():
+    window = begun()
+    window.settled(took=0.05)
+    window.settled(took=3.0)
+    assert window.size == NEAR_MAX
+
+
+def test_before_the_first_answer_the_time_to_open_the_connection_shows_the_distance():
+    assert begun(took=0.01).size == NEAR_MAX
+    assert begun(took=1.8).size == 4_000  # 0.3 s away
+
+
+@given(
+    chunk=st.integers(1, 10_000),
+    opening=st.floats(0, 60),
+    cycles=st.lists(st.floats(0, 1e6)),
+)
+def test_never_more_than_a_chunk_is_sent_ahead_of_the_settlements(chunk, opening, cycles):
+    window = begun(took=opening, chunk=chunk)
+    for cycle in cycles:
+        window.settled(took=cycle)
+        assert 1 <= window.size <= chunk
 
 
 def test_every_fourth_futile_round_gives_namespaces_more_time_to_accept_a_connection():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from pairbus.amqp.client import connection as amqp
 from pairbus.cost.meter import Meter, Reading
 from pairbus.errors import OptionsError
 from pairbus.fast.connection import NamespaceConnection, tls_context
@@ -167,6 +168,14 @@ class FastClient:
             )
         check_entity_path(path, self._entity_path)
         return path
+
+
+def wait_together(clients: Sequence[FastClient], done: Callable[[], object], until: float) -> bool:
+    """Exchange bytes with several namespaces at the same time until `done()`. Returns False at the
+    time `until` (monotonic), and when no connection is left. Never raises.
+    """
+    found = [one._connection.current for one in clients]
+    return amqp.wait_together([one for one in found if one is not None], done, until)
 
 
 def _host_and_port(namespace: str) -> tuple[str, int | None]:

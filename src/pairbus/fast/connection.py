@@ -134,6 +134,11 @@ class NamespaceConnection:
             connection.upkeep = None
             connection.close(max(self.deadline(CLOSE_SECONDS) - time.monotonic(), 0.0))
 
+    @property
+    def current(self) -> Connection | None:
+        """The connection if there is one, open or not. It opens none."""
+        return self._connection
+
     def interrupt(self) -> None:
         connection = self._connection
         if connection is not None:

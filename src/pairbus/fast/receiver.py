@@ -55,6 +55,8 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._at_most = at_most
         self._taken = 0
         self._grants_no_more = False
+        self._is_draining = False
+        self._taken_bytes = 0  # of what the current link delivered
         self._kept: list[ReceivedMessage] = []  # delivered by a lost link, and still locked for us
         # A poll is a grant of credit. The service bills a poll that ends without a message.
         self._is_polling = False
@@ -101,18 +103,64 @@ class Receiver(Attachment[ClientReceiverLink]):
                 if not link.inbox:
                     link.check()
                     return []
-            taken = link.inbox
-            if len(taken) <= max_count:
-                link.inbox = []
-            else:
-                taken, link.inbox = taken[:max_count], taken[max_count:]
-            self._took(taken)
-            self._grant(link)
-            return taken
+            return self._take(link, max_count)
+
+    def take(self, max_count: int, *, max_bytes: int) -> list[ReceivedMessage]:
+        """Messages that have arrived, up to both limits, but at least one; empty if there is none.
+        It reads nothing from the connection: `wait_together` does. See also `receive`.
+        """
+        with self._namespace.translating_errors(f"receiving from {self.path!r}"):
+            self._check_link()
+            if self._kept:
+                count = _count_within(self._kept, max_count, max_bytes)
+                taken, self._kept = self._kept[:count], self._kept[count:]
+                self._took(taken)
+                return taken
+            _, link = self._ready()
+            if not link.inbox:
+                self._grant(link)
+                return []
+            return self._take(link, _count_within(link.inbox, max_count, max_bytes))
+
+    def _take(self, link: ClientReceiverLink, max_count: int) -> list[ReceivedMessage]:
+        taken = link.inbox
+        if len(taken) <= max_count:
+            link.inbox = []
+        else:
+            taken, link.inbox = taken[:max_count], taken[max_count:]
+        self._is_draining = False
+        self._took(taken)
+        self._grant(link)
+        return taken
 
     def _took(self, taken: Sequence[ReceivedMessage]) -> None:
         self._taken += len(taken)
         self._count(taken)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `take` returns some, or raises because the link is lost."""
+        link = self._link
+        return bool(self._kept) or (link is not None and (bool(link.inbox) or link.is_over))
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of the messages that have arrived and were not taken."""
+        link = self._link
+        return 0 if link is None or not link.inbox else link.arrived_bytes - self._taken_bytes
+
+    def ask_for_the_rest(self) -> None:
+        """Have the service send what it has, and take the credit back. If no message comes before
+        `has_credit` is false, the entity is empty. The next message that is taken ends this.
+        """
+        alive = self._alive()
+        if alive is not None:
+            self._is_draining = True
+            alive[1].drain()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
 
     def stop_granting(self) -> None:
         """Grant no more credit until `stop`. The credit already granted stays valid."""
@@ -126,7 +174,7 @@ class Receiver(Attachment[ClientReceiverLink]):
     def _grant(self, link: ClientReceiverLink) -> None:
         """Grant credit in bulk: one flow frame per message would cost too much."""
         self._is_polling = True
-        if self._grants_no_more:
+        if self._grants_no_more or self._is_draining:
             return
         room, least = self._credit - len(link.inbox), max(1, self._credit // 4)
         if self._at_most is not None:
@@ -150,6 +198,7 @@ class Receiver(Attachment[ClientReceiverLink]):
             return
         self._was_answered |= bool(link.inbox)
         self._poll_ended()
+        self._is_draining, self._taken_bytes = False, 0
         if link.inbox:
             self._kept, link.inbox = self._kept + link.inbox, []
 
@@ -241,7 +290,7 @@ class Receiver(Attachment[ClientReceiverLink]):
 
     def _stopped(self) -> list[ReceivedMessage]:
         """The credit was taken back: release the buffered messages."""
-        self._grants_no_more = False
+        self._grants_no_more = self._is_draining = False
         waiting, self._kept = self._kept, []
         if self._link is not None:
             waiting, self._link.inbox = waiting + self._link.inbox, []
@@ -276,13 +325,26 @@ class Receiver(Attachment[ClientReceiverLink]):
     def _count(self, received: Sequence[ReceivedMessage]) -> None:
         if received:
             # Messages of a lost link belong to the poll of that link.
-            self._was_answered |= received[-1].link is self._link
-            self._tally.receive += units_of_all([len(one.data) for one in received])
+            is_of_this_link = received[-1].link is self._link
+            self._was_answered |= is_of_this_link
+            sizes = [len(one.data) for one in received]
+            self._taken_bytes += sum(sizes) if is_of_this_link else 0
+            self._tally.receive += units_of_all(sizes)
 
     def _poll_ended(self) -> None:
         if self._is_polling and not self._was_answered:
             self._tally.empty_receive += 1
         self._is_polling = self._was_answered = False
+
+
+def _count_within(messages: Sequence[ReceivedMessage], max_count: int, max_bytes: int) -> int:
+    """How many of the first messages are within both limits. At least one."""
+    size = 0
+    for count, one in enumerate(messages[:max_count]):
+        size += len(one.data)
+        if size > max_bytes and count:
+            return count
+    return max_count
 
 
 def _unlocked(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) -> ReceivedMessage:
@@ -296,6 +358,7 @@ class PendingSettlement:
     __slots__ = (
         "_by_token",
         "_connection",
+        "_due",
         "_error",
         "_here",
         "_link",
@@ -322,6 +385,7 @@ class PendingSettlement:
         self._connection: Connection | None = None
         self._link: ClientReceiverLink | None = None
         self._sent: SettlementGroup | None = None
+        self._due = 0.0
         self._error: AzureError | None = None
 
     @property
@@ -335,6 +399,19 @@ class PendingSettlement:
         """
         return self._by_token is None and self._error is None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether `wait` returns at once: the answers have come, are overdue, or will not come."""
+        connection, link, sent = self._connection, self._link, self._sent
+        if not self.is_sent or connection is None or link is None or sent is None:
+            return True
+        return (
+            not sent.left
+            or link.is_over
+            or connection.is_over
+            or time.monotonic() >= min(self._due, self._namespace.latest_deadline)
+        )
+
     def send(self, connection: Connection, link: ClientReceiverLink, outcome: Outcome) -> None:
         """Raises nothing: `wait` does."""
         self._connection, self._link = connection, link
@@ -345,7 +422,8 @@ class PendingSettlement:
                 self._sent = connection.begin_settling(link, ids, outcome)
                 # Once the operating system has the bytes, the settlement is sent even if this
                 # process dies.
-                connection.flush(self._namespace.deadline())
+                self._due = self._namespace.deadline()
+                connection.flush(self._due)
         except AzureError as error:
             self._error = error
 
@@ -378,7 +456,8 @@ class PendingSettlement:
         assert sent is not None
         with self._namespace.translating_errors(self._what):
             try:
-                return connection.settled(link, sent, until=self._namespace.deadline())
+                due = min(self._due, self._namespace.latest_deadline)
+                return connection.settled(link, sent, until=due)
             except PeerSilent:
                 link.detach()  # a late answer could be mistaken for another: use the lock token
                 raise

@@ -6,6 +6,7 @@ waits for all answers at the same time.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -17,6 +18,7 @@ from pairbus.amqp.client.connection import (
     ClientError,
     ClientSenderLink,
     Connection,
+    ConnectionLost,
     Delivery,
     PeerSilent,
 )
@@ -86,6 +88,7 @@ class PendingSend:
         "_accepted",
         "_error",
         "_groups",
+        "_heard_at",
         "_link",
         "_messages",
         "_next",
@@ -124,6 +127,7 @@ class PendingSend:
         self._refused: list[range] = []
         self._sent = 0
         self._error: AzureError | None = None  # the first one
+        self._heard_at = time.monotonic()
 
     @property
     def what(self) -> str:
@@ -184,6 +188,7 @@ class PendingSend:
         outcome = delivery.outcome
         assert outcome is not None
         self.answers += 1
+        self._heard_at = time.monotonic()
         if outcome.kind is OutcomeKind.ACCEPTED:
             self._accepted.append(indexes)
             accepted = self._messages[indexes.start : indexes.stop]
@@ -195,6 +200,30 @@ class PendingSend:
                 "amqp:internal-error", f"the answer was {outcome.kind.name.lower()}"
             )
             self._error = from_refusal(error, self.what)
+
+    def has_ended(self) -> bool:
+        """Like `wait_all` for one send, but it never waits. Call it after each exchange of bytes,
+        and when `overdue_at` has come.
+        """
+        if self.advance():
+            return True
+        assert self.connection is not None
+        if self.connection.is_over:
+            lost = ConnectionLost(f"the connection to {self.namespace.namespace} is over")
+            self.give_up(self.connection.loss or lost)
+        elif self.is_link_lost:
+            self.check_link()
+        elif time.monotonic() >= self.overdue_at:
+            self.give_up(
+                PeerSilent(f"{self.namespace.namespace} did not acknowledge the messages in time")
+            )
+        return self.advance()
+
+    @property
+    def overdue_at(self) -> float:
+        """When (monotonic) the next answer is overdue. The client's timeout applies to each."""
+        namespace = self.namespace
+        return min(self._heard_at + namespace.timeout_seconds, namespace.latest_deadline)
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -8,7 +8,10 @@ message that is released at once is delivered again at once.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from azure.core.exceptions import AzureError
 
@@ -27,6 +30,16 @@ Pair = tuple[ReceivedMessage, Restored]
 
 # Locks of backlog queues last a minute. One that is older than this before a send is renewed.
 RENEW_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Messages that the primary has acknowledged, and that the secondary has not answered yet."""
+
+    pending: PendingSettlement
+    done: Sequence[ReceivedMessage]
+    sent_at: float
+    """Monotonic: when the messages were sent to the primary."""
 
 
 class BacklogQueue:
@@ -49,7 +62,7 @@ class BacklogQueue:
         self.empty_since: float | None = None
         self._client = client
         self._report = report
-        self._settlement: tuple[PendingSettlement, Sequence[ReceivedMessage]] | None = None
+        self._settling: deque[Settling] = deque()
 
     # --- settling ---------------------------------------------------------------------------------
 
@@ -57,17 +70,21 @@ class BacklogQueue:
         self,
         done: Sequence[ReceivedMessage],
         dead_letters: Mapping[ToDeadLetter, Sequence[ReceivedMessage]],
+        *,
+        sent_at: float,
     ) -> None:
         """Complete messages that the primary has acknowledged, and dead-letter others.
 
-        Completion is only started here; `await_settlement` waits for the answer. When this returns,
-        the secondary gets the settlement even if this process dies.
+        Completion is only started here; the answer is collected later. When this returns, the
+        secondary gets the settlement even if this process dies.
         """
         if done:
-            self.await_settlement()
-            self._settlement = self.receiver.start_completing(done), done
-            if not self._settlement[0].is_sent:
-                self.await_settlement()
+            for one in done:
+                one.data = b""  # the primary has it
+            started = Settling(self.receiver.start_completing(done), done, sent_at)
+            self._settling.append(started)
+            if not started.pending.is_sent:
+                self.await_settlements()
         for step, received in dead_letters.items():
             self._settle(
                 lambda received=received, step=step: self.receiver.dead_letter(  # type: ignore[misc]
@@ -75,12 +92,27 @@ class BacklogQueue:
                 )
             )
 
-    def await_settlement(self) -> None:
-        """Wait for the answer to the last `settle`."""
-        started, self._settlement = self._settlement, None
-        if started is not None:
-            pending, done = started
-            self._settle(pending.wait, lambda: self.receiver.complete(done), sent=len(done))
+    @property
+    def settling_count(self) -> int:
+        """How many messages the secondary has not answered yet."""
+        return sum(len(one.done) for one in self._settling)
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether there is an answer to collect."""
+        return bool(self._settling) and self._settling[0].pending.is_answered
+
+    def collect_settlement(self) -> float:
+        """Wait for the next answer. Returns how long it took, from when the messages were sent."""
+        started = self._settling.popleft()
+        done = started.done
+        self._settle(started.pending.wait, lambda: self.receiver.complete(done), sent=len(done))
+        return time.monotonic() - started.sent_at
+
+    def await_settlements(self) -> None:
+        """Wait for all answers."""
+        while self._settling:
+            self.collect_settlement()
 
     def _settle(
         self, settle: Callable[[], None], again: Callable[[], None] | None = None, *, sent: int = 0
@@ -123,7 +155,7 @@ class BacklogQueue:
         """Release the held messages. When the receiver is closed, it releases its buffered
         messages.
         """
-        self.await_settlement()
+        self.await_settlements()
         held = [received for pairs in self.held.values() for received, _ in pairs]
         held.sort(key=lambda received: received.delivery_id)  # the order of the queue
         try:

@@ -1,4 +1,4 @@
-"""Sends batches to the primary: to all destinations at once, and then waits for the answers.
+"""Sends batches to the primary: to all destinations at once, without waiting for the answers.
 
 For one destination, everything happens in order. A part that is refused is split and tried again
 before what follows it. If a message has to wait because of its destination, those that follow it
@@ -19,7 +19,7 @@ from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_all
 from pairbus.fast.errors import SendIncomplete
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.sender import PendingSend, Sender, wait_all
+from pairbus.fast.sender import PendingSend, Sender
 from pairbus.syphon.backlog_queue import RENEW_SECONDS, BacklogQueue, Pair
 from pairbus.syphon.policy import (
     Destination,
@@ -61,6 +61,11 @@ class QueueBatch:
     by_path: dict[str, list[Pair]] = field(default_factory=dict)
     """By destination, in lower case."""
     in_flight: list[DestinationBatch] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    """In bytes."""
+    sent_at: float = 0.0
+    """Monotonic."""
     done: list[ReceivedMessage] = field(default_factory=list)
     """To be completed."""
     dead_letters: dict[ToDeadLetter, list[ReceivedMessage]] = field(default_factory=dict)
@@ -82,6 +87,7 @@ class BatchDelivery:
     def start(self, batch: QueueBatch) -> None:
         """Send the first part for each destination. Hold messages that cannot be sent."""
         self._renew_locks(batch)
+        batch.sent_at = time.monotonic()
         parts: list[DestinationBatch] = []
         for path, pairs in batch.by_path.items():
             if path in batch.queue.held:
@@ -91,14 +97,26 @@ class BatchDelivery:
         self._attach_senders(parts)
         batch.in_flight = [part for part in parts if self._send_next(batch, part)]
 
-    def await_acknowledgement(self, batch: QueueBatch) -> None:
-        """Wait for the primary's answers and send the remaining parts, until nothing is left."""
-        while batch.in_flight:
-            wait_all([part.pending for part in batch.in_flight if part.pending is not None])
+    def has_answer(self, batch: QueueBatch) -> bool:
+        """Whether the primary has answered a part of the batch, or all of it."""
+        return not batch.in_flight or any(_has_ended(part) for part in batch.in_flight)
+
+    def advance(self, batch: QueueBatch) -> bool:
+        """Take the primary's answers that have come, and send the parts that follow them.
+
+        Returns whether nothing is left to send or to wait for.
+        """
+        left: list[DestinationBatch] = []
+        for part in batch.in_flight:
+            if not _has_ended(part):
+                left.append(part)
+                continue
             self._renew_locks(batch)
-            for part in batch.in_flight:
-                self._take_answer(batch, part)
-            batch.in_flight = [part for part in batch.in_flight if self._send_next(batch, part)]
+            self._take_answer(batch, part)
+            if self._send_next(batch, part):
+                left.append(part)
+        batch.in_flight = left
+        return not left
 
     def _attach_senders(self, parts: Sequence[DestinationBatch]) -> None:
         """Attach new senders all at once: the primary may be far away."""
@@ -228,6 +246,10 @@ class BatchDelivery:
         self._report.record(batch.queue.name, path, outcome, messages, reason)
         sizes = ((received, restored.size) for received, restored in pairs)
         self._report.record_lines(batch.queue.name, path, outcome, sizes, reason)
+
+
+def _has_ended(part: DestinationBatch) -> bool:
+    return part.pending is None or part.pending.has_ended()
 
 
 def sendable(part: Sequence[Pair]) -> int:

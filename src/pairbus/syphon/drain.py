@@ -1,17 +1,19 @@
 """One task of a round: brings messages of some backlog queues home, for a few seconds.
 
 It receives messages, restores them, sends them in batches to their destinations, and settles them
-only after the primary has acknowledged them. A batch is half a chunk at most. While one batch is in
-flight, the one before it is being settled, and the next is received and restored. So if the task
-dies, at most a chunk was sent that will be sent again, which duplicate detection absorbs. No lock
-outlives the task. Receipts record the outcomes.
+only after the primary has acknowledged them. Each backlog queue has one batch on its way at most,
+which keeps its order. While some batches are in flight, others are being settled, and the next ones
+are received and restored: the task waits for both namespaces at the same time. It sends no more
+than a chunk ahead of the settlements. So if the task dies, at most a chunk was sent that will be
+sent again, which duplicate detection absorbs. No lock outlives the task. Receipts record the
+outcomes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +21,21 @@ from azure.core.exceptions import AzureError
 
 from pairbus.client.route.envelope import EnvelopeError
 from pairbus.fast.address import Address
+from pairbus.fast.client import wait_together
 from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.receiver import stop_all, wait_for_any
+from pairbus.fast.receiver import stop_all
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
-from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
+from pairbus.syphon.window import (
+    ANSWER_SECONDS_MAX,
+    BYTES_MAX,
+    NEAR_MAX,
+    TaskWindow,
+)
 
 # How many messages are received ahead, from all queues together. These messages are locked. If half
 # a chunk for each queue is more, that number applies, up to the limit of a broker for one
@@ -52,7 +60,7 @@ class DrainTask:
     seconds: float
     chunk: int
     """The maximum number of messages that are sent but not confirmed as settled. At most this many
-    arrive twice if the task or a namespace dies.
+    arrive twice if the task or a namespace dies. A near pair needs fewer: see `TaskWindow.size`.
     """
     open_seconds: float = ANSWER_SECONDS_MAX
     """How long each of the two namespaces may take to accept the connection."""
@@ -89,15 +97,12 @@ class _Drain:
             for name in task.queues
         ]
         self._active = list(self._queues)
-        # One batch is in flight, and one may be being settled. Together that is a chunk at most.
-        self._batch_max = max(1, task.chunk // 2)
-        self._in_flight: QueueBatch | None = None
-        self._settling: BacklogQueue | None = None
+        self._in_flight: dict[BacklogQueue, QueueBatch] = {}
         self._received = 0
         # After `at_most` messages, the receiver itself grants no more.
         self._grants_no_more = task.at_most is not None
         self._full: set[str] = set()
-        self._window = TaskWindow(task.seconds)
+        self._window = TaskWindow(task.seconds, chunk=task.chunk)
         self._has_opened_primary = False
         self._has_reached_primary = False
 
@@ -125,15 +130,11 @@ class _Drain:
 
     def _work(self) -> None:
         self._open()
-        while self._active and self._has_time():
+        while self._has_work():
             self._stop_granting_in_time()
-            batch = self._next_batch()
-            if batch is None and self._in_flight is None:
-                self._wait()
-                continue
-            self._finish_batch()
-            if batch is not None:
-                self._start(batch)
+            self._start_batches()
+            self._wait()
+            self._collect_answers()
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -164,7 +165,8 @@ class _Drain:
         self._delivery.start(batch)
         self._has_reached_primary = self._primary.is_open
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
-        self._window.primary_opened(took=time.monotonic() - began, answer_seconds=answer_seconds)
+        took = time.monotonic() - began
+        self._window.primary_opened(took=took, waited=took, answer_seconds=answer_seconds)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
@@ -183,6 +185,14 @@ class _Drain:
             and delivery.bug is None
         )
 
+    def _has_work(self) -> bool:
+        if self._has_time():
+            return bool(self._active)
+        # A queue that was asked whether it is empty may still answer.
+        return self._report.now() < self._window.primary_until and any(
+            queue.receiver.is_draining and not queue.receiver.has_messages for queue in self._active
+        )
+
     def _stop_granting_in_time(self) -> None:
         """Stop granting credit when the messages in transit last until the end. Then few have to be
         released.
@@ -193,16 +203,78 @@ class _Drain:
             for queue in self._queues:
                 queue.receiver.stop_granting()
 
+    def _wait(self) -> None:
+        """Waits for both namespaces, until one of them has said something to act on."""
+        now = self._report.now()
+        waits = [
+            queue.empty_since + self._window.empty_seconds - now
+            for queue in self._active
+            if queue.empty_since is not None
+            and queue not in self._in_flight
+            and not queue.receiver.is_draining
+        ]
+        seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
+        clients = [self._primary]
+        if not self._in_flight or self._buffered_bytes < BYTES_MAX:
+            # Otherwise enough has arrived. The secondary waits until some of it is acknowledged.
+            clients.append(self._secondary)
+        wait_together(clients, self._has_news, time.monotonic() + seconds)
+
+    def _has_news(self) -> bool:
+        return (
+            any(queue.has_settled for queue in self._queues)
+            or self._has_answer()
+            or any(self._has_ended(queue) for queue in self._active)
+            or (
+                self._room > 0
+                and self._has_time()
+                and any(
+                    queue.receiver.has_messages
+                    for queue in self._active
+                    if queue not in self._in_flight
+                )
+            )
+        )
+
+    def _has_answer(self) -> bool:
+        return any(self._delivery.has_answer(batch) for batch in self._in_flight.values())
+
+    @staticmethod
+    def _has_ended(queue: BacklogQueue) -> bool:
+        """Whether the secondary has said that the queue has no more messages now."""
+        receiver = queue.receiver
+        return receiver.is_draining and not receiver.has_credit
+
     # --- receiving --------------------------------------------------------------------------------
 
-    def _next_batch(self) -> QueueBatch | None:
-        """Receives from the next queue, in turn, that has messages now."""
+    @property
+    def _room(self) -> int:
+        """How many messages may be sent now. 0 as well if the batch would be small only because
+        others are in flight.
+        """
+        size, in_flight = self._window.size, self._in_flight.values()
+        unsettled = sum(batch.count for batch in in_flight) + sum(
+            queue.settling_count for queue in self._queues
+        )
+        room = min(size - unsettled, max(1, size // 2))
+        is_full = sum(batch.size for batch in in_flight) >= BYTES_MAX
+        return 0 if is_full or (unsettled and room < size // 4) else room
+
+    @property
+    def _buffered_bytes(self) -> int:
+        return sum(queue.receiver.buffered_bytes for queue in self._queues)
+
+    def _start_batches(self) -> None:
+        """Sends what has arrived: from each queue, in turn, that has no batch in flight."""
         for queue in list(self._active):
-            if queue not in self._active:
-                continue  # lost together with another one
+            if queue in self._in_flight or queue not in self._active:
+                continue  # or it was lost together with another one
+            room = self._room
+            if queue.receiver.has_messages and (room < 1 or not self._has_time()):
+                continue
             self._active.remove(queue)
             try:
-                received = queue.receiver.receive(self._batch_max, max_wait_seconds=0.0)
+                received = queue.receiver.take(max(room, 1), max_bytes=BYTES_MAX // 4)
             except AzureError as error:
                 self._queue_failed(queue, error)
                 continue
@@ -210,23 +282,26 @@ class _Drain:
                 queue.empty_since = None
                 self._received += len(received)
                 self._active.append(queue)
-                return self._restore(queue, received)
-            if not self._seems_empty(queue):
+                self._start(self._restore(queue, received))
+            elif not self._seems_empty(queue):
                 self._active.append(queue)
-        return None
 
     def _seems_empty(self, queue: BacklogQueue) -> bool:
-        """Whether this task can receive nothing more from the queue."""
+        """Whether this task can receive nothing more from the queue. The secondary must say so: it
+        may be far away, or busy.
+        """
+        if self._has_ended(queue):
+            if not queue.held:
+                self._report.emptied.add(queue.name)
+            return True
         if self._grants_no_more and not queue.receiver.has_credit:
             return True  # all granted credit is used; there may be more messages
         now = self._report.now()
         if queue.empty_since is None:
             queue.empty_since = now
-        if now - queue.empty_since < self._window.empty_seconds:
-            return False
-        if not queue.held:
-            self._report.emptied.add(queue.name)
-        return True
+        if now - queue.empty_since >= self._window.empty_seconds:
+            queue.receiver.ask_for_the_rest()
+        return False
 
     def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
         self._report.record_error(queue.name, error)
@@ -236,20 +311,12 @@ class _Drain:
                 self._report.errors.setdefault(other.name, self._report.errors[queue.name])
             self._active.clear()
 
-    def _wait(self) -> None:
-        """Waits for a message. Called when none has arrived and none is in flight."""
-        self._await_settlement()
-        receivers = [queue.receiver for queue in self._active]
-        try:
-            wait_for_any(receivers, max_wait_seconds=self._window.empty_seconds)
-        except AzureError:
-            return  # the next `receive` of each queue shows which one has failed
-
-    def _restore(self, queue: BacklogQueue, received: Iterable[ReceivedMessage]) -> QueueBatch:
-        batch = QueueBatch(queue, self._report.now())
+    def _restore(self, queue: BacklogQueue, received: Sequence[ReceivedMessage]) -> QueueBatch:
+        batch = QueueBatch(queue, self._report.now(), count=len(received))
         now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
         by_path = batch.by_path
         for one in received:
+            batch.size += len(one.data)
             try:
                 restored = restore(one.data, now_ms=now_ms, ttl_keeps_running=ttl_keeps_running)
             except EnvelopeError as error:
@@ -260,7 +327,7 @@ class _Drain:
                 by_path.setdefault(restored.path.lower(), []).append((one, restored))
         return batch
 
-    # --- one batch after the other ----------------------------------------------------------------
+    # --- batches ----------------------------------------------------------------------------------
 
     def _start(self, batch: QueueBatch) -> None:
         if batch.queue.name in self._report.errors:
@@ -271,22 +338,26 @@ class _Drain:
             self._open_primary(batch)
         else:
             self._delivery.start(batch)
-        self._in_flight = batch
+        self._in_flight[batch.queue] = batch
 
-    def _finish_batch(self) -> None:
-        """Wait until the primary has acknowledged the batch in flight, and settle it."""
-        batch, self._in_flight = self._in_flight, None
-        if batch is None:
-            return
-        queue, began = batch.queue, time.monotonic()
-        self._delivery.await_acknowledgement(batch)
-        self._window.answered(took=time.monotonic() - began)
-        self._await_settlement()
-        self._write_lines()
-        queue.settle(batch.done, batch.dead_letters)
-        self._settling = queue
-        if queue in self._active and queue.name in self._report.errors:
-            self._active.remove(queue)
+    def _collect_answers(self) -> None:
+        """Settle what the primary has acknowledged, and see what the secondary has settled."""
+        ended = [one for one in self._in_flight.values() if self._delivery.advance(one)]
+        if ended:
+            self._write_lines()
+        for batch in ended:
+            del self._in_flight[batch.queue]
+            self._settle(batch)
+        for queue in self._queues:
+            while queue.has_settled:
+                self._window.settled(took=queue.collect_settlement())
+                self._leave_if_failed(queue)
+
+    def _settle(self, batch: QueueBatch) -> None:
+        queue = batch.queue
+        self._window.answered(took=time.monotonic() - batch.sent_at)
+        queue.settle(batch.done, batch.dead_letters, sent_at=batch.sent_at)
+        self._leave_if_failed(queue)
         if batch.done or batch.dead_letters:
             queue.held_before = queue.held_count
         if queue.held_count - queue.held_before >= self._task.held_max:
@@ -302,6 +373,10 @@ class _Drain:
 
             self._report.lines = write_lines(Path(self._task.messages_folder), self._report.lines)
 
+    def _leave_if_failed(self, queue: BacklogQueue) -> None:
+        if queue in self._active and queue.name in self._report.errors:
+            self._active.remove(queue)
+
     def _leave(self, queues: Sequence[BacklogQueue]) -> None:
         """The task holds too many messages to look at the ones behind them."""
         for queue in list(queues):
@@ -309,15 +384,10 @@ class _Drain:
                 self._active.remove(queue)
                 self._full.add(queue.name)
 
-    def _await_settlement(self) -> None:
-        queue, self._settling = self._settling, None
-        if queue is not None:
-            queue.await_settlement()
-
     def _end(self) -> None:
         """Release all locks: of held messages, and of buffered ones."""
         try:
-            self._finish_batch()
+            self._finish_batches()
         finally:
             # Stop first; otherwise the released messages are delivered again at once.
             stop_all([queue.receiver for queue in self._queues])
@@ -325,10 +395,18 @@ class _Drain:
                 queue.release(self._destinations)
             self._secondary.close()
 
+    def _finish_batches(self) -> None:
+        """Wait for the primary. Each of its answers has a time limit."""
+        while self._in_flight:
+            wait_together(
+                [self._primary], self._has_answer, time.monotonic() + self._window.empty_seconds
+            )
+            self._collect_answers()
+
 
 def _credit(task: DrainTask) -> int:
     """The credit for one queue: enough to keep the task busy, and few messages to release at the
     end.
     """
-    each = max(task.chunk // 2, AHEAD_MAX // len(task.queues))
+    each = max(min(task.chunk, NEAR_MAX) // 2, AHEAD_MAX // len(task.queues))
     return max(1, min(each, 2 * task.chunk, LOCKED_MAX // len(task.queues)))

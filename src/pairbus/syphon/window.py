@@ -1,4 +1,5 @@
-"""How long a task works and waits, given how far away and how slow the namespaces are.
+"""How long a task works and waits, and how much it sends ahead of the answers, given how far away
+and how slow the namespaces are.
 
 Pure: the caller reports how long things took. A round is short, so that a stop does not wait long.
 But if a namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would
@@ -11,9 +12,7 @@ import math
 from typing import Final
 
 EMPTY_SECONDS: Final = 0.25
-"""A queue that delivers nothing for this long counts as empty. The time is longer if the secondary
-is far away.
-"""
+"""A queue that delivers nothing for this long is asked whether it is empty."""
 ANSWER_SECONDS_MAX: Final = 15.0
 """The longest wait for one answer. The locks of backlog messages must outlast a silent primary."""
 # How long after the task's time something may be sent, the primary may answer, and then the
@@ -26,7 +25,16 @@ RELEASE_LATE_SECONDS: Final = 0.5
 OPEN_SECONDS: Final = 3.0
 LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
-"""The minimum number of round trips to open the connection to the secondary."""
+"""The minimum number of round trips to open a connection, with a token and links."""
+
+# How many messages may be sent and not settled: what a task moves while an answer of the primary
+# and one of the secondary are on their way. A near pair needs no more than the first number.
+NEAR_MAX: Final = 1_000
+RATE_MAX: Final = 10_000
+"""Messages a second. No task moves more."""
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""The maximum size of the messages that are sent and not acknowledged, and of those that have
+arrived and are not sent. A single message may be larger."""
 
 
 def open_seconds(rounds_without_progress: int) -> float:
@@ -38,7 +46,8 @@ def open_seconds(rounds_without_progress: int) -> float:
 class TaskWindow:
     """The time of one task."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, chunk: int) -> None:
+        """`chunk`: the maximum of `size`."""
         self.seconds = seconds
         """How long the task works."""
         self.deadline = math.inf
@@ -46,28 +55,41 @@ class TaskWindow:
         self.empty_seconds = EMPTY_SECONDS
         self.late_seconds = ANSWER_LATE_SECONDS
         """How long after the deadline the primary may answer."""
+        self._chunk = chunk
         self._opening = 0.0
         self._slowest = 0.0
+        self._cycle = math.inf
 
     def secondary_opened(self, *, took: float, now: float) -> None:
         """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
-        self.empty_seconds = max(EMPTY_SECONDS, 3 * took / _ROUND_TRIPS)
         self.seconds = max(self.seconds, took)
         self.deadline = now + self.seconds
 
-    def primary_opened(self, *, took: float, answer_seconds: float) -> None:
-        """The primary has accepted the connection, too. That time does not count as the task's
-        time. `answer_seconds`: how long its answers are known to take.
+    def primary_opened(self, *, took: float, waited: float, answer_seconds: float) -> None:
+        """The primary has accepted the connection, too. The time that the task waited for it does
+        not count as the task's time. `answer_seconds`: how long its answers are known to take.
         """
         self.late_seconds = min(
             max(ANSWER_LATE_SECONDS, 2 * took, answer_seconds), ANSWER_SECONDS_MAX
         )
-        self.deadline += took
+        self.deadline += waited
 
     def answered(self, *, took: float) -> None:
         """The primary has answered all that was sent at once."""
         self._slowest = max(self._slowest, took)
+
+    def settled(self, *, took: float) -> None:
+        """A batch was sent, acknowledged and settled."""
+        self._cycle = min(self._cycle, took)
+
+    @property
+    def size(self) -> int:
+        """How many messages may be sent and not settled. It follows the shortest time that this has
+        taken, which is the distance to both namespaces: a longer one only shows that they are busy.
+        """
+        cycle = self._cycle if math.isfinite(self._cycle) else 2 * self._opening / _ROUND_TRIPS
+        return min(max(NEAR_MAX, int(RATE_MAX * cycle)), self._chunk)
 
     def has_time(self, *, now: float) -> bool:
         """Whether there is time to send another batch and to wait for the answer."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
 import time
 from contextlib import contextmanager, suppress
 
 import pytest
+import trustme
 
-from pairbus.amqp.client.connection import Connection, ConnectionLost, LinkLost, PeerSilent
+from pairbus.amqp.client.connection import (
+    Connection,
+    ConnectionLost,
+    LinkLost,
+    PeerSilent,
+    wait_together,
+)
 from pairbus.amqp.client.requests import RequestLinks
 from pairbus.amqp.client.transport import Transport, TransportClosed
 from pairbus.amqp.codec.values import encode
@@ -176,3 +185,52 @@ def test_an_address_that_refuses_is_not_the_last_one():
         Transport("localhost", port, tls=None, seconds=5)
     with pytest.raises(TimeoutError):
         Transport("localhost", port, tls=None, seconds=0)
+
+
+def test_one_read_of_a_tls_socket_takes_all_records_that_have_arrived():
+    size = 3 * 16 * 1024
+    authority = trustme.CA()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(serving)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    is_sent = threading.Event()
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with serving.wrap_socket(sock, server_side=True) as peer:
+            peer.sendall(bytes(size))
+            is_sent.set()
+            peer.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        port = listener.getsockname()[1]
+        transport = Transport("127.0.0.1", port, tls=trusting, server_name="localhost", seconds=60)
+        assert is_sent.wait(60)
+        assert len(transport.exchange(60)) == size
+        transport.close()
+
+
+def test_two_connections_are_waited_for_at_once(broker):
+    with connected(broker) as one, connected(broker) as other:
+        link = other.attach_receiver("q", lambda *_: "message", until=soon())
+        link.grant(1)
+        assert not wait_together([one, other], lambda: link.inbox, time.monotonic() + 0.05)
+        sent(one)
+        assert wait_together([one, other], lambda: link.inbox, soon())
+
+
+def test_the_loss_of_one_connection_does_not_end_the_wait_for_another(broker):
+    with connected(broker) as one, connected(broker) as other:
+        link = other.attach_receiver("q", lambda *_: "message", until=soon())
+        link.grant(1)
+        one.interrupt()
+        assert not wait_together([one, other], lambda: link.inbox, time.monotonic() + 0.05)
+        assert one.is_over
+        assert "lost" in str(one.loss)
+        with connected(broker) as third:
+            sent(third)
+        assert wait_together([one, other], lambda: link.inbox, soon())
+        other.interrupt()
+        assert not wait_together([one, other], lambda: False, soon()), "nothing is left"

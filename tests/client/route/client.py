@@ -23,7 +23,6 @@ class Client:
         choose=first,
         together=False,
         pings=1,
-        phase=lambda: 1.0,
     ):
         self.router = Router(
             "contoso",
@@ -34,7 +33,6 @@ class Client:
             rest_seconds=rest,
             fails_over_together=together,
             fail_back_pings=pings,
-            phase=phase,
         )
         self.failover = failover
         self.now = 0.0

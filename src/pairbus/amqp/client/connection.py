@@ -8,6 +8,7 @@ entities and tokens.
 from __future__ import annotations
 
 import contextlib
+import select
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,8 @@ class Connection:
         self.port = port
         self.upkeep: Callable[[], float] | None = None
         """Called while waiting. Returns the time (monotonic) of its next call."""
+        self.loss: ConnectionLost | None = None
+        """Why the connection has ended, if it was not closed here."""
         self._tls = tls
         self._silence_seconds = silence_seconds
         self._is_closing = False
@@ -146,8 +149,11 @@ class Connection:
             self.exchange(max(due - _now(), 0.0))  # read the time again: upkeep may have taken long
         return True
 
-    def exchange(self, seconds: float) -> None:
-        """Send all pending output, and wait up to `seconds` for bytes from the peer."""
+    def exchange(self, seconds: float) -> bool:
+        """Send all pending output, and wait up to `seconds` for bytes from the peer.
+
+        Returns whether some came.
+        """
         transport, protocol = self._transport, self._protocol
         if transport is None:
             said = f"the connection to {self.host}:{self.port} is over"
@@ -159,13 +165,16 @@ class Connection:
         except OSError as error:
             self.abort()
             said = f"the connection to {self.host}:{self.port} is lost: {error}"
-            raise ConnectionLost(said) from error
+            self.loss = ConnectionLost(said)
+            raise self.loss from error
         if data:
             protocol.receive(data)
             if protocol.is_over and not self._is_closing:
                 self._flush_close()
                 said = f"the connection to {self.host}:{self.port} was ended"
-                raise ConnectionLost(said, protocol.error)
+                self.loss = ConnectionLost(said, protocol.error)
+                raise self.loss
+        return bool(data)
 
     def _flush_close(self) -> None:
         """The engine has ended the connection. Send the peer the reason, if it still reads."""
@@ -195,7 +204,8 @@ class Connection:
         if protocol.is_over:
             said = f"{self.host}:{self.port} has been silent for {self._silence_seconds:g} s"
             self._flush_close()
-            raise ConnectionLost(said)
+            self.loss = ConnectionLost(said)
+            raise self.loss
         if due is None:
             due = now + self._silence_seconds
         if self.upkeep is not None and protocol.opened and not self._is_closing:
@@ -283,3 +293,36 @@ class Connection:
             if settlement.left:
                 link.check()
         return settlement.refusals
+
+
+def wait_together(
+    connections: Sequence[Connection], done: Callable[[], object], until: float
+) -> bool:
+    """Exchange bytes on several connections until `done()`. Returns False at the time `until`
+    (monotonic), and when none of them is left.
+
+    Never raises: a connection that is lost is over, and so are its links.
+    """
+    for one in connections:
+        one._protocol.engine.resume_listening()
+    while True:
+        has_news, due = False, until
+        poll = select.poll()
+        for one in connections:
+            try:
+                if not one.is_over:
+                    due = min(due, one._next_deadline(_now()))
+                    has_news |= one.exchange(0.0)
+            except ClientError:
+                has_news = True
+            transport = one._transport
+            if transport is not None:
+                poll.register(transport.fileno(), transport.wanted)
+        if done():
+            return True
+        if all(one.is_over for one in connections):
+            return False
+        if not has_news:
+            if _now() >= until:
+                return False
+            poll.poll(max(due - _now(), 0.0) * 1000)

@@ -74,7 +74,7 @@ class ClientLink:
 
 
 class ClientReceiverLink(ClientLink):
-    __slots__ = ("_make", "_wants_credit_back", "inbox")
+    __slots__ = ("_make", "_wants_credit_back", "arrived_bytes", "inbox")
 
     def __init__(self, link: Link, make: MessageFactory) -> None:
         super().__init__(link)
@@ -82,10 +82,13 @@ class ClientReceiverLink(ClientLink):
         self._wants_credit_back = False
         self.inbox: list[Any] = []
         """The messages that have arrived and were not taken. The caller may replace the list."""
+        self.arrived_bytes = 0
+        """The size of all messages so far."""
         link.receive_into(self._arrived)
 
     def _arrived(self, number: int, tag: bytes, data: bytes) -> None:
         self.inbox.append(self._make(self, number, tag, data))
+        self.arrived_bytes += len(data)
 
     def grant(self, credit: int) -> None:
         """Set the peer's credit. This replaces the earlier value."""

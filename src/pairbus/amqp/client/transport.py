@@ -22,7 +22,7 @@ class TransportClosed(OSError):
 
 
 class Transport:
-    __slots__ = ("_out", "_poll", "_polled", "_sock")
+    __slots__ = ("_is_tls", "_out", "_poll", "_polled", "_sock")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Transport:
             sock.close()
             raise
         self._sock = sock
+        self._is_tls = tls is not None
         self._out = memoryview(b"")
         self._poll = select.poll()
         self._polled = 0
@@ -54,6 +55,14 @@ class Transport:
     @property
     def has_output(self) -> bool:
         return bool(self._out)
+
+    @property
+    def wanted(self) -> int:
+        """The events to wait for."""
+        return select.POLLIN | (select.POLLOUT if self._out else 0)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def write(self, data: bytes) -> None:
         """To be written by the next `exchange`."""
@@ -68,7 +77,7 @@ class Transport:
         except _WANT:
             if seconds <= 0:
                 return b""
-        wanted = select.POLLIN | (select.POLLOUT if self._out else 0)
+        wanted = self.wanted
         if wanted != self._polled:
             self._poll.register(self._sock.fileno(), wanted)
             self._polled = wanted
@@ -82,10 +91,18 @@ class Transport:
             return b""
 
     def _read(self) -> bytes:
+        """All that has arrived, up to READ_SIZE. A TLS socket gives it out by records of 16 KB."""
         data = self._sock.recv(READ_SIZE)
         if not data:
             raise TransportClosed("the peer has ended the connection")
-        return data
+        if not self._is_tls:
+            return data
+        parts, size = [data], len(data)
+        with contextlib.suppress(*_WANT, OSError):  # an end, or an error, shows in the next read
+            while size < READ_SIZE and (data := self._sock.recv(READ_SIZE - size)):
+                parts.append(data)
+                size += len(data)
+        return b"".join(parts)
 
     def _flush(self) -> None:
         with contextlib.suppress(*_WANT):
