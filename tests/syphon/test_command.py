@@ -1,269 +1,29 @@
-"""`pairbus syphon` in a real process: on a terminal, under a service manager, and its secrets."""
+"""`pairbus syphon` in this process, which is faster: its output, exit codes and usage errors."""
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.policies import Policy, Right
 from pairbus.cli.main import main
 from pairbus.cli.pair.syphon import _check_master
 from pairbus.cli.pair.syphon_progress import PlainProgress
-from pairbus.client.sdk.messages import diverted
 from pairbus.errors import UsageError
 from pairbus.syphon.ledger import ledger_files
-from tests.syphon.processes import command_of, descendants, kill, wait_until
-
-KEY = "bm90LWZvci1hbnkgbG9nLW9yLWxpc3Q="
-QUEUES = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
-SECONDS = 120
-STOP_SECONDS_MAX = 30
+from tests.syphon.syphon_command import KEY, QUEUES, at_once, divert, environment, two_brokers
 
 
 @pytest.fixture
 def brokers():
-    policies = [Policy(name="Root", key=KEY, rights=frozenset(Right))]
-    with (
-        Broker(queues=["orders", "invoices"], policies=policies) as primary,
-        Broker(queues=QUEUES, policies=policies) as secondary,
-    ):
-        yield primary, secondary
-
-
-def environment(brokers, **more):
-    return os.environ | {
-        "PAIRBUS_PRIMARY": brokers[0].connection_string,
-        "PAIRBUS_SECONDARY": brokers[1].connection_string,
-        "COLUMNS": "100",
-        **more,
-    }
-
-
-def divert(brokers, path, count, queue=QUEUES[0]):
-    with (
-        ServiceBusClient.from_connection_string(brokers[1].connection_string) as client,
-        client.get_queue_sender(queue) as sender,
-    ):
-        sender.send_messages(
-            [diverted(ServiceBusMessage(f"{path} {n}"), path) for n in range(count)]
-        )
-
-
-def at_once(broker, queue, count):
-    """How many messages are not locked."""
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver(queue) as receiver,
-    ):
-        found = []
-        while len(found) < count:
-            more = receiver.receive_messages(max_message_count=count, max_wait_time=20)
-            if not more:
-                break
-            found += more
-        return len(found)
-
-
-class Reader:
-    """The output of a process, line by line."""
-
-    def __init__(self, *files):
-        self.texts = {file: "" for file in files}
-
-    def wait_for(self, pattern, file, seconds=SECONDS):
-        deadline = time.monotonic() + seconds
-        while not re.search(pattern, self.texts[file], re.DOTALL):
-            assert time.monotonic() < deadline, f"no {pattern!r} in {self.texts}"
-            assert self.read(1) or time.monotonic() < deadline, f"it ended: {self.texts}"
-
-    def read(self, seconds):
-        """False: all have ended."""
-        open_files = [file for file in self.texts if file >= 0]
-        for file in select.select(open_files, [], [], seconds)[0]:
-            try:
-                data = os.read(file, 65536)
-            except OSError:  # a terminal whose other side is closed
-                data = b""
-            if not data:
-                self.texts[-file - 1] = self.texts.pop(file)
-            else:
-                self.texts[file] += data.decode(errors="replace")
-        return any(file >= 0 for file in self.texts)
-
-
-@contextmanager
-def syphon(brokers, *words, stderr=None, is_group=False, **more):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "syphon", "--primary-name", "contoso", *words],
-        env=environment(brokers, **more),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if stderr is None else stderr,
-        start_new_session=is_group,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()  # does nothing to one that has ended
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-
-def command_lines():
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            yield (folder / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:  # it has ended
-            continue
-
-
-def test_a_port_for_metrics_that_is_taken_ends_it_before_spark_starts(run):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, _, err = run("--metrics-port", str(port))
-
-    assert code == 1
-    assert err == f"pairbus: cannot serve metrics on 127.0.0.1:{port}: Address already in use\n"
-
-
-@pytest.mark.spark
-@pytest.mark.req("S-01", "S-04", "C-02")
-def test_a_service_stops_within_seconds_and_leaves_nothing_locked_and_no_secret(brokers, tmp_path):
-    log = tmp_path / "log"
-    log.mkdir()
-    submit = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={log} pyspark-shell"
-    divert(brokers, "orders", 20)
-    divert(brokers, "invoices", 7)
-    with (
-        brokers[0].faults.cannot_send(entity="invoices"),
-        syphon(brokers, "--metrics-port", "0", PYSPARK_SUBMIT_ARGS=submit) as process,
-    ):
-        out, err = process.stdout.fileno(), process.stderr.fileno()
-        reader = Reader(out, err)
-        reader.wait_for("ready: 2 backlog queues of contoso", err)
-        reader.wait_for("20 brought home.*7 wait for their destination", err)
-        reader.wait_for("waiting for invoices: ", err)
-        spied = [line for line in command_lines() if KEY in line]
-        [url] = re.findall(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", reader.texts[err])
-        with urlopen(url) as answer:
-            metrics = answer.read().decode()
-        began = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(60)
-        seconds = time.monotonic() - began
-        while reader.read(1):
-            pass
-        output = "".join(reader.texts.values())
-
-    assert code == 0, output
-    assert seconds < STOP_SECONDS_MAX
-    assert "20 brought home, 0 dead-lettered, 0 expired, 7 left in the backlog" in output
-    assert 'messages_total{destination="orders",outcome="brought_home"} 20.0' in metrics
-    assert 'entity="orders",namespace="localhost' in metrics
-    assert 'pairbus_syphon_running{namespace="contoso"} 1.0' in metrics
-    assert 'pairbus_syphon_backlog_messages{backlog_queue="contoso/' in metrics
-    assert KEY not in metrics
-    assert "Traceback" not in output
-    assert KEY not in output
-    assert not spied
-    logs = [file for file in log.rglob("*") if file.is_file()]
-    assert logs
-    assert not [file for file in logs if KEY.encode() in file.read_bytes()]
-    assert at_once(brokers[0], "orders", 20) == 20
-    assert at_once(brokers[1], QUEUES[0], 7) == 7
-
-
-@pytest.mark.spark
-def test_a_terminal_shows_live_progress_and_ctrl_c_ends_it(brokers, tmp_path):
-    divert(brokers, "orders", 30)
-    divert(brokers, "gone", 2, QUEUES[1])
-    screen, other_side = pty.openpty()
-    with syphon(
-        brokers, "--ledger", str(tmp_path / "ledger"), stderr=other_side, TERM="xterm"
-    ) as process:
-        os.close(other_side)
-        out = process.stdout.fileno()
-        reader = Reader(out, screen)
-        reader.wait_for("30 brought home", screen)
-        reader.wait_for(r"transfer/1 +0 +2\b", screen)
-        reader.wait_for(r"orders +up +30 +0\b", screen)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        code = process.wait(60)
-        seconds = time.monotonic() - began
-        while reader.read(1):
-            pass
-        output = "".join(reader.texts.values())
-    os.close(screen)
-
-    assert code == 0, output
-    assert seconds < STOP_SECONDS_MAX
-    assert "30 brought home, 2 dead-lettered, 0 expired, 0 left in the backlog" in output
-    assert f"dead-lettered: 2 in {QUEUES[1]}: DestinationNotFound (gone)" in output
-    assert "Traceback" not in output
-    assert KEY not in output
-    assert ledger_files(tmp_path / "ledger")
-
-
-# Moments of a start: Spark's script, its Java machine, and its context, which makes folders.
-MOMENTS = {
-    "a script": lambda pids, folder: pids,
-    "Java": lambda pids, folder: any("SparkSubmit" in command_of(pid) for pid in pids),
-    "a context": lambda pids, folder: [*folder.glob("pairbus-spark-*/*")],
-}
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_while_spark_starts_leaves_no_process_no_file_and_no_word(brokers, tmp_path, moment):
-    with syphon(brokers, is_group=True, TMPDIR=str(tmp_path)) as process:
-        below = wait_until(
-            lambda: MOMENTS[moment](pids := descendants(process.pid), tmp_path) and pids, moment
-        )
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        out, err = process.communicate(timeout=60)
-
-    assert (process.returncode, out, err) == (130, b"", b"")
-    wait_until(lambda: not [pid for pid in below if command_of(pid)], "no process")
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.spark
-def test_after_the_end_of_its_java_machine_it_prints_one_line_and_leaves_no_file(brokers, tmp_path):
-    with syphon(brokers, TMPDIR=str(tmp_path)) as process:
-        reader = Reader(process.stdout.fileno(), process.stderr.fileno())
-        reader.wait_for("ready: ", process.stderr.fileno())
-        [java] = [pid for pid in descendants(process.pid) if "SparkSubmit" in command_of(pid)]
-        kill(java)
-        code = process.wait(60)
-        while reader.read(1):
-            pass
-        lines = "".join(reader.texts.values()).splitlines()
-
-    assert code == 1
-    assert lines[0].startswith("ready: "), "and no warning of Java before it"
-    assert lines[-1] == ("pairbus: the Spark session was stopped, or its Java process has ended")
-    assert not [line for line in lines[1:-1] if not line.startswith("round 1")]
-    assert [*tmp_path.iterdir()] == []
-
-
-# --- in this process, which is faster -------------------------------------------------------------
+    with two_brokers() as pair:
+        yield pair
 
 
 @pytest.fixture
@@ -277,6 +37,15 @@ def run(monkeypatch, capsys, brokers):
         return exit_.value.code, *capsys.readouterr()
 
     return running
+
+
+def test_a_port_for_metrics_that_is_taken_ends_it_before_spark_starts(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, err = run("--metrics-port", str(port))
+
+    assert code == 1
+    assert err == f"pairbus: cannot serve metrics on 127.0.0.1:{port}: Address already in use\n"
 
 
 @pytest.mark.spark
@@ -322,7 +91,7 @@ def test_an_idle_syphon_costs_nothing_but_its_long_polls_and_counts(
 ):
     monkeypatch.setattr("pairbus.syphon.job.DISCOVERY_SECONDS", 0.1)
     monkeypatch.setattr("pairbus.cli.pair.syphon.COUNT_SECONDS", 0.1)
-    has_begun, found = threading.Event(), []
+    has_begun, has_ended, found = threading.Event(), threading.Event(), []
     monkeypatch.setattr(PlainProgress, "round_ended", lambda *_: has_begun.set())
 
     def watch():
@@ -331,11 +100,13 @@ def test_an_idle_syphon_costs_nothing_but_its_long_polls_and_counts(
         before = [broker.meter.read().total for broker in brokers]
         time.sleep(2)
         found.append((before, [broker.meter.read().total for broker in brokers]))
-        os.kill(os.getpid(), signal.SIGINT)
+        if not has_ended.is_set():  # else it would end the tests
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=watch)
     thread.start()
     code, out, err = run("--metrics-port", "0")
+    has_ended.set()
     thread.join()
 
     assert code == 0, err

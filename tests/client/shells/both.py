@@ -44,7 +44,6 @@ class Scripted(StandIn):
     def __init__(self, queue: str = "q", *, limits: tuple[int, int] = (100_000, 100_000)) -> None:
         super().__init__(queue)
         self.limits = limits
-        self.opens: list[Any] = []
         self.sends: list[Any] = []
         self.opened = 0
         self.sent: list[tuple[Any, float]] = []
@@ -57,7 +56,6 @@ class Scripted(StandIn):
 
     def __enter__(self) -> Scripted:
         self.opened += 1
-        _play(self.opens)
         self.open(self.limits)
         return self
 

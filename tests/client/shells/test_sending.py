@@ -54,7 +54,6 @@ class World:
         self.backlog: list[Scripted] = []
         """Senders to backlog queues, in the order in which they were made."""
         self.backlog_scripts: list[list[Any]] = []
-        self.open_scripts: list[list[Any]] = []
         is_sync = side.name == "sync"
         module: Any = azure.servicebus if is_sync else azure.servicebus.aio
         send = self._send if is_sync else self._send_async
@@ -74,7 +73,6 @@ class World:
     def _make(self, queue: str) -> Scripted:
         sender = self.side.scripted(queue)
         sender.sends = self.backlog_scripts.pop(0) if self.backlog_scripts else []
-        sender.opens = self.open_scripts.pop(0) if self.open_scripts else []
         self.backlog.append(sender)
         return sender
 
