@@ -34,7 +34,7 @@ test: setup-tests
 	@$(BIN)/pytest --collect-only -qq >/dev/null
 	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -m spark tests/spark >.setup/spark.log 2>&1 & spark=$$!; \
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE); \
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE); \
 	code=$$?; wait $$spark || code=1; cat .setup/spark.log; exit $$code
 
 check: setup

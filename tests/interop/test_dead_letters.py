@@ -23,7 +23,7 @@ def receive_one(receiver):
 
 @pytest.mark.req("B-04")
 @pytest.mark.queue(max_delivery_count=3)
-def test_too_many_deliveries_bury_a_message(bus):
+def test_too_many_deliveries_dead_letter_a_message(bus):
     bus.send("poison", "fine")
     receiver = bus.receiver()
     counts = []

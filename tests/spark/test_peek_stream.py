@@ -84,7 +84,7 @@ def test_a_part_of_a_queue(make_bus: Buses) -> None:
 def test_dead_letters_are_a_queue_of_their_own(make_bus: Buses) -> None:
     bus = make_bus("q")
     bus.send("q", messages(3))
-    bus.bury("q", "broken")
+    bus.dead_letter("q", "broken")
     (first, *rest) = read_all(bus, subQueue="deadLetter")
     assert len(rest) == 2
     assert (first["deadLetterReason"], first["entity"]) == ("broken", "q/$DeadLetterQueue")

@@ -156,5 +156,5 @@ class Bus:
             receiver.close()
         return taken
 
-    def bury(self, path: str, reason: str, *, count: int = 100) -> None:
+    def dead_letter(self, path: str, reason: str, *, count: int = 100) -> None:
         self.use(path, lambda got: got[0].dead_letter(got[1], reason=reason), count=count)

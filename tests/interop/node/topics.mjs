@@ -42,10 +42,10 @@ const scenarios = {
     await receiver.completeMessage(again);
     const [late] = await receiver.receiveDeferredMessages(deferred.sequenceNumber);
     await receiver.completeMessage(late);
-    const graveyard = client.createReceiver(topic, "some", { subQueueType: "deadLetter" });
-    const [buried] = await receive(graveyard, 1);
-    assert.equal(buried.deadLetterReason, "reason");
-    await graveyard.completeMessage(buried);
+    const deadLetters = client.createReceiver(topic, "some", { subQueueType: "deadLetter" });
+    const [deadLettered] = await receive(deadLetters, 1);
+    assert.equal(deadLettered.deadLetterReason, "reason");
+    await deadLetters.completeMessage(deadLettered);
     assert.deepEqual(await receiver.peekMessages(10), []);
     assert.equal((await client.createReceiver(topic, "all").peekMessages(10)).length, 3);
   },
