@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable
@@ -247,3 +249,29 @@ def test_a_broker_that_does_not_sync_each_commit_is_caught(
     verdict = recording.after_cut(disk, cut, tmp_path / "left", kept=0.0)
 
     assert verdict.lost
+
+
+MAKE_CERTIFICATES = """
+import sys, time
+from pathlib import Path
+from pairbus.broker.port.certificates import Certificates
+
+Certificates(Path(sys.argv[1]), ["localhost"]).ca_file(now=time.time())
+"""
+
+
+def test_the_certificates_outlive_a_power_cut(tmp_path: Path) -> None:
+    """An empty key file would make every TLS connection fail after the next start."""
+    folder, log = tmp_path / "disk", tmp_path / "disk.log"
+    folder.mkdir()
+    variables = {**os.environ, **recorder(folder, log, tmp_path / "disk_log.so")}
+    command = [sys.executable, "-c", MAKE_CERTIFICATES, str(folder / "certificates")]
+    subprocess.run(command, check=True, env=variables)
+    disk = Disk(folder)
+    for record in read_log(log):
+        disk.play(record)
+
+    disk.restore(tmp_path / "left", random.Random(SEED), kept=0.0)
+
+    assert contents(tmp_path / "left") == contents(folder)
+    assert len(contents(folder)) >= 3

@@ -137,18 +137,32 @@ class Certificates:
 def _locked(folder: Path) -> Iterator[None]:
     """Two brokers may share a folder: one makes the certificates, the other uses them."""
     folder.mkdir(parents=True, exist_ok=True)
+    _sync_names(folder.parent)
     with open(folder / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """Writes the file atomically. Other users can never read it."""
+    """Writes the file atomically, and so that it outlives a power cut: an empty file would make
+    every TLS connection fail. Other users can never read it.
+    """
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(draft, path)
+    _sync_names(path.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _canonical(name: str) -> str | None:
