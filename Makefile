@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test check format dist bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
+.PHONY: setup setup-tests demo test chaos check format dist bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -36,6 +36,14 @@ test: setup-tests
 	$(BIN)/pytest -m spark tests/spark >.setup/spark.log 2>&1 & spark=$$!; \
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE); \
 	code=$$?; wait $$spark || code=1; cat .setup/spark.log; exit $$code
+
+# Everything goes wrong at once, and every message is counted: see docs/reliability.md.
+# `make chaos SECONDS=1800 SEED=2026 ARGS="--report chaos.html"`
+SECONDS := 60
+SEED := $(shell date +%s)
+
+chaos: setup-tests
+	$(BIN)/python -m tests.chaos.nemesis --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

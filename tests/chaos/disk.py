@@ -55,17 +55,16 @@ _HEAD = struct.Struct("IIIIq")
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    data = path.read_bytes()
     at = 0
-    while at + _HEAD.size <= len(data):
-        operation, path_size, data_size, _, offset = _HEAD.unpack_from(data, at)
-        names = at + _HEAD.size
-        content = names + path_size
-        at = content + data_size
-        if at > len(data):
-            return  # the process was killed while it wrote
-        name = data[names:content].decode()
-        yield Record(at, Operation(operation), name, offset, data[content:at])
+    with path.open("rb") as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            operation, path_size, data_size, _, offset = _HEAD.unpack(head)
+            content = file.read(path_size + data_size)
+            if len(content) < path_size + data_size:
+                return  # the process was killed while it wrote
+            at += len(head) + len(content)
+            name, data = content[:path_size].decode(), content[path_size:]
+            yield Record(at, Operation(operation), name, offset, data)
 
 
 # --- what is safe, and what is not ----------------------------------------------------------------
@@ -94,6 +93,19 @@ class Disk:
         self._now: dict[str, _File | _Folder] = {self._root: _Folder()}
         """What a running process sees, by path."""
         self._count = self._base = 0
+
+    @classmethod
+    def holding(cls, root: Path) -> Disk:
+        """A disk that has what is in this folder, safely."""
+        disk = cls(root)
+        for path in sorted(root.rglob("*")):
+            if path.name.endswith("-shm"):
+                continue
+            node = _Folder() if path.is_dir() else _File(bytearray(path.read_bytes()))
+            parent = disk._now[str(path.parent)]
+            assert isinstance(parent, _Folder)
+            parent.safe[str(path)] = disk._now[str(path)] = node
+        return disk
 
     def play(self, record: Record) -> None:
         number, self._count = self._count, self._count + 1

@@ -125,11 +125,12 @@ def test_a_wrong_key_is_one_clear_line(pair):
 
 @pytest.mark.spark
 @pytest.mark.req("X-15")
-def test_nothing_is_lost_in_all_the_trouble_of_a_local_run():
+def test_nothing_is_lost_in_all_the_faults_of_a_local_run():
     done = verify("--local", "--duration", "15s", "--seed", "3", "--json")
 
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
     assert result["isValid"]
     assert result["acknowledged"] > 100
-    assert result["troubles"]
+    assert result["faults"]
+    assert sum(result["faultsByKind"].values()) == len(result["faults"])

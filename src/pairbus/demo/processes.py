@@ -58,12 +58,20 @@ class ChildProcess:
         last = self._errors[-1].removeprefix("pairbus: ") if self._errors else "no error output"
         return f"{self.name} ended with exit code {code}: {last}"
 
-    def spawn(self, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    def spawn(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        *,
+        module: str = "pairbus",
+        first_line: str | None = None,
+    ) -> None:
+        """`first_line` is the first line of its stdin, which then stays open."""
         guard = shutil.which("setpriv")
         prefix = [guard, "--pdeathsig", "KILL"] if guard else []
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "pairbus", *arguments],
-            stdin=subprocess.DEVNULL,
+            [*prefix, sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL if first_line is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -73,6 +81,10 @@ class ChildProcess:
             start_new_session=True,
         )
         self._process = process
+        if first_line is not None:
+            assert process.stdin is not None
+            process.stdin.write(f"{first_line}\n")
+            process.stdin.flush()
         for stream, on_line in (
             (process.stdout, self.on_line),
             (process.stderr, self._errors.append),
@@ -83,6 +95,20 @@ class ChildProcess:
 
     def on_line(self, line: str) -> None:
         """Called with each line of its stdout, on its own thread."""
+
+    def request_stop(self) -> None:
+        """By SIGTERM, as an operator would, or by the end of its stdin if that is open."""
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        else:
+            self._process.send_signal(signal.SIGTERM)
+
+    def pids(self) -> list[int]:
+        """Of it, and of everything that it has started."""
+        return [] if self._process is None else _session(self._process.pid)
 
     def kill(self) -> None:
         """Kills it and everything that it has started, at once."""
@@ -96,6 +122,9 @@ class ChildProcess:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
         process.wait(END_SECONDS_MAX)
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
 
 
 def _environment() -> dict[str, str]:
@@ -125,8 +154,16 @@ def _session(leader: int) -> list[int]:
 class BrokerProcess(ChildProcess):
     """A broker with one namespace. After a kill it can start again with the same port and data."""
 
-    def __init__(self, name: str, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        config: Mapping[str, Any] | None = None,
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(name, folder)
+        self._variables = variables
         self.connection_string = ""
         """Empty until the broker is ready."""
         self.data = folder / name
@@ -149,7 +186,7 @@ class BrokerProcess(ChildProcess):
     def start(self) -> None:
         namespace = ["--namespace", f"{self.name}:{self._port}", "--data", str(self.data)]
         options = [*self._config, "--allow-faults", "--log-level", "warning"]
-        self.spawn(["broker", *namespace, *options])
+        self.spawn(["broker", *namespace, *options], self._variables)
 
     def kill(self) -> None:
         super().kill()

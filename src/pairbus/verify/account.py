@@ -36,7 +36,7 @@ class Verdict:
     recovered: int
     dead_lettered: int
     left: int
-    """Acknowledged messages that are still in the backlog."""
+    """Messages that are still in the backlog, or in their queue."""
     out_of_order: int
     late: int
     longest_gap_seconds: float

@@ -18,8 +18,9 @@ from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
 from pairbus.errors import OutputError, UsageError
 from pairbus.spark.session import require_spark
+from pairbus.verify.processes import LocalPair, Pair
 from pairbus.verify.report import to_html, to_json, to_text
-from pairbus.verify.run import LocalPair, Pair, VerifyRun
+from pairbus.verify.run import VerifyRun
 
 _SECONDS: Final = (5.0, 86_400.0)
 
@@ -31,7 +32,7 @@ def verify(
         bool,
         typer.Option(
             "--local",
-            help="Start two brokers on this machine, and cause trouble: kills, pauses and faults.",
+            help="Start two brokers here, and cause faults: kills, network cuts, and more.",
         ),
     ] = False,
     duration: Annotated[
@@ -66,7 +67,7 @@ def verify(
     seed: Annotated[
         int | None,
         option(
-            metavar="N", help="Seed for messages and trouble (default: a new one, which is shown)."
+            metavar="N", help="Seed for messages and faults (default: a new one, which is shown)."
         ),
     ] = None,
     report: Annotated[
@@ -110,7 +111,7 @@ def verify(
             with temporary_folder("pairbus-verify-") as folder:
                 run = VerifyRun(
                     folder,
-                    LocalPair(folder) if given is None else given,
+                    LocalPair.in_folder(folder) if given is None else given,
                     run=run_name,
                     seconds=seconds,
                     rate=rate,

@@ -33,7 +33,7 @@ class Fact(StrEnum):
     DEAD_LETTERED = "dead-lettered"
     """Found in a dead-letter queue at the end."""
     LEFT = "left"
-    """Found in a backlog queue at the end."""
+    """Found in a queue at the end: in the backlog, or not yet received."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pairbus.json_style import camel_case_keys, utc_text
 from pairbus.verify.account import Verdict
 from pairbus.verify.journal import Fact, read_journals
+from pairbus.verify.nemesis import Fault
 from pairbus.verify.run import RunResult
 
 _WIDTH, _HEIGHT = 900, 160
@@ -27,7 +28,7 @@ _TEXTS: Final = {
     "duplicated": "received more than once",
     "recovered": "received, although the send gave no clear answer",
     "dead_lettered": "in a dead-letter queue at the end",
-    "left": "in the backlog at the end",
+    "left": "in the backlog, or in their queue, at the end",
     "out_of_order": "received after a later message of the session",
     "late": "received more than 5 s after the send returned",
 }
@@ -78,11 +79,28 @@ def to_json(result: RunResult, **settings: Any) -> dict[str, Any]:
         "unexpectedIds": list(result.verdict.unexpected[:20]),
         "damagedIds": list(result.verdict.damaged[:20]),
         "note": result.note,
-        "troubles": [
-            {"kind": each.kind, "begins": each.begins, "seconds": each.seconds}
-            for each in result.troubles
+        "faultsByKind": faults_by_kind(result.faults),
+        "faults": [
+            {
+                "kind": each.kind,
+                "target": each.target,
+                "begins": round(each.begins, 3),
+                "seconds": round(each.seconds, 3),
+                **each.settings,
+            }
+            for each in result.faults
         ],
     }
+
+
+def faults_by_kind(faults: Iterable[Fault]) -> dict[str, int]:
+    """Kills, stops and the like by their targets, too."""
+    names = [_numberless(f"{each.kind} {each.target}") for each in faults]
+    return dict(sorted(Counter(names).items()))
+
+
+def _numberless(name: str) -> str:
+    return name.rstrip(" 0123456789")
 
 
 # -- the page ----------------------------------------------------------------------------------
@@ -107,43 +125,47 @@ def to_html(result: RunResult, folder: Path, *, title: str) -> str:
         f"<tr><td>{value:,}</td><th>{name.replace('_', ' ')}</th><td>{_TEXTS[name]}</td></tr>"
         for name, value in counts(result.verdict).items()
     )
-    troubles = "".join(
-        f"<li>{each.begins:.1f} s: {escape(str(each))}</li>" for each in result.troubles
-    )
+    faults = "".join(f"<li>{each.begins:.1f} s: {escape(str(each))}</li>" for each in result.faults)
     began = datetime.fromtimestamp(result.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
 table {{ border-collapse: collapse }} th {{ text-align: left }} td, th {{ padding: .1rem .8rem }}
 td:first-child {{ text-align: right; font-variant-numeric: tabular-nums }}
-svg {{ width: 100%; height: auto; background: #f6f6f6 }} .trouble {{ fill: #f3c6c0 }}
+svg {{ width: 100%; height: auto; background: #f6f6f6 }} .fault {{ fill: #f3c6c0 }}
 path {{ fill: none; stroke: #2358a5; stroke-width: 2 }}
 </style></head><body>
 <h1>{escape(title)}</h1><p>{began}. <strong>{escape(sentence(result.verdict))}</strong>
 {escape(result.note)}</p><table>{rows}</table>{"".join(charts)}
-{f"<h2>Troubles</h2><ol>{troubles}</ol>" if troubles else ""}
+{f"<h2>Faults</h2><ol>{faults}</ol>" if faults else ""}
 </body></html>
 """
 
 
-def _line(rate: Counter[int], seconds: int) -> list[tuple[float, float]]:
+Point = tuple[float, float | None]
+"""A time and a value; None: the value is not known, so the curve has a gap."""
+
+
+def _line(rate: Counter[int], seconds: int) -> list[Point]:
     return [(float(second), float(rate[second])) for second in range(seconds)]
 
 
-def _chart(title: str, points: Sequence[tuple[float, float]], result: RunResult) -> str:
-    """A curve over time. The times of troubles are shaded."""
+def _chart(title: str, points: Sequence[Point], result: RunResult) -> str:
+    """A curve over time. The times of faults are shaded."""
     width = max([1.0, *(at for at, _ in points), *(each.at for each in result.samples)])
-    top = max([1.0, *(value for _, value in points)])
+    top = max([1.0, *(value for _, value in points if value is not None)])
 
     def x(at: float) -> float:
         return round(at / width * _WIDTH, 1)
 
     shades = "".join(
-        f'<rect class="trouble" x="{x(each.begins)}" y="0" width="{x(each.seconds)}" '
+        f'<rect class="fault" x="{x(each.begins)}" y="0" width="{x(each.seconds)}" '
         f'height="{_HEIGHT}"><title>{escape(str(each))}</title></rect>'
-        for each in result.troubles
+        for each in result.faults
     )
-    path = " ".join(_steps((x(at), _HEIGHT - value / top * (_HEIGHT - 10)) for at, value in points))
+    path = " ".join(
+        _steps((x(at), None if value is None else _y(value, top)) for at, value in points)
+    )
     return (
         f'<h2>{escape(title)}</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(title)}, at most {top:,.0f}">{shades}<path d="{path}"/></svg>'
@@ -151,6 +173,14 @@ def _chart(title: str, points: Sequence[tuple[float, float]], result: RunResult)
     )
 
 
-def _steps(points: Iterable[tuple[float, float]]) -> Iterable[str]:
-    for index, (across, down) in enumerate(points):
-        yield f"{'L' if index else 'M'}{across:.1f} {down:.1f}"
+def _y(value: float, top: float) -> float:
+    return _HEIGHT - value / top * (_HEIGHT - 10)
+
+
+def _steps(points: Iterable[Point]) -> Iterable[str]:
+    """The commands of an SVG path."""
+    is_drawing = False
+    for across, down in points:
+        if down is not None:
+            yield f"{'L' if is_drawing else 'M'}{across:.1f} {down:.1f}"
+        is_drawing = down is not None

@@ -1,4 +1,4 @@
-"""The processes of a run: paired senders in both shells, and a receiver with the official SDK.
+"""The processes of a run: paired senders in both shells, and receivers with the official SDK.
 
 `python -m pairbus.verify.worker` reads one line of JSON from stdin (a connection string on the
 command line would be visible to others) and works until stdin is closed. So it also ends when the
@@ -13,17 +13,21 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from azure.core.exceptions import AzureError
+
 from pairbus.cli.administration import administration_client
 from pairbus.cli.connection import sdk_client
 from pairbus.cli.target import parse_target
+from pairbus.errors import PairbusError
 from pairbus.verify.journal import Fact, Journal
 from pairbus.verify.messages import Made, MessageMaker, read
 
@@ -32,12 +36,23 @@ _SESSION_THREADS: Final = 8
 """The SDK takes half a second to open a session, so one thread could not keep up."""
 
 
+class Role(StrEnum):
+    BLOCKING = "blocking"
+    """A sender with the blocking client."""
+    ASYNCIO = "asyncio"
+    RECEIVER = "receiver"
+    SESSION_RECEIVER = "session receiver"
+
+    @property
+    def is_sender(self) -> bool:
+        return self in (Role.BLOCKING, Role.ASYNCIO)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What one process does. Sent to it as JSON."""
 
-    role: str
-    """`blocking` or `asyncio` for a sender, or `receiver`."""
+    role: Role
     name: str
     run: str
     folder: str
@@ -52,22 +67,30 @@ class Assignment:
     seed: int
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Assignment:
+        values = json.loads(line)
+        return cls(**{**values, "role": Role(values["role"])})
 
 
 def main() -> None:
     # The SDK logs each lost connection, and without a handler that goes to stderr.
     logging.getLogger().addHandler(logging.NullHandler())
-    work = Assignment(**json.loads(sys.stdin.readline()))
+    work = Assignment.from_line(sys.stdin.readline())
     stopping = threading.Event()
     threading.Thread(target=_wait_for_end, args=(stopping,), daemon=True).start()
     journal = Journal(Path(work.folder) / f"{work.name}.journal")
-    if work.role == "receiver":
-        receive(work, journal, stopping)
-    elif work.role == "blocking":
-        send_blocking(work, journal, stopping)
-    else:
-        asyncio.run(send_asyncio(work, journal, stopping))
+    match work.role:
+        case Role.BLOCKING:
+            send_blocking(work, journal, stopping)
+        case Role.ASYNCIO:
+            asyncio.run(send_asyncio(work, journal, stopping))
+        case Role.RECEIVER:
+            receive(work, journal, stopping, [_open_queue])
+        case Role.SESSION_RECEIVER:
+            receive(work, journal, stopping, [_open_session] * _SESSION_THREADS)
 
 
 def _wait_for_end(stopping: threading.Event) -> None:
@@ -101,80 +124,110 @@ class Recorder:
         return self._due - now
 
     @contextmanager
-    def outcome(self, group: list[Made]) -> Iterator[None]:
-        """Around a call of the SDK."""
-        fact = Fact.ACKNOWLEDGED
+    def pairing(self) -> Iterator[None]:
+        """Around a client's life. If it was started during an outage, it cannot be paired."""
         try:
             yield
-        except (TypeError, ValueError):  # the SDK refuses the message before it sends anything
-            fact = Fact.FAILED
+        except (AzureError, PairbusError) as error:
+            # On stderr, which the run shows if this process ends.
+            print(f"cannot pair, will try again: {error}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def outcome(self, group: list[Made]) -> Iterator[None]:
+        """Around a call of the SDK."""
+        from azure.servicebus.exceptions import MessageSizeExceededError
+
+        from pairbus import BacklogExhausted
+
+        fact, safe_count = Fact.ACKNOWLEDGED, 0
+        try:
+            yield
+        except (TypeError, ValueError, MessageSizeExceededError):
+            fact = Fact.FAILED  # the SDK refuses the message before it sends anything
+        except BacklogExhausted as error:
+            # A namespace may have the others, too: its answer may have been lost.
+            fact, safe_count = Fact.UNKNOWN, error.diverted_count
         except Exception:
             fact = Fact.UNKNOWN
-        for one in group:
-            self._journal.write(fact, one.message_id, one.session_id, one.order)
+        for place, one in enumerate(group):
+            known = Fact.ACKNOWLEDGED if place < safe_count else fact
+            self._journal.write(known, one.message_id, one.session_id, one.order)
 
 
-def _pair_settings(work: Assignment) -> dict[str, Any]:
+def _clients(work: Assignment, kind: Any, partner: Any, manager: Any) -> tuple[Any, Any, Any]:
+    """The paired client, and the two clients of the secondary."""
+    primary = parse_target(work.primary, _path(work.primary_ca_file))
+    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
+    return (
+        sdk_client(primary, kind),
+        sdk_client(secondary, partner),
+        administration_client(secondary, manager),
+    )
+
+
+def _pairing(work: Assignment, partner: Any, manager: Any) -> Any:
+    from pairbus import SendAvailabilityPairedNamespaceOptions
+
+    return SendAvailabilityPairedNamespaceOptions(
+        manager,
+        partner,
+        backlog_queue_count=3,
+        failover_interval=timedelta(0),
+        ping_primary_interval=timedelta(seconds=1),
+        primary_namespace_name=work.primary_name,
+    )
+
+
+def _senders(client: Any, work: Assignment) -> dict[bool, Any]:
+    """By whether a message has a session."""
     return {
-        "backlog_queue_count": 3,
-        "failover_interval": timedelta(0),
-        "ping_primary_interval": timedelta(seconds=1),
-        "primary_namespace_name": work.primary_name,
+        False: client.get_queue_sender(work.queue),
+        True: client.get_queue_sender(work.session_queue),
     }
 
 
 def send_blocking(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
-    from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+    from pairbus import ServiceBusClient
 
-    primary = parse_target(work.primary, _path(work.primary_ca_file))
-    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
-    with (
-        sdk_client(primary, ServiceBusClient) as client,
-        sdk_client(secondary) as partner,
-        administration_client(secondary) as manager,
-    ):
-        client.pair_namespace(
-            SendAvailabilityPairedNamespaceOptions(manager, partner, **_pair_settings(work))
-        )
-        senders = {
-            False: client.get_queue_sender(work.queue),
-            True: client.get_queue_sender(work.session_queue),
-        }
-        recorder = Recorder(work, journal)
-        while not stopping.is_set():
-            group = recorder.next_group()
-            with recorder.outcome(group):
-                senders[bool(group[0].session_id)].send_messages(_content(group))
-            stopping.wait(recorder.wait_seconds(len(group)))
+    recorder = Recorder(work, journal)
+    while not stopping.is_set():
+        with recorder.pairing(), ExitStack() as stack:
+            clients = _clients(work, ServiceBusClient, None, None)
+            client, partner, manager = map(stack.enter_context, clients)
+            client.pair_namespace(_pairing(work, partner, manager))
+            senders = _senders(client, work)
+            while not stopping.is_set():
+                group = recorder.next_group()
+                with recorder.outcome(group):
+                    senders[bool(group[0].session_id)].send_messages(_content(group))
+                stopping.wait(recorder.wait_seconds(len(group)))
+        stopping.wait(_RETRY_SECONDS)
 
 
 async def send_asyncio(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
     from azure.servicebus.aio import ServiceBusClient as PlainClient
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-    from pairbus import SendAvailabilityPairedNamespaceOptions
     from pairbus.aio import ServiceBusClient
 
-    primary = parse_target(work.primary, _path(work.primary_ca_file))
-    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
-    async with (
-        sdk_client(primary, ServiceBusClient) as client,
-        sdk_client(secondary, PlainClient) as partner,
-        administration_client(secondary, ServiceBusAdministrationClient) as manager,
-    ):
-        await client.pair_namespace(
-            SendAvailabilityPairedNamespaceOptions(manager, partner, **_pair_settings(work))
-        )
-        senders = {
-            False: client.get_queue_sender(work.queue),
-            True: client.get_queue_sender(work.session_queue),
-        }
-        recorder = Recorder(work, journal)
-        while not stopping.is_set():
-            group = recorder.next_group()
-            with recorder.outcome(group):
-                await senders[bool(group[0].session_id)].send_messages(_content(group))
-            await asyncio.sleep(recorder.wait_seconds(len(group)))
+    recorder = Recorder(work, journal)
+    while not stopping.is_set():
+        with recorder.pairing():
+            async with AsyncExitStack() as stack:
+                clients = _clients(
+                    work, ServiceBusClient, PlainClient, ServiceBusAdministrationClient
+                )
+                client, partner, manager = [
+                    await stack.enter_async_context(each) for each in clients
+                ]
+                await client.pair_namespace(_pairing(work, partner, manager))
+                senders = _senders(client, work)
+                while not stopping.is_set():
+                    group = recorder.next_group()
+                    with recorder.outcome(group):
+                        await senders[bool(group[0].session_id)].send_messages(_content(group))
+                    await asyncio.sleep(recorder.wait_seconds(len(group)))
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _content(group: list[Made]) -> Any:
@@ -188,11 +241,19 @@ def _path(text: str | None) -> Path | None:
 # -- the receiver ------------------------------------------------------------------------------
 
 
-def receive(work: Assignment, journal: Journal, stopping: threading.Event) -> None:
-    """Receives from both queues. A session is received by one thread at a time."""
+OpenReceiver = Callable[[Any, Assignment], Any]
+
+
+def receive(
+    work: Assignment,
+    journal: Journal,
+    stopping: threading.Event,
+    opens: Sequence[OpenReceiver],
+) -> None:
+    """Receives with a thread for each of `opens`. A session is received by one at a time."""
     threads = [
         threading.Thread(target=_keep_receiving, args=(work, each, journal, stopping), daemon=True)
-        for each in (_open_queue, *[_open_session] * _SESSION_THREADS)
+        for each in opens
     ]
     for thread in threads:
         thread.start()
@@ -214,7 +275,7 @@ def _open_session(client: Any, work: Assignment) -> Any:
 
 def _keep_receiving(
     work: Assignment,
-    open_receiver: Callable[[Any, Assignment], Any],
+    open_receiver: OpenReceiver,
     journal: Journal,
     stopping: threading.Event,
 ) -> None:

@@ -19,8 +19,10 @@ _TOKEN_SECONDS: Final = 300.0
 
 
 class FaultClient:
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, seconds: float = _SECONDS_MAX) -> None:
+        """`seconds`: how long to wait for an answer."""
         self._target = target
+        self._seconds = seconds
 
     def all(self) -> list[dict[str, Any]]:
         faults: list[dict[str, Any]] = self._call("GET")["faults"]
@@ -52,7 +54,7 @@ class FaultClient:
         headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
-            with HttpClient.for_target(self._target, seconds=_SECONDS_MAX) as client:
+            with HttpClient.for_target(self._target, seconds=self._seconds) as client:
                 return client.request(method, path, body=data, headers=headers)
         except NamespaceError as error:
             raise NamespaceError(cannot_reach(self._target, str(error))) from error

@@ -1,0 +1,205 @@
+"""Everything that runs during a verification: brokers, senders, receivers, and a syphon."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.target import Target, parse_target
+from pairbus.demo.processes import BrokerProcess, ChildProcess, SyphonProcess
+from pairbus.errors import NamespaceError
+from pairbus.verify.nemesis import LINKS
+from pairbus.verify.proxy import Link, Network
+from pairbus.verify.worker import Assignment
+
+_FAULT_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
+"""How long to wait before a process that has ended by itself is started again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The namespaces of a run, as the options give them."""
+
+    primary: str
+    secondary: str
+    primary_ca_file: str | None
+    secondary_ca_file: str | None
+    primary_name: str
+
+    @property
+    def targets(self) -> tuple[Target, Target]:
+        files = [
+            None if text is None else Path(text)
+            for text in (self.primary_ca_file, self.secondary_ca_file)
+        ]
+        return parse_target(self.primary, files[0]), parse_target(self.secondary, files[1])
+
+
+class LocalPair:
+    """Two brokers on this machine, and a link to each of them for each kind of client."""
+
+    def __init__(self, primary: BrokerProcess, secondary: BrokerProcess) -> None:
+        self.brokers: dict[str, BrokerProcess] = {"primary": primary, "secondary": secondary}
+        self.links: dict[str, Link] = {}
+        self._network = Network()
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> LocalPair:
+        return cls(BrokerProcess("east", folder), BrokerProcess("west", folder))
+
+    def start(self, wait_for: Callable[[Callable[[], object], str], None]) -> Pair:
+        for broker in self.brokers.values():
+            broker.start()
+        wait_for(lambda: all(b.is_ready for b in self.brokers.values()), "the local brokers")
+        for name in LINKS:
+            broker = self.brokers[name.rpartition(" ")[2]]
+            self.links[name] = self._network.link_to(_port(broker.connection_string))
+        return self._pair()
+
+    def _pair(self) -> Pair:
+        primary, secondary = self.brokers.values()
+        return Pair(
+            primary=primary.connection_string,
+            secondary=secondary.connection_string,
+            primary_ca_file=str(primary.ca_file),
+            secondary_ca_file=str(secondary.ca_file),
+            primary_name=primary.name,
+        )
+
+    def through_links(self, pair: Pair, client: str) -> Pair:
+        """The pair as a kind of client sees it."""
+        texts = {"primary": pair.primary, "secondary": pair.secondary}
+        for name, text in texts.items():
+            link = self.links.get(f"{client} to {name}")
+            if link is not None:
+                texts[name] = re.sub(r":\d+", f":{link.port}", text, count=1)
+        return replace(pair, **texts)
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        self._network.close()
+
+
+def _port(connection_string: str) -> int:
+    return int(connection_string.partition(";")[0].rpartition(":")[2])
+
+
+class Worker(ChildProcess):
+    """A sender or a receiver. Each of its lives has a journal and messages of its own."""
+
+    def __init__(self, folder: Path, assignment: Assignment) -> None:
+        super().__init__(assignment.name, folder)
+        self._assignment = assignment
+        self._life = 0
+        self.journal = folder
+
+    def start(self) -> None:
+        self._life += 1
+        name = f"{self._assignment.name}.{self._life}".replace(" ", "-")
+        self.journal = self.folder / f"{name}.journal"
+        line = replace(self._assignment, name=name).to_line()
+        self.spawn([], module="pairbus.verify.worker", first_line=line)
+
+
+class PairSyphon(SyphonProcess):
+    """A syphon that can be started again."""
+
+    def __init__(self, folder: Path, pair: Pair) -> None:
+        super().__init__(folder, pair.primary_name)
+        self._pair = pair
+
+    def start_again(self) -> None:
+        pair = self._pair
+        self.start(
+            pair.primary, pair.secondary, ca_files=(pair.primary_ca_file, pair.secondary_ca_file)
+        )
+
+
+class RunProcesses:
+    """Is what a nemesis works on. Without local brokers there are no links."""
+
+    def __init__(self, folder: Path, local: LocalPair | None) -> None:
+        self._folder = folder
+        self._local = local
+        self._pair: Pair | None = None
+        self.processes: dict[str, ChildProcess] = {}
+        self.links: Mapping[str, Link] = {}
+        self._ended_at: dict[str, float] = {}
+        self.restarts = 0
+        """How often a process that had ended by itself was started again."""
+
+    def pair_started(self, pair: Pair) -> None:
+        self._pair = pair
+        if self._local is not None:
+            self.processes.update(self._local.brokers)
+            self.links = self._local.links
+
+    def pair_of(self, client: str) -> Pair:
+        assert self._pair is not None
+        return self._pair if self._local is None else self._local.through_links(self._pair, client)
+
+    def start_syphon(self) -> None:
+        self.processes["syphon"] = PairSyphon(self._folder, self.pair_of("syphon"))
+        self.restart("syphon")
+
+    def start_worker(self, assignment: Assignment) -> Worker:
+        worker = Worker(self._folder, assignment)
+        self.processes[worker.name] = worker
+        worker.start()
+        return worker
+
+    def workers(self, role: str) -> list[Worker]:
+        return [
+            each
+            for name, each in self.processes.items()
+            if isinstance(each, Worker) and role in name
+        ]
+
+    def restart(self, name: str) -> None:
+        process = self.processes[name]
+        assert isinstance(process, BrokerProcess | Worker | PairSyphon)
+        if isinstance(process, PairSyphon):
+            process.start_again()
+        else:
+            process.start()
+
+    def fault_client(self, broker: str) -> FaultClient:
+        assert self._local is not None
+        process = self._local.brokers[broker]
+        target = parse_target(process.connection_string, process.ca_file)
+        return FaultClient(target, seconds=_FAULT_SECONDS)
+
+    def check(self, is_down: Callable[[str], bool]) -> None:
+        """Raises if a process has ended by itself, which no fault explains.
+
+        On local brokers, a syphon may end by itself: it was started during an outage, or its Java
+        was killed. It is started again, as a service manager would do. A broker is, too, if another
+        program has taken its port for a moment.
+        """
+        for name, process in self.processes.items():
+            if is_down(name) or not process.has_ended:
+                self._ended_at.pop(name, None)
+                continue
+            message = process.exit_message
+            is_port_taken = isinstance(process, BrokerProcess) and "in use" in message
+            is_syphon = isinstance(process, PairSyphon) and self._local is not None
+            if not is_port_taken and not is_syphon:
+                raise NamespaceError(f"the run cannot continue: {message}")
+            now = time.monotonic()
+            if now - self._ended_at.setdefault(name, now) >= _RETRY_SECONDS:
+                process.kill()
+                self.restart(name)
+                self.restarts += 1
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        if self._local is not None:
+            self._local.close()

@@ -1,0 +1,189 @@
+"""The queues of a run: creates them, counts what is under way, reads what is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceNotFoundError,
+)
+
+from pairbus.cli.administration import administration_client, answer_text
+from pairbus.cli.connection import connect, peek_messages
+from pairbus.cli.entity_path import EntityPath, SubQueue
+from pairbus.cli.target import Target, cannot_reach, why_unreachable
+from pairbus.errors import NamespaceError
+from pairbus.verify.journal import Fact, Journal
+from pairbus.verify.processes import Pair
+
+SAMPLE_SECONDS: Final = 0.5
+_ANSWER_SECONDS: Final = 3
+_READ_ATTEMPTS: Final = 5
+_SETTINGS: Final = {
+    # A send in progress at an outage is diverted under the same id: drop the second copy.
+    "requires_duplicate_detection": True,
+    "lock_duration": timedelta(seconds=30),
+    "max_delivery_count": 1_000,
+}
+
+
+class RunQueues:
+    """Two queues on the primary, one of them with sessions, and the backlog queues."""
+
+    def __init__(self, pair: Pair, run: str) -> None:
+        self._run = run
+        self._primary, self._secondary = pair.targets
+        self._backlog_prefix = f"{pair.primary_name}/x-servicebus-transfer/".lower()
+        self.plain = f"pairbus-verify-{run}"
+        self.with_sessions = f"{self.plain}-sessions"
+
+    def create(self, *, deletes_itself: bool) -> None:
+        """`deletes_itself`: nothing stays behind if the run is killed."""
+        settings: dict[str, Any] = dict(_SETTINGS)
+        if deletes_itself:
+            settings["auto_delete_on_idle"] = timedelta(hours=1)
+        primary = self._primary
+        try:
+            with administration_client(primary) as admin:
+                admin.create_queue(self.plain, **settings)
+                admin.create_queue(self.with_sessions, requires_session=True, **settings)
+        except ClientAuthenticationError as error:
+            raise NamespaceError(f"the primary {primary.rejection('Manage')}") from error
+        except HttpResponseError as error:
+            reason = answer_text(error, primary)
+            raise NamespaceError(
+                f"cannot create {self.plain} on {primary.address}: {reason}"
+            ) from error
+        except AzureError as error:
+            raise NamespaceError(cannot_reach(primary, why_unreachable(error))) from error
+
+    def delete(self) -> None:
+        with suppress(Exception), administration_client(self._primary) as admin:
+            for queue in (self.plain, self.with_sessions):
+                admin.delete_queue(queue)
+
+    # --- counting ---------------------------------------------------------------------------------
+
+    def backlog(self) -> int | None:
+        """The messages in the backlog queues; None if the secondary does not answer."""
+        with suppress(Exception), _administration(self._secondary) as admin:
+            return sum(each.total_message_count or 0 for each in self._backlog_queues(admin))
+        return None
+
+    def waiting(self) -> int | None:
+        """The messages that are still under way, on both namespaces; None: one does not answer.
+
+        Dead letters do not move, so they do not count.
+        """
+        with (
+            suppress(Exception),
+            _administration(self._primary) as here,
+            _administration(self._secondary) as there,
+        ):
+            own = [
+                here.get_queue_runtime_properties(queue)
+                for queue in (self.plain, self.with_sessions)
+            ]
+            return sum(
+                each.active_message_count or 0 for each in (*own, *self._backlog_queues(there))
+            )
+        return None
+
+    def _backlog_queues(self, admin: Any) -> Iterator[Any]:
+        for each in admin.list_queues_runtime_properties():
+            if each.name.lower().startswith(self._backlog_prefix):
+                yield each
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    def read_what_is_left(self, journal: Journal) -> None:
+        """Messages of this run in its queues, in the backlog, and in all dead-letter queues.
+
+        The namespaces may be slow after the last fault, so it tries several times. A message that
+        is recorded twice counts once.
+        """
+        for is_last in [*[False] * (_READ_ATTEMPTS - 1), True]:
+            try:
+                self._read_what_is_left(journal)
+                return
+            except AzureError as error:
+                if is_last:
+                    raise NamespaceError(f"cannot read what is left: {error}") from error
+                time.sleep(1)
+
+    def _read_what_is_left(self, journal: Journal) -> None:
+        for target in (self._primary, self._secondary):
+            with administration_client(target) as admin:
+                found = list(self._backlog_queues(admin))
+                if target is self._primary:
+                    for queue in (self.plain, self.with_sessions):
+                        # A namespace that loses even the queue must not end the account.
+                        with suppress(ResourceNotFoundError):
+                            found.append(admin.get_queue_runtime_properties(queue))
+            with connect(target) as client:
+                for each in found:
+                    # As bytes: the SDK cannot peek at all sessions of a queue.
+                    for count, sub_queue, fact in (
+                        (each.active_message_count, None, Fact.LEFT),
+                        (each.dead_letter_message_count, SubQueue.DEAD_LETTER, Fact.DEAD_LETTERED),
+                    ):
+                        if count:
+                            path = EntityPath(entity=each.name, sub_queue=sub_queue)
+                            self._record(client, target, path, fact, journal)
+
+    def _record(
+        self, client: Any, target: Target, path: EntityPath, fact: Fact, journal: Journal
+    ) -> None:
+        for message in peek_messages(client, target, path):
+            message_id = str(message.field(0))
+            if message_id.startswith(f"{self._run}-"):
+                journal.write(fact, message_id)
+
+
+@contextmanager
+def _administration(target: Target) -> Iterator[Any]:
+    """A client that does not wait long."""
+    settings = {"connection_timeout": _ANSWER_SECONDS, "read_timeout": _ANSWER_SECONDS}
+    with administration_client(target, retry_total=0, **settings) as admin:
+        yield admin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    at: float
+    """Seconds after the start."""
+    backlog: int | None
+    """None: the secondary did not answer."""
+
+
+class BacklogCurve:
+    """Counts the backlog all the time, on a thread: the secondary may be silent."""
+
+    def __init__(self, queues: RunQueues, began: float) -> None:
+        """`began`: monotonic."""
+        self._queues = queues
+        self._began = began
+        self._stopping = threading.Event()
+        self._samples: list[Sample] = []
+        self._thread = threading.Thread(target=self._count, daemon=True)
+        self._thread.start()
+
+    def _count(self) -> None:
+        while not self._stopping.is_set():
+            at = time.monotonic() - self._began
+            self._samples.append(Sample(at=at, backlog=self._queues.backlog()))
+            self._stopping.wait(SAMPLE_SECONDS)
+
+    def stop(self) -> tuple[Sample, ...]:
+        self._stopping.set()
+        self._thread.join(3 * _ANSWER_SECONDS)
+        return tuple(self._samples)
