@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test chaos check format dist bench bench-broker bench-topics bench-pairing bench-syphon reference lock clean
+.PHONY: setup setup-tests demo test chaos check format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -71,6 +71,10 @@ bench-pairing: setup
 # Starts Java machines. Takes --count and --counts, too.
 bench-syphon: setup
 	$(BIN)/python benchmarks/syphon.py $(filter-out --deep --only-deep,$(ARGS))
+
+# The tables and plots of docs/scale.md: a simulation, which takes some minutes.
+scale: setup
+	$(BIN)/python benchmarks/scale.py --write $(ARGS)
 
 # docs/reference.md, out of docstrings.
 reference: setup

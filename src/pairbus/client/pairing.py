@@ -36,7 +36,12 @@ from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_unreachable, is_untrusted, kind_of
 from pairbus.client.state import state_of
-from pairbus.client.timing import QUEUE_REST_SECONDS, READY_RETRY_SECONDS, Timing
+from pairbus.client.timing import (
+    FIRST_PING_PHASE_MIN,
+    QUEUE_REST_SECONDS,
+    READY_RETRY_SECONDS,
+    Timing,
+)
 from pairbus.cost.meter import Reading
 from pairbus.events import Event, Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
@@ -104,6 +109,7 @@ class PairingCore:
             choose=random.choice,
             fails_over_together=options.failover_scope == "namespace",
             fail_back_pings=options.fail_back_pings,
+            phase=lambda: random.uniform(FIRST_PING_PHASE_MIN, 1.0),
         )
         self._observers = Observers(
             self.namespace,

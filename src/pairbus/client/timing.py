@@ -29,6 +29,9 @@ BACKLOG_SHARE: Final = 1 / 3
 # A backlog queue that failed is left alone for this long before a connection to it is tried, which
 # costs nothing. It is short, because all queues may have failed at once.
 QUEUE_REST_SECONDS: Final = 5.0
+# The first ping after a failover comes after a random part of the ping period, at least this much.
+# Clients that fail over together would otherwise ping together, and all go back in one moment.
+FIRST_PING_PHASE_MIN: Final = 0.5
 # A connection to a backlog queue that could not be opened in advance is tried again after this.
 READY_RETRY_SECONDS: Final = 30.0
 # A ping or a probe has this long, or as long as a send if that is less.

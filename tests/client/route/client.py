@@ -23,6 +23,7 @@ class Client:
         choose=first,
         together=False,
         pings=1,
+        phase=lambda: 1.0,
     ):
         self.router = Router(
             "contoso",
@@ -33,6 +34,7 @@ class Client:
             rest_seconds=rest,
             fails_over_together=together,
             fail_back_pings=pings,
+            phase=phase,
         )
         self.failover = failover
         self.now = 0.0

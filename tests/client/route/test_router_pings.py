@@ -335,3 +335,25 @@ def test_in_no_interval_are_there_two_pings_and_in_none_is_one_forgotten(interva
         last, expected = expected, round((client.next_due() - began) / interval)
         assert expected > last
         assert began + (expected - 1) * interval <= client.now < client.next_due()
+
+
+@pytest.mark.req("G-01")
+@given(
+    interval=st.sampled_from([1.0, 60.0, 1800.0]),
+    phase=st.floats(0.5, 1.0),
+    late=st.floats(0.0, 3.0),
+)
+def test_the_first_ping_comes_after_a_random_part_of_the_interval_and_then_one_in_each(
+    interval, phase, late
+):
+    client = Client(failover=0, ping=interval, phase=lambda: phase)
+    client.at(100).fail()
+
+    moments = pings_between(client, 100, 100 + 20 * interval, answer_after=late * interval)
+
+    assert moments[0] == pytest.approx(100 + phase * interval)
+    slots = [int((moment - moments[0]) / interval + 1e-6) for moment in moments]
+    assert slots == sorted(set(slots))
+    if late < 1:
+        assert slots == [*range(len(slots))]
+        assert len(slots) >= 19

@@ -30,9 +30,13 @@ class RoutedEntity:
     last_error: BaseException | None = None
     is_unreachable: bool = False
     """The last error says that the whole namespace cannot be reached."""
+    pings_from: float = 0.0
+    """The pings of this failover are due whole ping periods after this: the failover, or up to half
+    a period earlier.
+    """
     next_ping: float | None = None
     slot: int = 0
-    """The number of the next ping, counted from the failover."""
+    """The number of the next ping, counted from `pings_from`."""
     ping_out: Ping | None = None
     """A ping whose outcome is still unknown. It may belong to an earlier epoch."""
     sent: int = 0
@@ -51,12 +55,12 @@ class RoutedEntity:
         return self.health.deadline
 
     def schedule_ping(self, *, ping_seconds: float, now: float) -> None:
-        """The first time after `now` that is a whole number of ping periods after the failover.
+        """The first time after `now` that is a whole number of ping periods after `pings_from`.
 
         So pings keep their rate even if one is sent late. After a long delay, one ping follows, not
         all the missed ones.
         """
-        began = self.health.since
+        began = self.pings_from
         self.slot = max(self.slot + 1, int((now - began) // ping_seconds))
         while (at := began + self.slot * ping_seconds) <= now:  # at most twice, because of rounding
             self.slot += 1

@@ -56,11 +56,14 @@ class Router:
         choose: Callable[[Sequence[str]], str],
         fails_over_together: bool = False,
         fail_back_pings: int = 1,
+        phase: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`namespace` is the primary's name in events. `rest_seconds`: how long a backlog queue
         that failed is left alone. `fails_over_together`: if one entity fails over because the
         namespace cannot be reached, all others do. `fail_back_pings`: how many pings in a row must
-        be answered before an entity fails back."""
+        be answered before an entity fails back. `phase`: which part of a ping period passes between
+        a failover and its first ping, above 0 and up to 1; at random, so that clients that fail
+        over together do not ping together."""
         self._namespace = namespace
         self._failover_seconds = failover_seconds
         self._ping_seconds = ping_seconds
@@ -71,6 +74,7 @@ class Router:
         self._is_closed = False
         self._fails_over_together = fails_over_together
         self._fail_back_pings = fail_back_pings
+        self._phase = phase
         self._last_sent: float | None = None
         """When the primary last accepted a message of any entity."""
         self._unreachable: BaseException | None = None
@@ -377,7 +381,8 @@ class Router:
     def _failed_over(self, entity: RoutedEntity, *, now: float) -> None:
         health = entity.health
         entity.slot = 1
-        entity.next_ping = health.since + self._ping_seconds
+        entity.pings_from = health.since - (1.0 - self._phase()) * self._ping_seconds
+        entity.next_ping = entity.pings_from + self._ping_seconds
         self._agenda.update(entity)
         self._note(
             events.FailedOver(
