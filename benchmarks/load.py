@@ -115,8 +115,9 @@ class Sender(Client):
                 if event.outcome.kind is not OutcomeKind.ACCEPTED:
                     raise loop.LoadError(f"a message was not accepted: {event.outcome}")
                 if not event.settled:
-                    event.delivery.settle()
-                accepted += 1
+                    for delivery in event.deliveries:
+                        delivery.settle()
+                accepted += len(event.deliveries)
             else:
                 self.check(event)
         self._accepted += accepted
@@ -168,7 +169,7 @@ class Receiver(Client):
             elif type(event) is Disposed:
                 if not event.settled or event.outcome.kind is not OutcomeKind.ACCEPTED:
                     raise loop.LoadError(f"a settlement was not confirmed: {event.outcome}")
-                settled += 1
+                settled += len(event.deliveries)
             elif type(event) is Attached:
                 self.done = event.link is self._barrier
             else:

@@ -316,8 +316,8 @@ def test_a_message_arrives_and_is_accepted(pair):
     pair.run()
 
     (disposed,) = pair.at_client(Disposed)
-    assert (disposed.delivery, disposed.outcome, disposed.settled) == (sent, ACCEPTED, True)
-    assert disposed.delivery.context == "mine"
+    assert (disposed.deliveries, disposed.outcome, disposed.settled) == ([sent], ACCEPTED, True)
+    assert disposed.deliveries[0].context == "mine"
     assert sent.settled
     assert theirs.credit == 9
 
@@ -349,8 +349,7 @@ def test_a_rejected_message_tells_condition_description_and_info(pair):
 
 def test_acceptances_in_a_row_become_one_disposition(pair):
     sender, _ = pair.sending_to_server()
-    for number in range(50):
-        sender.send(b"%d" % number, b"x")
+    sent = [sender.send(b"%d" % number, b"x") for number in range(50)]
     pair.run()
     pair.to_client.clear()
     for event in pair.at_server(Transferred):
@@ -359,7 +358,24 @@ def test_acceptances_in_a_row_become_one_disposition(pair):
 
     (disposition,) = frames_of(pair.to_client, 0x15)
     assert disposition[1:3] == [0, 49]
-    assert len(pair.at_client(Disposed)) == 50
+    (disposed,) = pair.at_client(Disposed)
+    assert disposed.deliveries == sent
+
+
+def test_a_disposition_of_two_links_makes_an_event_for_each_run_of_one_link(pair):
+    one, _ = pair.sending_to_server()
+    make = lambda: pair.client.attach_sender(pair.session, "other", "q")  # noqa: E731
+    other, _ = pair.attach(make, credit=10)
+    sent = [link.send(b"%d" % n, b"x") for n, link in enumerate((one, one, other, one))]
+    pair.run()
+    pair.to_client.clear()
+    for event in pair.at_server(Transferred):
+        event.delivery.accept()
+    pair.run()
+
+    assert len(frames_of(pair.to_client, 0x15)) == 1
+    groups = [event.deliveries for event in pair.at_client(Disposed)]
+    assert groups == [sent[:2], sent[2:3], sent[3:]]
 
 
 def test_a_message_settled_by_its_sender_needs_no_answer(pair):
@@ -572,13 +588,13 @@ def test_a_message_is_sent_and_its_settlement_awaits_our_answer(pair):
     received.update(ACCEPTED)
     pair.run()
     (disposed,) = pair.at_server(Disposed)
-    assert (disposed.delivery, disposed.outcome, disposed.settled) == (sent, ACCEPTED, False)
-    assert (sent.settled, disposed.delivery.context) == (False, 7)
+    assert (disposed.deliveries, disposed.outcome, disposed.settled) == ([sent], ACCEPTED, False)
+    assert (sent.settled, disposed.deliveries[0].context) == (False, 7)
 
     sent.settle(ACCEPTED)
     pair.run()
     (answer,) = pair.at_client(Disposed)
-    assert (answer.delivery, answer.outcome, answer.settled) == (received, ACCEPTED, True)
+    assert (answer.deliveries, answer.outcome, answer.settled) == ([received], ACCEPTED, True)
     assert sent.settled
     assert received.settled
 
@@ -973,7 +989,7 @@ def test_dispositions_without_end_end_the_connection(pair):
 
     events = pair.server.receive((all_of(0x24) + all_of(0x26)) * 1000)
 
-    assert len(events) == 2001
+    assert [len(each.deliveries) for each in events[:-1]] == [2000]
     assert type(events[-1]) is ConnectionClosed
     assert "nothing new" in events[-1].error.description
 

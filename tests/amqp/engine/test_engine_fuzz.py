@@ -66,7 +66,7 @@ class BusyServer:
                 assert len(event.data) <= 5000
                 self.deliveries.append(event.delivery)
             elif kind is Disposed:
-                self.deliveries.append(event.delivery)
+                self.deliveries += event.deliveries
             elif kind is SessionBegun:
                 self.sessions.append(event.session)
         for _ in range(self.random.randrange(4)):
@@ -247,7 +247,7 @@ def test_the_undamaged_conversation_is_understood_to_its_end():
     assert type(events[-1]) is ConnectionClosed
     assert events[-1].error.condition == "amqp:connection:forced"
     assert len([event for event in events if type(event) is Transferred]) == 7
-    assert len([event for event in events if type(event) is Disposed]) == 6
+    assert sum(len(event.deliveries) for event in events if type(event) is Disposed) == 6
     engine.free()
 
 

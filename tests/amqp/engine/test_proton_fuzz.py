@@ -128,9 +128,10 @@ class Ours:
             case Flowed(link=link) if link.is_sender and link.credit > 0:
                 self.sent += 1
                 link.send(b"%d" % self.sent, ANSWER)
-            case Disposed(delivery=delivery, outcome=outcome, settled=settled):
-                report(("disposed", delivery.tag, outcome.kind.name.lower(), settled))
-                delivery.settle()
+            case Disposed(deliveries=deliveries, outcome=outcome, settled=settled):
+                for delivery in deliveries:
+                    report(("disposed", delivery.tag, outcome.kind.name.lower(), settled))
+                    delivery.settle()
 
 
 class Theirs:

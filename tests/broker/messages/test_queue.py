@@ -40,6 +40,26 @@ def test_a_completed_message_is_deleted(world):
 
 
 @pytest.mark.req("B-03")
+def test_messages_that_are_completed_together_are_deleted_and_no_others(world):
+    world.send(*[encoded()] * 9)
+    locks, told = world.receive(9), []
+    completed = [lock.message for lock in locks if lock.message.sequence in (1, 2, 4, 6, 7, 8)]
+
+    world.queue().complete(world.queue().main, completed, told.append, now_ms=world.now_ms)
+    assert told == []
+    assert world.settle(locks[0], COMPLETE) == LOCK_LOST, "it is being deleted"
+    world.flush()
+
+    assert told == [None]
+    assert world.sequences() == [3, 5, 9]
+    assert [lock.message.sequence for lock in world.queue().main.locks.values()] == [3, 5, 9]
+    assert world.queue().tally.settle == 6
+    world.check_counters()
+    world.crash()
+    assert sequences(world.receive(9)) == [3, 5, 9]
+
+
+@pytest.mark.req("B-03")
 def test_an_abandoned_message_is_first_again_and_counted(world):
     world.send(encoded(), encoded())
     lock = world.receive()[0]
@@ -226,7 +246,7 @@ def test_receive_and_delete_deletes_before_it_gives(world):
     mailbox, told = world.queue().main, []
     message = mailbox.take(None)
 
-    world.queue().remove(mailbox, message, told.append)
+    world.queue().remove(mailbox, [message], told.append)
     assert told == []
     world.flush()
 
@@ -238,7 +258,7 @@ def test_an_undelivered_message_returns_to_its_place(world):
     world.send(encoded(), encoded())
     mailbox, told = world.queue().main, []
     message = mailbox.take(None)
-    world.queue().remove(mailbox, message, told.append)
+    world.queue().remove(mailbox, [message], told.append)
     world.flush()
 
     world.queue().put_back(mailbox, message)
@@ -488,11 +508,24 @@ def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
     world.send(encoded(), encoded())
     told = []
     with world.broken_disk():
-        world.queue().remove(world.queue().main, world.queue().main.take(None), told.append)
+        world.queue().remove(world.queue().main, [world.queue().main.take(None)], told.append)
 
     assert told[0].condition == "amqp:internal-error"
     assert sequences(world.receive(9)) == [1, 2]
     world.check_counters()
+
+
+def test_messages_that_are_completed_together_are_all_kept_if_the_disk_refuses(world):
+    world.send(*[encoded()] * 3)
+    locks, told = world.receive(3), []
+    with world.broken_disk():
+        messages = [lock.message for lock in locks]
+        world.queue().complete(world.queue().main, messages, told.append, now_ms=world.now_ms)
+
+    assert [error.condition for error in told] == ["amqp:internal-error"]
+    world.check_counters()
+    assert world.settle(locks[1], COMPLETE) is None, "the receiver still holds the locks"
+    assert world.sequences() == [1, 3]
 
 
 def test_a_message_that_can_neither_be_delivered_nor_put_back_is_not_counted(world):
@@ -500,7 +533,7 @@ def test_a_message_that_can_neither_be_delivered_nor_put_back_is_not_counted(wor
     world.send(encoded(), encoded())
     queue = world.queue()
     message = queue.main.take(None)
-    queue.remove(queue.main, message, lambda error: None)
+    queue.remove(queue.main, [message], lambda error: None)
     world.flush()
 
     with world.broken_disk():

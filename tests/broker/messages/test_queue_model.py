@@ -49,7 +49,7 @@ class Deleter(Receiver):
 
     def deliver(self, message, *, now_ms):
         self.credit -= 1
-        self.queue.remove(self.mailbox, message, self._removed, message)
+        self.queue.remove(self.mailbox, [message], self._removed, message)
 
     def _removed(self, error, message):
         assert error is None

@@ -315,7 +315,7 @@ def test_an_undelivered_message_returns_to_its_session(world):
     receiver = world.accept("a")
     queue, told = world.queue(), []
     message = queue.main.take(receiver.session)
-    queue.remove(queue.main, message, told.append)
+    queue.remove(queue.main, [message], told.append)
     world.flush()
     receiver.close()
 

@@ -171,7 +171,7 @@ class Deleter(Receiver):
 
     def deliver(self, message, *, now_ms):
         self.credit -= 1
-        self.queue.remove(self.mailbox, message, self.locks.append)
+        self.queue.remove(self.mailbox, [message], self.locks.append)
 
 
 class TopicMachine(RuleBasedStateMachine):

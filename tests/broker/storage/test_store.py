@@ -9,6 +9,7 @@ from pairbus.broker.message import Message, MessageState
 from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Counters, Store
+from pairbus.broker.storage.writes import ranges
 
 NOW = 1_800_000_000_000
 
@@ -127,7 +128,7 @@ def test_a_message_can_be_inserted_changed_and_deleted_in_one_transaction(store,
     store.insert(box, second)
     second.delivery_count, second.state = 4, MessageState.DEFERRED
     store.update(box, second)
-    store.delete(box, first)
+    store.delete(box, [first])
     store.save()
 
     found = store.read_from(box.mailbox_id, first=0, count=9)
@@ -135,6 +136,19 @@ def test_a_message_can_be_inserted_changed_and_deleted_in_one_transaction(store,
     assert [(m.sequence, m.delivery_count, m.state) for m in found] == [
         (2, 4, MessageState.DEFERRED)
     ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([7], [(7, 7)]),
+        ([3, 1, 2], [(1, 3)]),
+        ([1, 2, 4, 9, 10], [(1, 2), (4, 4), (9, 10)]),
+        ([5, 5, 6], [(5, 6)]),
+    ],
+)
+def test_rows_are_deleted_in_ranges(ids, expected):
+    assert ranges(ids) == expected
 
 
 def test_a_rewritten_message_has_its_new_bytes(store, box):

@@ -138,7 +138,8 @@ class ClientProtocol:
         for event in self.engine.receive(data):
             if isinstance(event, Disposed):
                 if not event.settled:
-                    event.delivery.settle()
+                    for delivery in event.deliveries:
+                        delivery.settle()
             elif isinstance(event, Attached):
                 link: ClientLink = event.link.context
                 remote = event.link.remote

@@ -119,16 +119,18 @@ class Oversized(_Event):
 
 
 class Disposed(_Event):
-    """The peer sent the outcome of a delivery that we sent; at most once, then its settlement.
+    """The peer sent the outcome of deliveries that we sent; at most once, then their settlement.
 
-    If `settled`, both sides have dropped the delivery, and the handle is dead. For a delivery that
-    we received, this is the answer to our `update`.
+    They are of one link, in the order in which they were sent. A peer settles many at once.
+
+    If `settled`, both sides have dropped the deliveries, and the handles are dead. For deliveries
+    that we received, this is the answer to our `update`.
     """
 
-    __slots__ = ("delivery", "outcome", "settled")
+    __slots__ = ("deliveries", "outcome", "settled")
 
-    def __init__(self, delivery: Delivery, outcome: Outcome, settled: bool) -> None:
-        self.delivery = delivery
+    def __init__(self, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
+        self.deliveries = deliveries
         self.outcome = outcome
         self.settled = settled
 

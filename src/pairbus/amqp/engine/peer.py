@@ -7,6 +7,8 @@ them when threads or tasks share a connection. Azure accepts that, and so do we.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pairbus.amqp.codec.types import UInt
@@ -217,10 +219,14 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
     """
     of_sent, first, last, settled, outcome = read_disposition(data, at, end)
     known: dict[int, Any] = session._sent if of_sent else session._received
+    group: list[Delivery] = []
     if first == last:
         if first not in known:
             return 0
-        return -1 if _disposed(known, first, outcome, settled, events) else 1
+        is_news = _disposed(known, first, outcome, settled, group)
+        if group:
+            events.append(Disposed(group, outcome, settled))
+        return -1 if is_news else 1
     # A range may claim four thousand million deliveries: look through the shorter side.
     count = (last - first & SERIAL) + 1
     if count > len(known):
@@ -237,15 +243,20 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
             known.pop(number).answered(number, outcome)
             news += 1
         else:
-            news += _disposed(known, number, outcome, settled, events)
+            news += _disposed(known, number, outcome, settled, group)
+    for _, of_link in groupby(group, key=_link):
+        events.append(Disposed(list(of_link), outcome, settled))
     return looked_at - 2 * news
 
 
+_link = attrgetter("link")
+
+
 def _disposed(
-    known: dict[int, Any], number: int, outcome: Outcome, settled: bool, events: list[Event]
+    known: dict[int, Any], number: int, outcome: Outcome, settled: bool, group: list[Delivery]
 ) -> bool:
     """Handles the peer's state of a delivery: the first outcome counts, then the settlement.
-    Returns False if there is nothing new.
+    Returns False if there is nothing new. A delivery whose owner must know joins `group`.
     """
     one: Delivery | SharedAnswer | SettlementGroup = known[number]
     if isinstance(one, Delivery):
@@ -254,7 +265,7 @@ def _disposed(
         if is_awaited and (is_news or settled):
             if one.outcome is None:
                 one.outcome = outcome
-            events.append(Disposed(one, outcome, settled))
+            group.append(one)
         if settled:
             one._forget()
         return settled or (is_awaited and is_news)

@@ -321,7 +321,7 @@ def _link_of(event: Event) -> Link | None:
     """The link that an event belongs to, if it belongs to one."""
     if isinstance(event, Attached | Detached | Flowed | Transferred):
         return event.link
-    return event.delivery.link if isinstance(event, Disposed) else None
+    return event.deliveries[0].link if isinstance(event, Disposed) else None
 
 
 def _right_of(link: Link) -> Right | None:

@@ -512,7 +512,7 @@ class AmqpConnection(asyncio.Protocol):
             event.link.context.transferred(event, now_ms=now_ms)
 
     def _disposed(self, event: Disposed, now_ms: int) -> None:
-        owner = event.delivery.link.context
+        owner = event.deliveries[0].link.context
         if isinstance(owner, ReceiverLink):
             owner.disposed(event, now_ms=now_ms)
 

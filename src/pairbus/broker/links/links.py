@@ -260,7 +260,7 @@ class ReceiverLink:
             # Deleted first, and sent when that is durable. If the process dies in between, the
             # message is lost, which this mode allows; the other order could deliver it twice.
             self._deleting += 1
-            self.queue.remove(self.mailbox, message, self._deleted, message)
+            self.queue.remove(self.mailbox, [message], self._deleted, message)
             return
         lock = self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms)
         data = stamped(message, locked_until_ms=lock.until_ms)
@@ -285,8 +285,7 @@ class ReceiverLink:
     # settling
 
     def disposed(self, event: Disposed, *, now_ms: int) -> None:
-        outcome, delivery = event.outcome, event.delivery
-        lock: Lock = delivery.context
+        outcome = event.outcome
         kind = outcome.kind
         if kind is OutcomeKind.MODIFIED:
             settlement = Settlement.DEFER if outcome.undeliverable else Settlement.ABANDON
@@ -296,27 +295,43 @@ class ReceiverLink:
             settlement = _SETTLEMENTS[kind]
         else:
             return
-        refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.SETTLE)
-        if refused is not None:
-            delivery.settle(rejected(refused))
-            self.connection.has_output()
-            return
-        if self.mailbox.valid_lock(lock.token, now_ms=now_ms) is not lock:
-            if not event.settled:
-                delivery.settle(rejected(self._lost(lock)))
-                self.connection.has_output()
-            return
-        if settlement is Settlement.COMPLETE:
-            self.queue.settle(
-                self.mailbox, lock, settlement, self._settled, delivery, event.settled,
-                now_ms=now_ms,
-            )  # fmt: skip
+        deliveries = [
+            delivery for delivery in event.deliveries if self._may_settle(delivery, event, now_ms)
+        ]
+        if settlement is not Settlement.COMPLETE:
+            for delivery in deliveries:
+                self._settle_with_details(delivery, settlement, outcome, event, now_ms=now_ms)
+        elif self.queue.description.enable_batched_operations:
+            self._complete(deliveries, event, now_ms)
         else:
-            self._settle_with_details(lock, settlement, outcome, event, now_ms=now_ms)
+            for delivery in deliveries:
+                self._complete([delivery], event, now_ms)
+
+    def _complete(self, deliveries: list[Delivery], event: Disposed, now_ms: int) -> None:
+        """A receiver names many messages in one range. They are deleted and answered together."""
+        messages = [delivery.context.message for delivery in deliveries]
+        if messages:
+            self.queue.complete(
+                self.mailbox, messages, self._settled, deliveries, event.settled, now_ms=now_ms
+            )
+
+    def _may_settle(self, delivery: Delivery, event: Disposed, now_ms: int) -> bool:
+        """Whether the receiver still holds the lock. If not, it gets the reason."""
+        lock: Lock = delivery.context
+        error = self.connection.namespace.fault_refusal(self.path.entity, Operation.SETTLE)
+        if error is None:
+            if self.mailbox.valid_lock(lock.token, now_ms=now_ms) is lock:
+                return True
+            if event.settled:
+                return False
+            error = self._lost(lock)
+        delivery.settle(rejected(error))
+        self.connection.has_output()
+        return False
 
     def _settle_with_details(
         self,
-        lock: Lock,
+        delivery: Delivery,
         settlement: Settlement,
         outcome: Outcome,
         event: Disposed,
@@ -334,10 +349,10 @@ class ReceiverLink:
             properties, reason, description = dict(outcome.annotations or {}), None, None
         self.queue.settle(
             self.mailbox,
-            lock,
+            delivery.context,
             settlement,
             self._settled,
-            event.delivery,
+            [delivery],
             event.settled,
             now_ms=now_ms,
             reason=None if reason is None else str(reason),
@@ -345,14 +360,15 @@ class ReceiverLink:
             properties=properties or None,
         )
 
-    def _settled(self, error: AmqpError | None, delivery: Delivery, by_peer: bool) -> None:
-        # Answer only when it is durable: if the process dies before, the message is delivered
+    def _settled(self, error: AmqpError | None, deliveries: list[Delivery], by_peer: bool) -> None:
+        # Answer only when it is durable: if the process dies before, the messages are delivered
         # again.
         if not by_peer:
-            if error is None:
-                delivery.echo()
-            else:
-                delivery.settle(rejected(error))
+            for delivery in deliveries:
+                if error is None:
+                    delivery.echo()
+                else:
+                    delivery.settle(rejected(error))
             self.connection.has_output()
         if self.link.credit > 0:
             # The limit of unsettled deliveries may have held back the next message.

@@ -377,7 +377,7 @@ def _remove(
     done = ReplyWhenAllDurable(len(messages), reply, on_success)
     for message in messages:
         context.mailbox.held[message.sequence] = message
-        context.queue.remove(context.mailbox, message, done)
+        context.queue.remove(context.mailbox, [message], done)
 
 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:

@@ -170,7 +170,7 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
     message.busy = True
     entity.main.held[message.sequence] = message
     entity.main.counters.add(MessageState.SCHEDULED, message.size, -1)
-    entity.runtime.store.delete(entity.main.counters, message)
+    entity.runtime.store.delete(entity.main.counters, [message])
     entity.runtime.committer.when_durable(_activated, entity, message, placements)
 
 

@@ -17,7 +17,7 @@ from pairbus.broker.entities.descriptions import EntityDescription
 from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
-from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
+from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime, cannot_store
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import (
     Change,
@@ -112,9 +112,53 @@ class Queue(Entity):
             self.runtime.expect(until_ms)
         return lock
 
-    def remove(self, mailbox: Mailbox, message: Message, done: Done, *arguments: Any) -> None:
-        """Receive-and-delete: the message is deleted from the disk before it is delivered."""
-        self._apply(mailbox, message, Remove(), done, arguments, now_ms=0)
+    def complete(
+        self,
+        mailbox: Mailbox,
+        messages: Sequence[Message],
+        done: Done,
+        *arguments: Any,
+        now_ms: int,
+    ) -> None:
+        """A receiver has processed messages whose locks it holds. `done` is called once, when all
+        of them are gone, or with the error that kept them.
+        """
+        self.accessed_ms = now_ms
+        self.tally.settle += len(messages)
+        self.remove(mailbox, messages, done, *arguments)
+
+    def remove(
+        self, mailbox: Mailbox, messages: Sequence[Message], done: Done, *arguments: Any
+    ) -> None:
+        """Delete messages from the disk, and then from memory. With receive-and-delete, this comes
+        before they are delivered.
+        """
+        if not self.description.enable_batched_operations:
+            self.runtime.committer.separate()
+        mailbox.counters.remove(messages)
+        self.runtime.store.delete(mailbox.counters, messages)
+        for message in messages:
+            message.busy = True
+        self.runtime.committer.when_durable(self._removed, mailbox, messages, done, arguments)
+        if not self.description.enable_batched_operations:
+            self.runtime.committer.separate()
+
+    def _removed(
+        self,
+        error: Exception | None,
+        mailbox: Mailbox,
+        messages: Sequence[Message],
+        done: Done,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        for message in messages:
+            message.busy = False
+            if error is None:
+                mailbox.forget(message, was_active=message.state == MessageState.ACTIVE)
+            else:
+                mailbox.counters.add(message.state, message.size)
+                self._still_here(mailbox, message)
+        done(None if error is None else cannot_store(error), *arguments)
 
     def put_back(self, mailbox: Mailbox, message: Message) -> None:
         """The message was deleted for delivery but could not be delivered. It is restored with its
@@ -195,6 +239,9 @@ class Queue(Entity):
         now_ms: int,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(decision, Remove):
+            self.remove(mailbox, [message], done, *arguments)
+            return
         if not self.description.enable_batched_operations:
             self.runtime.committer.separate()
         store, counters = self.runtime.store, mailbox.counters
@@ -203,16 +250,13 @@ class Queue(Entity):
             forwarding.add_properties(message, properties)
         placements = Placements()
         match decision:
-            case Remove():
-                counters.add(message.state, message.size, -1)
-                store.delete(counters, message)
             case DeadLetter(reason, description):
                 # Dead-letter first, delete second: if the first raises, the message is still here.
                 placements = forwarding.dead_letter(
                     self, message, reason, description, now_ms=now_ms
                 )
                 counters.add(message.state, message.size, -1)
-                store.delete(counters, message)
+                store.delete(counters, [message])
             case MakeAvailable(count) | Defer(count):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
@@ -265,6 +309,10 @@ class Queue(Entity):
             mailbox.counters.add(message.state, message.size, -1)
         message.state, message.delivery_count, message.bare, message.body_id = before
         mailbox.counters.add(message.state, message.size)
+        self._still_here(mailbox, message)
+
+    def _still_here(self, mailbox: Mailbox, message: Message) -> None:
+        """The disk has refused a change. Without a lock, the message is available again."""
         if message.lock is None and message.state == MessageState.ACTIVE:
             mailbox.give_back(message)
 

@@ -63,7 +63,7 @@ class Store(Writes, Reads):
             return
         mailbox_id, rows = found
         for row_id, body_id in rows:
-            self._group.deletes.append((row_id,))
+            self._group.deletes.append(row_id)
             if body_id is not None:
                 self._group.released.append((body_id,))
         if not rows:

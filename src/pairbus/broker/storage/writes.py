@@ -29,7 +29,7 @@ _UPDATE: Final = (
     "UPDATE message SET state = ?, delivery_count = ?, enqueued_ms = ?, expires_ms = ?, due_ms = ? "
     "WHERE id = ?"
 )
-_DELETE: Final = "DELETE FROM message WHERE id = ?"
+_DELETE: Final = "DELETE FROM message WHERE id BETWEEN ? AND ?"
 _COUNTERS: Final = (
     "UPDATE mailbox SET last_sequence = ?, active = ?, deferred = ?, scheduled = ?, bytes = ? "
     "WHERE id = ?"
@@ -67,6 +67,10 @@ class Counters:
             self.scheduled += sign
         self.bytes += sign * size
 
+    def remove(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.add(message.state, message.size, -1)
+
 
 @dataclass(slots=True)
 class Group:
@@ -78,7 +82,8 @@ class Group:
     """The same, with `extra`: the copies of a topic."""
     inserts: list[Row] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
-    deletes: list[tuple[int]] = field(default_factory=list)
+    deletes: list[int] = field(default_factory=list)
+    """Row ids."""
     others: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     counters: dict[int, Counters] = field(default_factory=dict)
     released: list[tuple[int]] = field(default_factory=list)
@@ -107,11 +112,27 @@ class Group:
         if self.updates:
             db.executemany(_UPDATE, self.updates)
         if self.deletes:
-            db.executemany(_DELETE, self.deletes)
+            db.executemany(_DELETE, ranges(self.deletes))
         if self.released:
             db.executemany("UPDATE body SET refs = refs - 1 WHERE id = ?", self.released)
             db.executemany("DELETE FROM body WHERE id = ? AND refs <= 0", self.released)
         db.executemany(_COUNTERS, self.totals)
+
+
+def ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last id of each run of consecutive ids. A receiver settles messages in the
+    order in which it got them, so hundreds of rows need one statement.
+    """
+    found: list[tuple[int, int]] = []
+    ordered = sorted(ids)
+    first = last = ordered[0]
+    for row_id in ordered[1:]:
+        if row_id > last + 1:
+            found.append((first, last))
+            first = row_id
+        last = row_id
+    found.append((first, last))
+    return found
 
 
 class Writes:
@@ -187,11 +208,11 @@ class Writes:
             self._group.released.append((message.body_id,))
             message.body_id = None
 
-    def delete(self, counters: Counters, message: Message) -> None:
-        self._group.deletes.append((counters.mailbox_id << MAILBOX_SHIFT | message.sequence,))
-        self._group.counters[counters.mailbox_id] = counters
-        if message.body_id is not None:
-            self._group.released.append((message.body_id,))
+    def delete(self, counters: Counters, messages: Sequence[Message]) -> None:
+        group, first_id = self._group, counters.mailbox_id << MAILBOX_SHIFT
+        group.deletes += [first_id | message.sequence for message in messages]
+        group.released += [(each.body_id,) for each in messages if each.body_id is not None]
+        group.counters[counters.mailbox_id] = counters
 
     def share(self, bare: bytes, refs: int) -> int:
         """Store bytes that `refs` messages share, and return the id that they are inserted with."""
