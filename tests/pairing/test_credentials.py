@@ -165,7 +165,8 @@ def test_transports(world, transport):
 
     text, options = settings(world.primary)
     if transport == "tls":  # the port is not in its name, so that both would be called localhost
-        text = text.replace(world.primary.endpoint, "contoso.servicebus.windows.net")
+        name = f"{world.primary.name}.servicebus.windows.net"
+        text = text.replace(world.primary.endpoint, name)
     client = world.client(text, **options)
     text, options = settings(world.secondary)
     world.pair(client, factory=world.factory(text, **options), ping_primary_interval=SECOND)

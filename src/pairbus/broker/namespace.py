@@ -33,6 +33,7 @@ from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
 from pairbus.broker.faults.controller import FaultController
 from pairbus.broker.faults.kinds import Operation
+from pairbus.broker.hosts import HostNames
 from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
@@ -76,8 +77,11 @@ class Namespace:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
+        hosts: HostNames | None = None,
     ) -> None:
+        """`hosts`: what clients may call it; None: anything."""
         self.options = options
+        self.hosts = hosts or HostNames()
         self.name = options.name
         self.loop = loop
         self.clock = clock

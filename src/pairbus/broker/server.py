@@ -19,6 +19,7 @@ from pairbus.broker.clock import SystemClock
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.faults import Faults
+from pairbus.broker.hosts import HostNames
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.certificates import FOLDER, Certificates
 from pairbus.broker.port.listener import Listener
@@ -117,8 +118,7 @@ class Server:
         self._clock = time.time if clock is None else clock
         # In a network of containers, the broker has names that only that network knows.
         is_open = allow_insecure and not self._host.is_loopback
-        names = frozenset(name.lower() for name in self._host.certificate_names)
-        self._host_names = None if is_open else names
+        self._hosts = HostNames(None if is_open else self._host.certificate_names)
         self._namespaces: list[Namespace] = []
         self._listeners: list[Listener] = []
         self._endpoints: dict[str, Endpoint] = {}
@@ -190,7 +190,12 @@ class Server:
                 )
             # Each follows the machine's clock by itself.
             clock = SystemClock() if self._is_real_time else self._clock
-            namespace = Namespace(options, loop=asyncio.get_running_loop(), clock=clock)
+            namespace = Namespace(
+                options,
+                loop=asyncio.get_running_loop(),
+                clock=clock,
+                hosts=self._hosts.of_namespace(options.name),
+            )
             namespace.open()
         except BaseException:
             close_all(sockets)
@@ -212,7 +217,6 @@ class Server:
             certificates=self._certificates,
             limits=options.limits,
             is_tls_only=self._is_tls_only,
-            host_names=self._host_names,
             clock=self._clock,
         )
         namespace.faults.port = listener

@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.hosts import HostNames
 from pairbus.broker.links import tokens
 from pairbus.broker.links.tokens import (
     NEVER,
@@ -30,6 +31,7 @@ ROOT = Policy(name="Root", key="c2VjcmV0LXJvb3Q=", rights=frozenset(Right))
 SENDER = Policy(name="only send", key="c2VuZA==", rights=frozenset({Right.SEND}))
 POLICIES = (ROOT, SENDER)
 QUEUE = "sb://localhost:5673/orders"
+HOSTS = HostNames(["localhost", "box.example"]).of_namespace("shop")
 
 
 def signed(
@@ -42,7 +44,7 @@ def signed(
 
 
 def granted(token: str, *, audience: str = QUEUE, now: float = NOW) -> Grant:
-    return verify(token, POLICIES, audience=audience, now=now)
+    return verify(token, POLICIES, audience=audience, hosts=HOSTS, now=now)
 
 
 @pytest.mark.req("B-02")
@@ -94,7 +96,7 @@ def test_a_resource_is_signed_as_it_stands_and_compared_normalised(resource: str
         pytest.param("sb://localhost/orders/a", "sb://localhost/orders", id="only a part of it"),
         pytest.param("sb://localhost/orders", "sb://localhost", id="a queue is not the namespace"),
         pytest.param("sb://localhost/orders", "bills", id="an audience that is a bare path"),
-        pytest.param("sb://contoso.net/orders", "sb://localhost/orders", id="another host"),
+        pytest.param("sb://box.example/orders", "sb://localhost/orders", id="another host"),
         pytest.param(
             "my.queue", "sb://my.queue/bills", id="a resource that may be a host or a path"
         ),
@@ -104,6 +106,36 @@ def test_a_resource_is_signed_as_it_stands_and_compared_normalised(resource: str
 def test_a_token_for_something_else_is_refused(resource: str, audience: str) -> None:
     with pytest.raises(TokenRefused, match=r"not cover|not a URI"):
         granted(signed(quote(resource, safe="")), audience=audience)
+
+
+@pytest.mark.req("B-02")
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("localhost", True),
+        ("LocalHost:5672", True),
+        ("shop.localhost", True),
+        ("127.0.0.1:5672", True),
+        ("[::1]:5672", True),
+        ("192.168.1.7", True),
+        ("box.example:5671", True),
+        ("shop", True),
+        ("shop.servicebus.windows.net", True),
+        ("other.servicebus.windows.net", False),
+        ("shop.example", False),
+        ("box.example.net", False),
+        ("localhost.example", False),
+    ],
+)
+def test_a_token_names_our_host(host: str, is_ours: bool) -> None:
+    address = f"sb://{host}/orders"
+    token = signed(quote(address, safe=""))
+    for audience in (address, "orders"):
+        if is_ours:
+            assert granted(token, audience=audience).scope == "orders"
+        else:
+            with pytest.raises(TokenRefused, match="which is not a name of this broker: use an"):
+                granted(token, audience=audience)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +205,7 @@ def test_a_token_ends_at_its_expiry() -> None:
         (signed("sb://localhost", expiry="-1"), "not a whole number"),
         (signed("sb://localhost", expiry="0"), "expired"),
         (signed(""), "lacks sr"),
-        (signed("sb://[/orders"), "does not cover"),
+        (signed("sb://[/orders"), "is not a URI"),
         ("SharedAccessSignature " + "x" * 20_000, "at most 16384"),
         ("eyJhbGciOi.e30.sig", r"bearer tokens \(JWT\)"),
     ],
@@ -227,7 +259,7 @@ def test_what_is_made_is_also_accepted(name: str, key: str) -> None:
     policy = Policy(name=name, key=key, rights=frozenset({Right.LISTEN}))
     token = make_token(policy, audience=QUEUE, expires_at=NOW + 1)
 
-    assert verify(token, [policy], audience=QUEUE, now=NOW).policy_name == name
+    assert verify(token, [policy], audience=QUEUE, hosts=HOSTS, now=NOW).policy_name == name
 
 
 def test_plain_accepts_a_policy_and_its_key() -> None:
@@ -266,9 +298,9 @@ def test_a_bearer_token_is_taken_unchecked_only_where_that_is_allowed(
     token: str, expires_at: float
 ) -> None:
     with pytest.raises(TokenRefused):
-        verify(token, POLICIES, audience=QUEUE, now=NOW)
+        verify(token, POLICIES, audience=QUEUE, hosts=HOSTS, now=NOW)
 
-    grant = verify(token, POLICIES, audience=QUEUE, now=NOW, accepts_bearer=True)
+    grant = verify(token, POLICIES, audience=QUEUE, hosts=HOSTS, now=NOW, accepts_bearer=True)
 
     assert grant.expires_at == expires_at
     assert grant.allows(Right.MANAGE)
@@ -297,7 +329,7 @@ def test_the_roles_of_service_bus_in_a_bearer_token_limit_it(
 ) -> None:
     token = jwt({"exp": NOW + 5, "roles": roles})
 
-    grant = verify(token, POLICIES, audience=QUEUE, now=NOW, accepts_bearer=True)
+    grant = verify(token, POLICIES, audience=QUEUE, hosts=HOSTS, now=NOW, accepts_bearer=True)
 
     assert {right for right in Right if grant.allows(right)} == rights
     assert grant.expires_at == NOW + 5
@@ -306,7 +338,14 @@ def test_the_roles_of_service_bus_in_a_bearer_token_limit_it(
 @pytest.mark.parametrize("expiry", [NOW, 0, -1, float("nan")])
 def test_an_expired_bearer_token_is_refused_even_so(expiry: float) -> None:
     with pytest.raises(TokenRefused, match="expired"):
-        verify(jwt({"exp": expiry}), POLICIES, audience=QUEUE, now=NOW, accepts_bearer=True)
+        verify(
+            jwt({"exp": expiry}),
+            POLICIES,
+            audience=QUEUE,
+            hosts=HOSTS,
+            now=NOW,
+            accepts_bearer=True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -347,6 +386,7 @@ def test_a_key_of_an_entity_opens_it_and_its_own_paths_alone(path: str, is_cover
         own=[own],
         entity="Orders",
         audience=QUEUE,
+        hosts=HOSTS,
         now=NOW,
         accepts_bearer=False,
     )

@@ -128,6 +128,7 @@ def _grant(token: str, namespace: Namespace, path: str, *, audience: str) -> tok
             own=namespace.policies_of(path),
             entity=path,
             audience=audience,
+            hosts=namespace.hosts,
             now=namespace.clock(),
             accepts_bearer=namespace.options.accepts_bearer,
         )

@@ -141,6 +141,7 @@ class CbsLink(RequestLink):
                 own=namespace.policies_of(path.entity),
                 entity=path.entity,
                 audience=audience,
+                hosts=namespace.hosts,
                 now=now_ms / 1000,
                 accepts_bearer=namespace.options.accepts_bearer,
             )

@@ -12,16 +12,16 @@ import base64
 import binascii
 import hashlib
 import hmac
-import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from pairbus.broker.entities.policies import Policy, Right
+from pairbus.broker.hosts import HostNames, host_of, is_loopback
 from pairbus.broker.links.paths import Path
 from pairbus.errors import BrokerError
 
@@ -139,14 +139,16 @@ def verify(
     policies: Iterable[Policy],
     *,
     audience: str,
+    hosts: HostNames,
     now: float,
     accepts_bearer: bool = False,
 ) -> Grant:
     """Check a token from `$cbs` or from an Authorization header. Its label does not matter.
 
     The SDKs label SAS tokens "jwt" and send them as "Bearer", so the content decides. `audience`
-    is what the token is presented for; the token must cover it. With `accepts_bearer`, any other
-    token counts as one of Azure's identity service and is *not* checked: for local use only.
+    is what the token is presented for; the token must cover it, and name one of our `hosts`. With
+    `accepts_bearer`, any other token counts as one of Azure's identity service and is *not*
+    checked: for local use only.
     """
     if len(token) > _TOKEN_LENGTH_MAX:
         raise TokenRefused(
@@ -155,7 +157,7 @@ def verify(
     if token[: len(_BEARER_PREFIX)].lower() == _BEARER_PREFIX.lower():
         token = token[len(_BEARER_PREFIX) :].lstrip()
     if token.startswith(_SAS_PREFIX):
-        return _verify_signature(token, policies, audience=audience, now=now)
+        return _verify_signature(token, policies, audience=audience, hosts=hosts, now=now)
     if accepts_bearer and token:
         return _unchecked_bearer(token, now=now)
     raise TokenRefused(
@@ -171,6 +173,7 @@ def grant(
     own: Sequence[Policy],
     entity: str,
     audience: str,
+    hosts: HostNames,
     now: float,
     accepts_bearer: bool,
 ) -> Grant:
@@ -179,12 +182,14 @@ def grant(
     A key of the entity is valid only for that entity, even if its token claims a wider scope.
     """
     try:
-        return verify(token, shared, audience=audience, now=now, accepts_bearer=accepts_bearer)
+        return verify(
+            token, shared, audience=audience, hosts=hosts, now=now, accepts_bearer=accepts_bearer
+        )
     except TokenRefused:
         if not own:
             raise
     # The shared policies fail here again; they are listed so that the reason names the right key.
-    found = verify(token, [*own, *shared], audience=audience, now=now)
+    found = verify(token, [*own, *shared], audience=audience, hosts=hosts, now=now)
     return replace(found, scope=entity.lower(), policy_of_entity=_policy(found.policy_name, own))
 
 
@@ -216,7 +221,7 @@ def normalise_path(address: str) -> str:
 
 
 def _verify_signature(
-    token: str, policies: Iterable[Policy], *, audience: str, now: float
+    token: str, policies: Iterable[Policy], *, audience: str, hosts: HostNames, now: float
 ) -> Grant:
     fields = _fields(token[len(_SAS_PREFIX) :])
     expires_at = _expiry(fields["se"])
@@ -233,7 +238,7 @@ def _verify_signature(
             f"the token expired at {_utc(expires_at)}; it is now {_utc(now)}", policy_name=name
         )
     try:
-        scope = _covered_scope(unquote(fields["sr"]), audience)
+        scope = _covered_scope(unquote(fields["sr"]), audience, hosts)
     except TokenRefused as refused:
         refused.policy_name = name
         raise
@@ -296,7 +301,7 @@ def _sign(key: str, resource: str, expiry: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _covered_scope(resource: str, audience: str) -> str:
+def _covered_scope(resource: str, audience: str, hosts: HostNames) -> str:
     """The path that the token is valid for, after checking that the audience lies in it.
 
     The scope comes from the signed resource alone, because the client chooses the audience. A
@@ -306,6 +311,11 @@ def _covered_scope(resource: str, audience: str) -> str:
     host, scope = _host_and_path(resource)
     if not host:
         raise TokenRefused(f"the resource sr={resource[:200]!r} is not a URI like sb://HOST/ENTITY")
+    if not hosts.has(host):
+        raise TokenRefused(
+            f"the token is for the host {host[:200]!r}, which is not a name of this broker: use an "
+            "address or localhost, or start the broker with that name as --host or --namespace"
+        )
     audience_host, path = _host_and_path(audience)
     if (not audience_host or host == audience_host) and _is_within(path, scope):
         return scope
@@ -320,19 +330,8 @@ def _host_and_path(address: str) -> tuple[str, str]:
     if match is None:
         return "", normalise_path(address)
     authority = address[match.end() :].partition("/")[0]
-    return _host(authority), normalise_path(address)
-
-
-def _host(authority: str) -> str:
-    try:
-        host = urlsplit(f"//{authority}").hostname or ""
-    except ValueError:
-        return authority.lower()
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = host == "localhost"
-    return "localhost" if is_loopback else host
+    host = host_of(authority)
+    return "localhost" if is_loopback(host) else host, normalise_path(address)
 
 
 def _is_within(path: str, scope: str) -> bool:

@@ -169,6 +169,7 @@ def check_manage(request: Request, namespace: Namespace) -> tokens.Grant:
             request.headers.get("authorization", ""),
             namespace.options.policies,
             audience="",
+            hosts=namespace.hosts,
             now=namespace.faults.now(),
             accepts_bearer=namespace.options.accepts_bearer,
         )

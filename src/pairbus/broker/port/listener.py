@@ -13,7 +13,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.broker.entities.namespace_options import Limits
@@ -55,9 +55,7 @@ class Listener:
         limits: Limits,
         is_tls_only: bool,
         clock: Callable[[], float],
-        host_names: Collection[str] | None = None,
     ) -> None:
-        """`host_names`: the hosts that an HTTP request may name; None: all."""
         self.namespace = namespace
         self.limits = limits
         self.is_tls_only = is_tls_only
@@ -65,7 +63,6 @@ class Listener:
         self._sockets = list(sockets)
         self._certificates = certificates
         self._clock = clock
-        self._host_names = host_names
         self._loop = asyncio.get_running_loop()
         self._web: Web | None = None
         self._web_lock = asyncio.Lock()
@@ -175,7 +172,6 @@ class Listener:
                     self.namespace,
                     open_amqp=self.open_amqp,
                     request_seconds=self.limits.handshake_seconds,
-                    host_names=self._host_names,
                 )
             return self._web
 

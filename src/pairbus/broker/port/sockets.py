@@ -8,10 +8,9 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from pairbus.errors import StartError
 
@@ -43,27 +42,6 @@ class Host:
     def certificate_names(self) -> tuple[str, ...]:
         names = ["localhost", "127.0.0.1", "::1", self.client_name.strip("[]"), self.name]
         return tuple(name for name in dict.fromkeys(names) if name not in ("0.0.0.0", "::"))
-
-
-def is_ours(header: str, names: Collection[str] | None) -> bool:
-    """Whether a request with this `Host` is meant for us. `names` None: every host is.
-
-    A web page can make a name of its own point to this machine, and its requests then name that
-    host. An address is nobody's name, so it is always ours.
-    """
-    if names is None or not header:
-        return True
-    try:
-        name = urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return False
-    if name in names or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def look_up(name: str) -> Host:

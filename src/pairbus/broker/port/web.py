@@ -8,7 +8,7 @@ lifespan, no logging set-up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -18,11 +18,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from pairbus.broker.hosts import HostNames, host_of
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
-from pairbus.broker.port.sockets import is_ours
 from pairbus.broker.port.websocket import WebSocketConnection
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -38,14 +38,13 @@ class Web:
         *,
         open_amqp: Callable[[Slot], AmqpConnection],
         request_seconds: float,
-        host_names: Collection[str] | None = None,
     ) -> None:
         self.open_amqp = open_amqp
         self.request_seconds = request_seconds
-        self.host_names = host_names
+        self.hosts = namespace.hosts
         self.state = ServerState()
         self.config = Config(
-            _HostGate(make_app(namespace), host_names),
+            _HostGate(make_app(namespace), namespace.hosts),
             interface="asgi3",
             http=HttpToolsProtocol,
             # uvicorn only checks that there is one; HttpConnection makes it (see below).
@@ -72,13 +71,13 @@ class Web:
 class _HostGate:
     """Refuses requests for hosts that are not ours."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: HostNames) -> None:
         self._app = app
-        self._names = names
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host", "")
-        if is_ours(host, self._names):
+        if not host or self._hosts.has(host_of(host)):
             await self._app(scope, receive, send)
         else:
             response = PlainTextResponse(f"This broker is not {host[:200]!r}.\n", 421)
@@ -139,7 +138,7 @@ class HttpConnection(HttpToolsProtocol):
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
         head.append(b"\r\n")
-        connection = WebSocketConnection(self._slot, self._web.open_amqp, self._web.host_names)
+        connection = WebSocketConnection(self._slot, self._web.open_amqp, self._web.hosts)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(b"".join(head))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -20,9 +20,9 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from pairbus.broker.hosts import HostNames, host_of
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.port.connection_limit import Slot
-from pairbus.broker.port.sockets import is_ours
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
@@ -46,14 +46,10 @@ class WebSocketConnection(asyncio.Protocol):
     """One upgraded HTTP connection, until its socket is closed."""
 
     def __init__(
-        self,
-        slot: Slot,
-        open_amqp: Callable[[Slot], AmqpConnection],
-        host_names: Collection[str] | None = None,
+        self, slot: Slot, open_amqp: Callable[[Slot], AmqpConnection], hosts: HostNames
     ) -> None:
-        """`host_names`: the hosts that the request may name; None: all."""
         self._slot = slot
-        self._host_names = host_names
+        self._hosts = hosts
         self._open_amqp = open_amqp
         self._wire = ServerProtocol(
             subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
@@ -152,7 +148,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _refusal(self, request: Request) -> str | None:
         """Browsers send the page's origin, and let any page connect. Only the broker can refuse."""
         host = ", ".join(request.headers.get_all("Host"))
-        if not is_ours(host, self._host_names):
+        if not self._hosts.has(host_of(host)):
             return f"This broker is not {host[:200]!r}.\n"
         for origin in request.headers.get_all("Origin"):
             if origin.partition("://")[2].lower() != host.lower():
