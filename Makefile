@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test chaos check format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
+.PHONY: setup setup-tests demo test chaos check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -50,6 +50,11 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src tests/typing
 	$(BIN)/lint-imports
+	@$(BIN)/python scripts/audit
+
+# Known vulnerabilities of the pinned packages. Without a network it says so, and fails nothing.
+audit: setup
+	@$(BIN)/python scripts/audit
 
 format: setup
 	$(BIN)/ruff format .

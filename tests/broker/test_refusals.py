@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pairbus.broker.refusals import RefusalLog, peer_name
+from pairbus.broker.refusals import BadTokens, RefusalLog, peer_name
 from pairbus.testing import ManualClock
 
 PEER = "127.0.0.1:4711"
@@ -56,3 +56,27 @@ def test_the_address_of_a_client_is_shown_with_its_port():
     assert peer_name(("127.0.0.1", 4711)) == PEER
     assert peer_name(("::1", 4711, 0, 0)) == "[::1]:4711"
     assert peer_name(None) == "a client"
+
+
+def test_an_address_waits_after_many_bad_tokens_and_is_free_again_soon(clock):
+    bad = BadTokens(clock=clock)
+    for _ in range(50):
+        bad.add("10.0.0.1")
+    assert bad.delay_seconds("10.0.0.1") == 0
+    for _ in range(100_000):
+        bad.add("10.0.0.1")
+
+    assert bad.delay_seconds("10.0.0.1") == 1
+    assert bad.delay_seconds("10.0.0.2") == 0
+    clock.advance(29)
+    assert bad.delay_seconds("10.0.0.1") == 1
+    clock.advance(1)
+    assert bad.delay_seconds("10.0.0.1") == 0
+
+
+def test_bad_tokens_from_everywhere_take_little_memory(clock):
+    bad = BadTokens(clock=clock)
+    for number in range(20_000):
+        bad.add(str(number))
+
+    assert len(bad._buckets) == 10_000

@@ -288,7 +288,7 @@ async def test_an_open_that_is_never_finished_ends_the_connection() -> None:
     )
 
     import_module("pairbus.broker.port.web")  # else the first request spends its time on it
-    limits = Limits(handshake_seconds=2, connections_max=len(cases))
+    limits = Limits(handshake_seconds=2, unauthenticated_max=len(cases))
     server = Server([NamespaceOptions(limits=limits)])
     await server.start()
 

@@ -205,11 +205,11 @@ def _wait_for_a_seat(victim: Victim) -> None:
 
 def test_a_crowd_of_strangers_shuts_nobody_out_who_has_a_key(victim: Victim) -> None:
     early = [Peer(victim.address).open() for _ in range(LIMITS.connections_max // 2)]
-    crowd = [Peer(victim.address) for _ in range(3 * LIMITS.connections_max)]
+    crowd = [Peer(victim.address) for _ in range(3 * LIMITS.unauthenticated_max)]
     try:
         with Peer(victim.address) as late:
             late.open()
-        turned_away = [peer.farewell().is_closed for peer in crowd[: -LIMITS.connections_max]]
+        turned_away = [peer.farewell().is_closed for peer in crowd[: -LIMITS.unauthenticated_max]]
         left = [bye for peer in early if (bye := peer.farewell(within=0.001)).is_closed]
     finally:
         for peer in early + crowd:

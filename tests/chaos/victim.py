@@ -26,6 +26,7 @@ from tests.chaos.peers import Address
 
 LIMITS = Limits(
     connections_max=40,
+    unauthenticated_max=40,
     links_max=16,
     unsettled_max=500,
     write_buffer_bytes_max=256 * 1024,

@@ -38,7 +38,7 @@ from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Topic
-from pairbus.broker.refusals import RefusalLog
+from pairbus.broker.refusals import BadTokens, RefusalLog
 from pairbus.broker.storage.committer import Committer
 from pairbus.broker.storage.lock import sync_folder
 from pairbus.broker.storage.schema import find_damage, readable
@@ -91,6 +91,7 @@ class Namespace:
         self.meter = Meter(options.name, since=clock())
         self.connections: set[ClientConnection] = set()
         self.refusals = RefusalLog(options.name)
+        self.bad_tokens = BadTokens()
         self.store: Store
         self.committer: Committer
         self._temporary: str | None = None

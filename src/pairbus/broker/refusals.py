@@ -1,4 +1,4 @@
-"""The log of refusals: which client was refused what, and why.
+"""Refusals: the log of which client was refused what, and the addresses that send bad tokens.
 
 Anybody who can connect can be refused as often as they like, so only the first refusals of each
 period are logged, and then their number. Strangers, who have shown no valid token, have a budget of
@@ -7,6 +7,7 @@ their own: they cannot hide what happens to known clients.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import time
 from collections.abc import Callable
@@ -18,6 +19,12 @@ _PERIOD_SECONDS: Final = 10.0
 _LINES_MAX: Final = {True: 100, False: 20}
 """Lines in a period, for known clients and for strangers."""
 _SHOWN_MAX: Final = 200
+_BAD_TOKENS_FREE: Final = 50
+_DRAINED_PER_SECOND: Final = 1.0
+_WAIT_SECONDS: Final = 1.0
+_WAITS_MAX: Final = 30
+"""An address is free of waits this many seconds after its last bad token, at the latest."""
+_NETWORKS_MAX: Final = 10_000
 
 
 def peer_name(address: object) -> str:
@@ -26,6 +33,18 @@ def peer_name(address: object) -> str:
         return "a client"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def network_of(address: object) -> str:
+    """What counts as one address: an IPv4 address, or the 64 bits of IPv6 that one customer has."""
+    host = str(address[0]) if isinstance(address, tuple) and address else ""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return host
+    return str(found.ipv4_mapped or found.packed[:8].hex(":", 2))
 
 
 class RefusalLog:
@@ -70,3 +89,33 @@ class RefusalLog:
                     self._namespace, who, hidden, _PERIOD_SECONDS,
                 )  # fmt: skip
             self._counts[is_known] = 0
+
+
+class BadTokens:
+    """Slows down addresses that send many bad tokens, and no others.
+
+    A leaky bucket for each address: bad tokens fill it, and it drains with time. While it is over
+    the brim, each attempt of the address costs a second.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """The level and the time of the last bad token, the oldest first."""
+
+    def add(self, network: str) -> None:
+        level = min(self._level(network) + 1, _BAD_TOKENS_FREE + _WAITS_MAX)
+        self._buckets.pop(network, None)
+        self._buckets[network] = (level, self._clock())
+        if len(self._buckets) > _NETWORKS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+
+    def delay_seconds(self, network: str) -> float:
+        """How long a client waits before its next token is checked."""
+        return _WAIT_SECONDS if self._level(network) > _BAD_TOKENS_FREE else 0.0
+
+    def _level(self, network: str) -> float:
+        if network not in self._buckets:
+            return 0.0
+        level, since = self._buckets[network]
+        return max(level - (self._clock() - since) * _DRAINED_PER_SECOND, 0.0)

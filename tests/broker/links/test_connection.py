@@ -108,7 +108,7 @@ def test_after_a_failure_a_client_that_does_not_answer_loses_its_slot(monkeypatc
         raise ZeroDivisionError
 
     monkeypatch.setattr(connection_module, "attach", fails)
-    limits = Limits(handshake_seconds=2.0, connections_max=1)
+    limits = Limits(handshake_seconds=2.0, unauthenticated_max=1)
     with Broker(["q", "other"], limits=limits) as broker, Client(broker) as client:
         if faults is not None:
             broker.faults.slow(faults, latency_seconds=0.05)
@@ -189,6 +189,24 @@ def test_after_its_token_a_client_has_all_that_the_limits_allow():
         time.sleep(0.4)  # longer than a stranger may stay
         client.send(attach("q", 20))
         client.until(0x12)
+
+
+def test_one_client_with_a_token_too_many_is_told_so(caplog):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    with (
+        Broker(["q"], limits=Limits(connections_max=1)) as broker,
+        Client(broker) as first,
+        Client(broker) as second,
+    ):
+        for client in (first, second):
+            client.send(WITH_KEY, attach("q"))
+        (error,) = second.until(0x18)
+        first.send(attach("q", 1))
+        for _ in range(2):
+            first.until(0x12)
+    reason = "1 connections are open, which is the limit"
+    assert error.value[:2] == ["amqp:resource-limit-exceeded", reason]
+    assert caplog.messages[0].endswith(f": {reason}")
 
 
 def test_a_client_without_a_token_is_sent_away_in_time(caplog):

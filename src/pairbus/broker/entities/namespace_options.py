@@ -20,9 +20,13 @@ class Limits:
     """Limits that protect the broker from its clients. They apply to each connection."""
 
     connections_max: int = 2000
-    """The number of connections to one namespace. At the limit, a new connection replaces
-    one without a valid token. If all have a valid token, the new one is closed at once.
+    """The number of connections with a valid token to one namespace. Another one is closed."""
+    unauthenticated_max: int = 1000
+    """The number of connections without a valid token, in addition. HTTP counts here. At the limit,
+    a new connection replaces the oldest one of the address that has the most.
     """
+    unauthenticated_per_address_max: int = 500
+    """The same for each client address; for IPv6, for each network of 64 bits."""
     links_max: int = 256
     unsettled_max: int = 10_000
     """Unsettled deliveries in each direction. A receiver gets no more until it settles some."""

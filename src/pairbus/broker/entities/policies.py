@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -22,9 +22,9 @@ class Policy:
     """A shared access key and its rights. Manage includes the other two."""
 
     name: str
-    key: str
+    key: str = field(repr=False)
     rights: frozenset[Right]
-    secondary_key: str | None = None
+    secondary_key: str | None = field(default=None, repr=False)
     """A second valid key, so that you can rotate the keys one after the other."""
 
     @property

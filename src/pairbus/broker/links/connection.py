@@ -50,7 +50,7 @@ from pairbus.broker.links.tokens import Credentials, Grant
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.refusals import peer_name
+from pairbus.broker.refusals import network_of, peer_name
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +91,8 @@ class AmqpConnection(asyncio.Protocol):
         self._pauses: set[Pause] = set()
         self._requests: deque[Callable[[int], None]] = deque()
         self._is_request_scheduled = False
+        self._request_delay_seconds = 0.0
+        """How long the next request waits, because the last one brought a bad token."""
         self.faulty_transport: FaultyTransport | None = None
         """Only while faults on demand are active."""
         self._timer: asyncio.TimerHandle | None = None
@@ -292,7 +294,8 @@ class AmqpConnection(asyncio.Protocol):
     def _schedule_next_request(self) -> None:
         if self._requests and not self._is_request_scheduled and Pause.WRITES not in self._pauses:
             self._is_request_scheduled = True
-            self.namespace.loop.call_soon(self._next_request)
+            self.namespace.loop.call_later(self._request_delay_seconds, self._next_request)
+            self._request_delay_seconds = 0.0
 
     def _next_request(self) -> None:
         self._is_request_scheduled = False
@@ -332,8 +335,11 @@ class AmqpConnection(asyncio.Protocol):
         if self.faulty_transport is not None and self.faulty_transport.is_silent:
             return  # the fault keeps the client from it
         reason = f"it sent no valid token in {self._limits.token_seconds:g} s"
-        self.log_refusal(reason)
-        self._engine.close(AmqpError("amqp:connection:forced", reason))
+        self._close_with(AmqpError("amqp:connection:forced", reason))
+
+    def _close_with(self, error: AmqpError) -> None:
+        self.log_refusal(error.description)
+        self._engine.close(error)
         self.flush()
         self._abort_later()
 
@@ -423,10 +429,16 @@ class AmqpConnection(asyncio.Protocol):
         try:
             self.credentials.verify_plain(user, password, self.namespace.options.policies)
         except tokens.TokenRefused as refused:
-            self.log_refusal(refused.reason, policy=refused.policy_name)
+            self.token_refused(refused)
             return False
         self._authenticated()
         return True
+
+    def token_refused(self, refused: tokens.TokenRefused, path: Path | None = None) -> None:
+        self.log_refusal(refused.reason, path, refused.policy_name)
+        network = network_of(self._transport.get_extra_info("peername"))
+        self.namespace.bad_tokens.add(network)
+        self._request_delay_seconds = self.namespace.bad_tokens.delay_seconds(network)
 
     def add_grant(self, path: Path, grant: Grant) -> None:
         self.credentials.add(path, grant)
@@ -434,11 +446,19 @@ class AmqpConnection(asyncio.Protocol):
 
     def _authenticated(self) -> None:
         """The client has a valid token, so the full limits apply to it."""
-        if self._token_deadline is not None:
-            self._token_deadline.cancel()
-            self._token_deadline = None
+        if self._token_deadline is None:
+            return
+        self._token_deadline.cancel()
+        self._token_deadline = None
+        if self._slot.authenticated():
             self._engine.set_limits(self._engine_limits)
-            self._slot.authenticated()
+        else:
+            # After the answer to the token.
+            self.namespace.loop.call_soon(self._is_one_too_many)
+
+    def _is_one_too_many(self) -> None:
+        reason = f"{self._limits.connections_max} connections are open, which is the limit"
+        self._close_with(AmqpError("amqp:resource-limit-exceeded", reason))
 
     def check_tokens(self, *, now_ms: int) -> None:
         """Close the links whose token has expired or was revoked, and was not renewed."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pairbus.amqp.engine import AmqpError, Link, Session
 from pairbus.broker.links.paths import Path
-from pairbus.broker.links.tokens import Credentials, Grant
+from pairbus.broker.links.tokens import Credentials, Grant, TokenRefused
 from pairbus.broker.namespace import Namespace
 
 
@@ -26,7 +26,7 @@ class ConnectionSlot(Protocol):
     def occupy(self, owner: _Closable, transport: asyncio.BaseTransport | None = None) -> None: ...
     def free(self) -> None: ...
     def reset(self) -> None: ...
-    def authenticated(self) -> None: ...
+    def authenticated(self) -> bool: ...
 
 
 class LinkHost(Protocol):
@@ -54,6 +54,9 @@ class LinkHost(Protocol):
 
     def add_grant(self, path: Path, grant: Grant) -> None:
         """The client has shown a valid token for the path."""
+
+    def token_refused(self, refused: TokenRefused, path: Path) -> None:
+        """Log it, and slow a client down whose address sends many bad tokens."""
 
     def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
         """Log that the client was refused. By default, the policy is that of its token."""

@@ -146,7 +146,7 @@ class CbsLink(RequestLink):
                 accepts_bearer=namespace.options.accepts_bearer,
             )
         except tokens.TokenRefused as refused:
-            self.connection.log_refusal(refused.reason, path, refused.policy_name)
+            self.connection.token_refused(refused, path)
             return Reply(401, refused.reason)
         if path.entity and namespace.find(path.entity) is None:
             error = no_entity(namespace.name, path.entity)

@@ -12,8 +12,11 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, cast
+
+from pairbus.broker.entities.namespace_options import Limits
+from pairbus.broker.refusals import network_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +36,11 @@ class Slot:
     A new owner occupies the same slot when the protocol changes, as when HTTP becomes a WebSocket.
     """
 
-    def __init__(self, limit: ConnectionLimit, address: str) -> None:
+    def __init__(self, limit: ConnectionLimit, peer: tuple[Any, ...]) -> None:
         self._limit = limit
-        self.address = address
+        self.peer = peer
+        """Its socket address."""
+        self.network = network_of(peer)
         self._owner: Closable | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -45,9 +50,11 @@ class Slot:
             # uvloop's transports are asyncio's by their methods only, not by class.
             self._transport = cast(asyncio.Transport, transport)
 
-    def authenticated(self) -> None:
-        """The client has shown a valid token, so no other connection can take its slot."""
-        self._limit.authenticated(self)
+    def authenticated(self) -> bool:
+        """The client has shown a valid token, so no other connection can take its slot. False if
+        too many such clients are connected: then this one has to leave.
+        """
+        return self._limit.authenticated(self)
 
     def free(self) -> None:
         self._limit.release(self)
@@ -74,17 +81,22 @@ class Slot:
 
 
 class ConnectionLimit:
-    """The slots of one namespace.
+    """The slots of one namespace, in two parts that do not take each other's.
 
-    Strangers, who have shown no valid token, cannot shut others out: when all slots are taken, a
-    new connection gets the oldest stranger's. The address with the most strangers loses first.
+    Strangers, who have shown no valid token, have a number of slots, in total and for each address.
+    They cannot shut anybody out: a new connection always gets a slot, if necessary that of the
+    oldest stranger of its address, or of the address with the most. The others have slots of their
+    own, so that they cannot shut out a health check, which shows no token, either.
     """
 
-    def __init__(self, connections_max: int) -> None:
-        self._connections_max = connections_max
+    def __init__(self, limits: Limits, *, on_replaced: Callable[[Slot], None]) -> None:
+        """`on_replaced` is called with a slot whose connection has to leave."""
+        self._limits = limits
+        self._on_replaced = on_replaced
         self._slots: set[Slot] = set()
         self._strangers: dict[str, dict[Slot, None]] = {}
-        """By address, the oldest first."""
+        """By network, the oldest first."""
+        self._stranger_count = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -94,32 +106,51 @@ class ConnectionLimit:
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots))
 
-    def acquire(self, address: str) -> Slot | None:
-        """A slot, or None when the limit is reached and no stranger has one."""
-        if len(self._slots) >= self._connections_max:
-            if not self._strangers:
-                return None
-            crowd = max(self._strangers.values(), key=len)
-            stranger = next(iter(crowd))
-            self.release(stranger)
-            stranger.abort()
-        slot = Slot(self, address)
+    def acquire(self, peer: tuple[Any, ...]) -> Slot:
+        """A slot for a new connection from this socket address."""
+        slot = Slot(self, peer)
+        crowd = self._strangers.get(slot.network, {})
+        if len(crowd) >= self._limits.unauthenticated_per_address_max:
+            self._replace(crowd)
+        elif self._stranger_count >= self._limits.unauthenticated_max:
+            self.replace_stranger()
         self._slots.add(slot)
-        self._strangers.setdefault(address, {})[slot] = None
+        self._strangers.setdefault(slot.network, {})[slot] = None
+        self._stranger_count += 1
         self._empty.clear()
         return slot
 
-    def authenticated(self, slot: Slot) -> None:
-        crowd = self._strangers.get(slot.address, {})
-        crowd.pop(slot, None)
-        if not crowd:
-            self._strangers.pop(slot.address, None)
+    def replace_stranger(self) -> None:
+        """Close a stranger's connection, if there is one."""
+        if self._strangers:
+            self._replace(max(self._strangers.values(), key=len))
+
+    def _replace(self, crowd: dict[Slot, None]) -> None:
+        oldest = next(iter(crowd))
+        self._on_replaced(oldest)
+        self.release(oldest)
+        oldest.abort()
+
+    def authenticated(self, slot: Slot) -> bool:
+        """False if the limit of connections with a valid token is reached."""
+        if len(self._slots) - self._stranger_count >= self._limits.connections_max:
+            return False
+        self._forget_stranger(slot)
+        return True
 
     def release(self, slot: Slot) -> None:
-        self.authenticated(slot)
+        self._forget_stranger(slot)
         self._slots.discard(slot)
         if not self._slots:
             self._empty.set()
+
+    def _forget_stranger(self, slot: Slot) -> None:
+        crowd = self._strangers.get(slot.network, {})
+        if slot in crowd:
+            del crowd[slot]
+            self._stranger_count -= 1
+            if not crowd:
+                del self._strangers[slot.network]
 
     async def close_all(self, *, patience_seconds: float) -> None:
         """Ask every connection for a clean end; abort those that take longer than the patience."""

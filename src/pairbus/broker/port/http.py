@@ -37,7 +37,7 @@ from pairbus.broker.faults.schedule import RunningFault
 from pairbus.broker.links import tokens
 from pairbus.broker.links.request_codec import refusal
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.refusals import peer_name
+from pairbus.broker.refusals import network_of, peer_name
 from pairbus.errors import ConfigError, MissingExtra, requires_extra
 
 HEALTH_PATH: Final = "/$health"
@@ -90,7 +90,7 @@ def make_app(namespace: Namespace) -> Starlette:
             Exception: _unexpected_error,
         },
     )
-    app.state.refusals = namespace.refusals
+    app.state.namespace = namespace
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app.router.redirect_slashes = False
     # Entity names may hold slashes, encoded or not, so the administration reads paths by itself.
@@ -327,13 +327,17 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _log(request: Request, refused: HttpRefused) -> None:
     """Only what a key or a limit refuses. A missing entity is an ordinary answer."""
+    namespace: Namespace = request.app.state.namespace
+    client = request.scope.get("client")
     if refused.status in (401, 403, 413):
-        request.app.state.refusals.add(
-            peer_name(request.scope.get("client")),
+        namespace.refusals.add(
+            peer_name(client),
             refused.detail,
             entity=request.scope["path"].strip("/"),
             policy=refused.policy_name,
         )
+    if refused.status == 401:
+        namespace.bad_tokens.add(network_of(client))
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -59,7 +59,7 @@ class Listener:
         self.namespace = namespace
         self.limits = limits
         self.is_tls_only = is_tls_only
-        self.connections = ConnectionLimit(limits.connections_max)
+        self.connections = ConnectionLimit(limits, on_replaced=self._log_replaced)
         self._sockets = list(sockets)
         self._certificates = certificates
         self._clock = clock
@@ -122,6 +122,7 @@ class Listener:
                         self.namespace.name,
                         error.strerror,
                     )
+                    self.connections.replace_stranger()
                     self._loop.remove_reader(listening)
                     self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
                     return
@@ -133,18 +134,15 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _open(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
-        slot = self.connections.acquire(str(address[0]))
-        if slot is None:
-            self.namespace.refusals.add(
-                peer_name(address),
-                f"{len(self.connections)} connections are open, which is the limit",
-            )
-            accepted.close()
-            return
+        slot = self.connections.acquire(address)
         accepted.setblocking(False)
         with contextlib.suppress(OSError):  # already closed; the first read finds out
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.spawn(UnknownProtocol(self, slot, accepted).arrive())
+
+    def _log_replaced(self, slot: Slot) -> None:
+        reason = "it had shown no valid token, and a new connection took its place"
+        self.namespace.refusals.add(peer_name(slot.peer), reason)
 
     # --- for accepted sockets
 
@@ -269,15 +267,25 @@ class UnknownProtocol(asyncio.Protocol):
             self._listener.namespace.refusals.add(peer, "this broker accepts only TLS")
             self._transport.write(_AMQP_TLS_HEADER if is_amqp else _HTTP_NEEDS_TLS)
             self._transport.close()
-        elif is_amqp:
-            self._give_to(self._listener.open_amqp(self._slot))
-        elif is_first:
+        elif not is_first:
+            return  # it waits already
+        elif not is_amqp:
             self._transport.pause_reading()
             self._listener.spawn(self._give_to_web())
+        elif delay := self._listener.namespace.bad_tokens.delay_seconds(self._slot.network):
+            self._transport.pause_reading()
+            self._loop.call_later(delay, self._give_to_amqp)
+        else:
+            self._give_to_amqp()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
         self._slot.free()
+
+    def _give_to_amqp(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._give_to(self._listener.open_amqp(self._slot))
 
     async def _give_to_web(self) -> None:
         try:

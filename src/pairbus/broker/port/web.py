@@ -18,12 +18,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pairbus.broker.hosts import HostNames, host_of
+from pairbus.broker.hosts import host_of
 from pairbus.broker.links.connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
 from pairbus.broker.port.websocket import WebSocketConnection
+from pairbus.broker.refusals import network_of
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _KEEP_ALIVE_SECONDS: Final = 30
@@ -41,10 +42,10 @@ class Web:
     ) -> None:
         self.open_amqp = open_amqp
         self.request_seconds = request_seconds
-        self.hosts = namespace.hosts
+        self.namespace = namespace
         self.state = ServerState()
         self.config = Config(
-            _HostGate(make_app(namespace), namespace.hosts),
+            _Gate(make_app(namespace), namespace),
             interface="asgi3",
             http=HttpToolsProtocol,
             # uvicorn only checks that there is one; HttpConnection makes it (see below).
@@ -68,20 +69,24 @@ class Web:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _HostGate:
-    """Refuses requests for hosts that are not ours."""
+class _Gate:
+    """Refuses requests for hosts that are not ours, and slows down floods of bad tokens."""
 
-    def __init__(self, app: ASGIApp, hosts: HostNames) -> None:
+    def __init__(self, app: ASGIApp, namespace: Namespace) -> None:
         self._app = app
-        self._hosts = hosts
+        self._namespace = namespace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "")
-        if not host or self._hosts.has(host_of(host)):
-            await self._app(scope, receive, send)
-        else:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if host and not self._namespace.hosts.has(host_of(host)):
             response = PlainTextResponse(f"This broker is not {host[:200]!r}.\n", 421)
             await response(scope, receive, send)
+            return
+        if "authorization" in headers:
+            network = network_of(scope.get("client"))
+            await asyncio.sleep(self._namespace.bad_tokens.delay_seconds(network))
+        await self._app(scope, receive, send)
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -138,10 +143,19 @@ class HttpConnection(HttpToolsProtocol):
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
         head.append(b"\r\n")
-        connection = WebSocketConnection(self._slot, self._web.open_amqp, self._web.hosts)
+        delay = self._web.namespace.bad_tokens.delay_seconds(self._slot.network)
+        self.transport.pause_reading()
+        self.loop.call_later(delay, self._upgrade, b"".join(head))
+
+    def _upgrade(self, head: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        hosts = self._web.namespace.hosts
+        connection = WebSocketConnection(self._slot, self._web.open_amqp, hosts)
+        self.transport.resume_reading()
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
-        connection.data_received(b"".join(head))
+        connection.data_received(head)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

@@ -1,0 +1,121 @@
+"""A real broker and somebody who guesses keys: over `$cbs`, with passwords, and over HTTP."""
+
+import http.client
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pairbus.amqp.client.connection import Connection
+from pairbus.amqp.client.requests import RequestLinks
+from pairbus.amqp.codec.types import Symbol
+from pairbus.amqp.frames import SASL_HEADER, encode_frame
+from pairbus.broker import Broker, Policy, Right
+from pairbus.broker.entities.policies import DEFAULT_KEY, default_policy
+from pairbus.broker.links.tokens import make_token
+
+pytestmark = pytest.mark.req("B-02")
+SECONDS = 60
+FREE = 50
+"""So many bad tokens cost nothing."""
+GUESSER, NEIGHBOUR = "127.0.0.1", "127.0.0.2"
+
+
+@pytest.fixture
+def broker():
+    with Broker(queues=["orders"]) as broker:
+        yield broker
+
+
+def token(broker, key):
+    policy = Policy(name=default_policy().name, key=key, rights=frozenset(Right))
+    audience = f"sb://localhost:{broker.port}"
+    return make_token(policy, audience=audience, expires_at=time.time() + 60)
+
+
+def ask_http(broker, path, *, by, key=None):
+    """The status, and the seconds that it took."""
+    began = time.monotonic()
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", broker.port, timeout=SECONDS, source_address=(by, 0)
+    )
+    headers = {} if key is None else {"Authorization": token(broker, key)}
+    connection.request("GET", path, headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status, time.monotonic() - began
+
+
+def ask_amqp(broker, *, by, web=False):
+    """Seconds until the broker speaks AMQP, or opens a WebSocket for it."""
+    began = time.monotonic()
+    upgrade = (
+        "GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+    )
+    with socket.create_connection(
+        ("127.0.0.1", broker.port), timeout=SECONDS, source_address=(by, 0)
+    ) as client:
+        client.sendall(upgrade.encode() if web else SASL_HEADER)
+        assert client.recv(8) == (b"HTTP/1.1" if web else SASL_HEADER)
+    return time.monotonic() - began
+
+
+def test_a_flood_of_bad_tokens_slows_down_its_address_alone(broker):
+    with ThreadPoolExecutor(25) as pool:
+        guesses = [
+            pool.submit(ask_http, broker, "/orders", by=GUESSER, key="guess")
+            for _ in range(FREE + 25)
+        ]
+    assert {one.result()[0] for one in guesses} == {401}
+
+    def asked(by):
+        return [
+            pool.submit(ask_http, broker, "/$faults", by=by, key=DEFAULT_KEY),
+            pool.submit(ask_http, broker, "/orders", by=by, key="guess"),
+            pool.submit(lambda: (0, ask_amqp(broker, by=by))),
+            pool.submit(lambda: (0, ask_amqp(broker, by=by, web=True))),
+        ]
+
+    with ThreadPoolExecutor(10) as pool:
+        slow, quick = asked(GUESSER), asked(NEIGHBOUR)
+        health = pool.submit(ask_http, broker, "/$health", by=GUESSER)
+
+    assert [one.result()[0] for one in slow] == [200, 401, 0, 0]
+    waits = [one.result()[1] for one in slow]
+    others = [one.result()[1] for one in (*quick, health)]
+    assert min(waits) >= 1.0
+    assert max(others) < min(waits), (others, waits)
+
+
+@pytest.mark.parametrize("key", ["guess", DEFAULT_KEY])
+def test_on_one_connection_only_the_first_bad_tokens_are_answered_at_once(broker, key):
+    connection = Connection("127.0.0.1", broker.port)
+    connection.open(SECONDS)
+    links = RequestLinks(connection, "$cbs", until=time.monotonic() + SECONDS)
+    bad = {"operation": "put-token", "type": "jwt", "name": f"sb://localhost:{broker.port}/orders"}
+    asked = [(bad, token(broker, key))] * (FREE + 20)
+
+    answers = [one for one in links.ask_all(asked, until=time.monotonic() + 0.7) if one]
+
+    connection.close()
+    statuses = {one.properties["status-code"] for one in answers}
+    assert (statuses, len(answers)) == (({401}, FREE + 1) if key == "guess" else ({202}, FREE + 20))
+
+
+def test_wrong_passwords_count_as_well(broker):
+    wrong = SASL_HEADER + encode_frame(0x41, [Symbol("PLAIN"), b"\x00Root\x00guess"], kind=1)
+
+    def guess():
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=SECONDS) as client:
+            client.sendall(wrong)
+            while client.recv(4096):
+                pass
+
+    with ThreadPoolExecutor(25) as pool:
+        for one in [pool.submit(guess) for _ in range(FREE + 25)]:
+            one.result()
+
+    assert ask_amqp(broker, by=GUESSER) >= 1.0
