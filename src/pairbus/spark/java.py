@@ -52,11 +52,12 @@ class JavaProcess:
 
     def _start(self, command: Any, **settings: Any) -> subprocess.Popen[bytes]:
         settings["stderr"] = subprocess.PIPE
-        process = self._process = subprocess.Popen(command, **settings)
-        assert process.stderr is not None
-        threading.Thread(
-            target=_copy_errors, args=(process.stderr,), name="pairbus-java-stderr", daemon=True
-        ).start()
+        with _postponed_interrupt():
+            process = self._process = subprocess.Popen(command, **settings)
+            assert process.stderr is not None
+            threading.Thread(
+                target=_copy_errors, args=(process.stderr,), name="pairbus-java-stderr", daemon=True
+            ).start()
         return process
 
     def kill(self) -> None:
@@ -77,6 +78,24 @@ class JavaProcess:
         atexit.unregister(self.end)
 
 
+@contextmanager
+def _postponed_interrupt() -> Iterator[None]:
+    """Ctrl-C inside of `Popen` would leave a process behind that nobody knows: it takes effect at
+    the end of this block. Only the main thread gets it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    for number in arrived[:1]:
+        signal.raise_signal(number)
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children: at first it is a script, which asks another Java process how
     to start Java. Where there is no /proc, that one ends by itself, within a second.
@@ -93,7 +112,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _copy_errors(stream: IO[bytes]) -> None:
-    for line in stream:
-        if _NOISE not in line:
-            sys.stderr.write(line.decode(errors="replace"))
-            sys.stderr.flush()
+    with stream:
+        for line in stream:
+            if _NOISE not in line:
+                sys.stderr.write(line.decode(errors="replace"))
+                sys.stderr.flush()
