@@ -1,7 +1,8 @@
-"""Node's official `@azure/service-bus`, unmodified, against the broker: the main path.
+"""Node's official `@azure/service-bus`, unmodified, against the broker.
 
-The scenarios are written in JavaScript (`node/scenarios.mjs`) and run in one Node process, several
-at a time; here each becomes a test. A scenario's queue carries its name; its settings stand below.
+The scenarios are written in JavaScript, in three scripts of `node/`: queues, topics with the rule
+manager, which speaks AMQP, and administration. A script runs in one Node process, several scenarios
+at a time; here each becomes a test. A scenario's queue or topic carries its name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,19 @@ from typing import Any
 import pytest
 
 from pairbus.broker import Broker, QueueDescription
+from pairbus.broker.entities.descriptions import (
+    EntityDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
 
 NODE = Path(__file__).parent / "node"
-SCRIPT = NODE / "scenarios.mjs"
 NODE_VERSION_MIN = 18
 RUN_SECONDS_MAX = 150
 
 # requirement -> scenario -> settings of its queue
-SCENARIOS: dict[str, dict[str, dict[str, Any]]] = {
+QUEUES: dict[str, dict[str, dict[str, Any]]] = {
     "X-08": {
         "sends and receives a message with all its properties": {},
         "bodies of every kind come back as they were": {},
@@ -91,7 +98,50 @@ SCENARIOS: dict[str, dict[str, dict[str, Any]]] = {
         "fills a batch up to the limit that the queue states": {},
     },
 }
-SETTINGS = {name: settings for group in SCENARIOS.values() for name, settings in group.items()}
+
+# requirement -> scenarios
+TOPICS: dict[str, tuple[str, ...]] = {
+    "B-01": ("a message to a topic comes from each subscription",),
+    "B-02": ("an unknown subscription is not found",),
+    "B-03": ("settles every way on a subscription",),
+    "B-05": ("schedules on a topic and cancels",),
+    "B-06": ("accepts sessions of a subscription",),
+    "B-08": (
+        "a new subscription has the rule that takes everything",
+        "creates rules of every kind and lists them as they are",
+        "rules decide what comes, and actions what it looks like",
+        "a subscription without rules takes nothing",
+        "lists more rules than a page holds",
+        "refuses a second rule of a name, and what is no rule",
+    ),
+}
+
+ADMINISTRATION: dict[str, tuple[str, ...]] = {
+    "B-02": (
+        "a queue has the defaults of the service",
+        "a queue is made, changed and removed",
+        "names with slashes work everywhere",
+        "forwarding is set, shown and taken back",
+        "authorization rules come back as they were",
+        "a topic and its subscriptions are made, changed and removed",
+        "lists come page by page",
+        "counts and times are true",
+        "what is refused is refused with the right error",
+        "the namespace tells about itself",
+    ),
+    "B-08": (
+        "a subscription may bring its first rule",
+        "rules of every kind come back as they were",
+    ),
+}
+
+SCRIPTS = {"scenarios": QUEUES, "topics": TOPICS, "admin": ADMINISTRATION}
+SCENARIOS = [
+    pytest.param(script, name, marks=pytest.mark.req(number), id=name)
+    for script, by_requirement in SCRIPTS.items()
+    for number, names in by_requirement.items()
+    for name in names
+]
 
 
 @functools.cache
@@ -115,54 +165,73 @@ def _node() -> str:
     pytest.skip(missing)
 
 
-def _queue(scenario: str) -> str:
+def _name(scenario: str) -> str:
     return re.sub("[^A-Za-z]+", "-", scenario)
 
 
+def _queues() -> list[QueueDescription]:
+    groups = QUEUES.values()
+    return [QueueDescription(name=_name(n), **more) for each in groups for n, more in each.items()]
+
+
+def _topics() -> list[EntityDescription]:
+    """Each has three subscriptions."""
+    found: list[EntityDescription] = []
+    for scenario in (scenario for group in TOPICS.values() for scenario in group):
+        topic = _name(scenario)
+        found.append(TopicDescription(name=topic))
+        for name in ("all", "some", "sessions"):
+            path = subscription_path(topic, name)
+            found.append(SubscriptionDescription(name=path, requires_session=name == "sessions"))
+    return found
+
+
+Results = Callable[[str], dict[str, dict[str, Any]]]
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The result of each scenario. All of them run for the first test that needs one."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The result of each scenario of a script. All run for the first test that needs one."""
     node = _node()
-    queues = [
-        QueueDescription(name=_queue(name), **settings) for name, settings in SETTINGS.items()
-    ]
-    with Broker(queues=queues) as broker:
-        plain = broker.connection_string
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path_factory.mktemp("home")),
-            "PAIRBUS_CONNECTION_STRING": plain,
-            "PAIRBUS_TLS_CONNECTION_STRING": plain.replace("UseDevelopmentEmulator=true", ""),
-            "PAIRBUS_CA_FILE": str(broker.ca_file),
-            "NODE_EXTRA_CA_CERTS": str(broker.ca_file),
-        }
-        process = subprocess.run(
-            [node, str(SCRIPT)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-    outcomes = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
-    if process.returncode:
-        pytest.fail(f"node ended with {process.returncode}:\n{process.stdout}\n{process.stderr}")
-    return {outcome["name"]: outcome for outcome in outcomes}
+
+    @functools.cache
+    def run(script: str) -> dict[str, dict[str, Any]]:
+        queues = _queues() if script == "scenarios" else []
+        topics = _topics() if script == "topics" else []
+        with Broker(queues=queues, topics=topics) as broker:
+            plain = broker.connection_string
+            process = subprocess.run(
+                [node, str(NODE / f"{script}.mjs")],
+                env={
+                    "PATH": os.environ["PATH"],
+                    "HOME": str(tmp_path_factory.mktemp("home")),
+                    "PAIRBUS_CONNECTION_STRING": plain,
+                    "PAIRBUS_TLS_CONNECTION_STRING": plain.replace(
+                        "UseDevelopmentEmulator=true", ""
+                    ),
+                    "PAIRBUS_CA_FILE": str(broker.ca_file),
+                    "NODE_EXTRA_CA_CERTS": str(broker.ca_file),
+                },
+                capture_output=True,
+                text=True,
+                timeout=RUN_SECONDS_MAX,
+                check=False,
+            )
+        lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+        if process.returncode:
+            pytest.fail(f"node ended with {process.returncode}:\n{process.stdout}{process.stderr}")
+        return {outcome["name"]: outcome for outcome in map(json.loads, lines)}
+
+    return run
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(name, marks=pytest.mark.req(number), id=name)
-        for number, group in SCENARIOS.items()
-        for name in group
-    ],
-)
-def test_node_client(scenario: str, results: dict[str, dict[str, Any]]) -> None:
-    outcome = results[scenario]
+@pytest.mark.parametrize(("script", "scenario"), SCENARIOS)
+def test_node_client(script: str, scenario: str, results: Results) -> None:
+    outcome = results(script)[scenario]
 
     assert outcome["ok"], outcome["error"]
 
 
-def test_every_scenario_of_the_script_is_a_test(results: dict[str, dict[str, Any]]) -> None:
-    assert set(results) == set(SETTINGS)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_scenario_of_a_script_is_a_test(script: str, results: Results) -> None:
+    assert set(results(script)) == {name for names in SCRIPTS[script].values() for name in names}

@@ -1,15 +1,14 @@
 // How a namespace is managed from Node, through the official ServiceBusAdministrationClient, unmodified.
 //
 // Each scenario uses names of its own, so they run at the same time. One line of JSON per scenario goes
-// to stdout: {"name", "ok", "milliseconds", "error"}. tests/interop/test_node_admin.py starts an empty
+// to stdout: {"name", "ok", "milliseconds", "error"}. tests/interop/test_node.py starts an empty
 // broker and turns the lines into tests. The client trusts the broker by NODE_EXTRA_CA_CERTS.
 
 import assert from "node:assert/strict";
 import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
+import { range, runAll } from "./run.mjs";
 
 const connectionString = process.env.PAIRBUS_CONNECTION_STRING;
-const scenarioMilliseconds = 30_000;
-const concurrency = 4;
 const forever = "P10675199DT2H48M5.4775807S";
 
 const scenarios = {
@@ -226,9 +225,7 @@ const scenarios = {
   },
 };
 
-const range = (count) => [...Array(count).keys()];
 const plain = (properties) => ({ ...properties });
-const nameOf = (scenario) => scenario.replace(/[^A-Za-z]+/g, "-");
 
 async function names(list) {
   const found = [];
@@ -244,27 +241,4 @@ async function fails(promise, code, message = /./) {
   });
 }
 
-async function run(name) {
-  const started = Date.now();
-  let timer;
-  const tooLong = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`not done after ${scenarioMilliseconds} ms`)), scenarioMilliseconds);
-  });
-  let error = null;
-  try {
-    const admin = new ServiceBusAdministrationClient(connectionString);
-    await Promise.race([scenarios[name]({ admin, name: nameOf(name) }), tooLong]);
-  } catch (problem) {
-    error = problem?.stack ?? String(problem?.message ?? JSON.stringify(problem));
-  }
-  clearTimeout(timer);
-  console.log(JSON.stringify({ name, ok: error === null, milliseconds: Date.now() - started, error }));
-}
-
-const waiting = Object.keys(scenarios).filter((name) => process.argv.length < 3 || process.argv.includes(name));
-await Promise.all(
-  range(concurrency).map(async () => {
-    while (waiting.length) await run(waiting.shift());
-  }),
-);
-process.exit(0);
+await runAll(scenarios, (name) => ({ admin: new ServiceBusAdministrationClient(connectionString), name }));

@@ -9,12 +9,11 @@ import { readFileSync } from "node:fs";
 import { delay as pause, ServiceBusClient } from "@azure/service-bus";
 import { ServiceBusClient as NextServiceBusClient } from "@azure/service-bus-next";
 import WebSocket from "ws";
+import { range, runAll } from "./run.mjs";
 
 const connectionString = process.env.PAIRBUS_CONNECTION_STRING;
 const encryptedConnectionString = process.env.PAIRBUS_TLS_CONNECTION_STRING;
 const certificateAuthority = readFileSync(process.env.PAIRBUS_CA_FILE);
-const scenarioMilliseconds = 30_000;
-const concurrency = 4;
 const impatient = { retryOptions: { maxRetries: 0, timeoutInMs: 5_000 } };
 
 const scenarios = {
@@ -418,10 +417,8 @@ const scenarios = {
   },
 };
 
-const range = (count) => [...Array(count).keys()];
 const sorted = (values) => [...values].sort((a, b) => (a < b ? -1 : 1));
 const connect = (options = impatient) => new ServiceBusClient(connectionString, options);
-const queueOf = (name) => name.replace(/[^A-Za-z]+/g, "-");
 
 /** As many calls as it takes: one call may return early with fewer messages. */
 async function receive(receiver, count) {
@@ -450,27 +447,4 @@ async function roundTrip(client, queue) {
   await client.close();
 }
 
-async function run(name) {
-  const started = Date.now();
-  const client = connect();
-  let timer;
-  const tooLong = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`not done after ${scenarioMilliseconds} ms`)), scenarioMilliseconds);
-  });
-  let error = null;
-  try {
-    await Promise.race([scenarios[name]({ client, queue: queueOf(name) }).then(() => client.close()), tooLong]);
-  } catch (problem) {
-    error = problem?.stack ?? String(problem?.message ?? JSON.stringify(problem));
-  }
-  clearTimeout(timer);
-  console.log(JSON.stringify({ name, ok: error === null, milliseconds: Date.now() - started, error }));
-}
-
-const waiting = Object.keys(scenarios).filter((name) => process.argv.length < 3 || process.argv.includes(name));
-await Promise.all(
-  range(concurrency).map(async () => {
-    while (waiting.length) await run(waiting.shift());
-  }),
-);
-process.exit(0);
+await runAll(scenarios, (queue) => ({ client: connect(), queue }));

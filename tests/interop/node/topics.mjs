@@ -2,14 +2,13 @@
 //
 // As in scenarios.mjs: each scenario has a topic of its own, named like the scenario, with three subscriptions:
 // `all` and `some`, which take everything until the scenario changes their rules, and `sessions`. One line of JSON
-// per scenario goes to stdout; tests/interop/test_node_topics.py makes the topics and turns the lines into tests.
+// per scenario goes to stdout; tests/interop/test_node.py makes the topics and turns the lines into tests.
 
 import assert from "node:assert/strict";
 import { ServiceBusClient } from "@azure/service-bus";
+import { range, runAll } from "./run.mjs";
 
 const connectionString = process.env.PAIRBUS_CONNECTION_STRING;
-const scenarioMilliseconds = 30_000;
-const concurrency = 4;
 const impatient = { retryOptions: { maxRetries: 0, timeoutInMs: 5_000 } };
 
 const scenarios = {
@@ -157,8 +156,6 @@ const scenarios = {
   },
 };
 
-const range = (count) => [...Array(count).keys()];
-const topicOf = (name) => name.replace(/[^A-Za-z]+/g, "-");
 
 /** As many calls as it takes: one call may return early with fewer messages. */
 async function receive(receiver, count) {
@@ -178,27 +175,4 @@ async function fails(promise, code) {
   });
 }
 
-async function run(name) {
-  const started = Date.now();
-  const client = new ServiceBusClient(connectionString, impatient);
-  let timer;
-  const tooLong = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`not done after ${scenarioMilliseconds} ms`)), scenarioMilliseconds);
-  });
-  let error = null;
-  try {
-    await Promise.race([scenarios[name]({ client, topic: topicOf(name) }).then(() => client.close()), tooLong]);
-  } catch (problem) {
-    error = problem?.stack ?? String(problem?.message ?? JSON.stringify(problem));
-  }
-  clearTimeout(timer);
-  console.log(JSON.stringify({ name, ok: error === null, milliseconds: Date.now() - started, error }));
-}
-
-const waiting = Object.keys(scenarios).filter((name) => process.argv.length < 3 || process.argv.includes(name));
-await Promise.all(
-  range(concurrency).map(async () => {
-    while (waiting.length) await run(waiting.shift());
-  }),
-);
-process.exit(0);
+await runAll(scenarios, (topic) => ({ client: new ServiceBusClient(connectionString, impatient), topic }));
