@@ -90,6 +90,8 @@ class Namespace:
         self.lock_tokens = LockTokens()
         self.meter = Meter(options.name, since=clock())
         self.connections: set[ClientConnection] = set()
+        self.connections_opened = 0
+        """So far, since the start."""
         self.refusals = RefusalLog(options.name)
         self.bad_tokens = BadTokens()
         self.store: Store

@@ -161,6 +161,13 @@ class Address:
                 where["port"] = self.port or string.port
         return FastClient(namespace, credential, **where, **options)
 
+    def refresh(self, client: FastClient) -> None:
+        """Give an older client of the same namespace this address's credential. In place of a
+        credential object, an address carries a token, which expires.
+        """
+        if isinstance(self.source, WithCredential):
+            client.use_credential(self.source.make())
+
     def _string(self) -> ConnectionString:
         assert not isinstance(self.source, WithCredential)
         return self.source.read() if isinstance(self.source, FromEnvironment) else self.source

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from pairbus.fast.sender import Sender
 
 Mode = Literal["peekLock", "receiveAndDelete"]
 _SILENCE_SECONDS_MIN: Final = 30.0
+_RESTING_LINKS_MAX: Final = 64
 
 
 class FastClient:
@@ -72,6 +75,8 @@ class FastClient:
         self._meter = meter or Meter(namespace, since=clock())
         self._entity_path = entity_path
         self._receivers: list[Receiver] = []
+        self._senders: dict[str, Sender] = {}
+        self._resting: dict[str, Receiver | Sender] = {}  # by kind and path
         self._managements: dict[str, Management] = {}
 
     def __repr__(self) -> str:
@@ -112,6 +117,38 @@ class FastClient:
         self._receivers.clear()
         self._connection.close()
 
+    # -- one user after the other -----------------------------------------------------------
+
+    def rest(self) -> bool:
+        """Keep the connection, the tokens and the links for a later user of this client.
+
+        Call it when everything was answered and all receivers were stopped. Returns False if a
+        message is still locked, if the connection is lost, or if there are too many links. Then
+        close the client.
+        """
+        used: list[Receiver | Sender] = [*self._receivers, *self._senders.values()]
+        self._receivers, self._senders = [], {}
+        if not self.is_open or any(isinstance(one, Receiver) and one.has_locks for one in used):
+            return False
+        found = {_kind_and_path(one): one for one in used if one.is_attached}
+        self._resting = {key: one for key, one in self._resting.items() if one.is_attached} | found
+        return len(self._resting) <= _RESTING_LINKS_MAX
+
+    def wake(self) -> bool:
+        """After `rest`: whether the client can be used again. It reads what the service has said in
+        the meantime.
+        """
+        self.set_deadline(math.inf)
+        connection = self._connection.current
+        with contextlib.suppress(amqp.ClientError):
+            while connection is not None and connection.exchange(0.0):
+                pass
+        return self.is_open
+
+    def use_credential(self, credential: Any) -> None:
+        """For tokens from now on, instead of the one that the client was made with."""
+        self._connection.use_credential(credential)
+
     def set_deadline(self, deadline: float) -> None:
         """From now on, no call and no `close` waits for an answer after this time (monotonic)."""
         self._connection.latest_deadline = deadline
@@ -149,10 +186,20 @@ class FastClient:
         )
         self._receivers = [one for one in self._receivers if not one.is_closed]
         self._receivers.append(receiver)
+        if mode == "peekLock":
+            self._use_resting_link(receiver)
         return receiver
 
     def sender(self, path: str) -> Sender:
-        return Sender(self._connection, self._checked(path), self._meter.of(path))
+        sender = Sender(self._connection, self._checked(path), self._meter.of(path))
+        self._senders[path] = sender
+        self._use_resting_link(sender)
+        return sender
+
+    def _use_resting_link(self, user: Any) -> None:
+        resting: Any = self._resting.pop(_kind_and_path(user), None)
+        if resting is not None and resting.is_attached:
+            user.take_over(resting)
 
     def management(self, path: str) -> Management:
         known = self._managements.get(self._checked(path))
@@ -168,6 +215,10 @@ class FastClient:
             )
         check_entity_path(path, self._entity_path)
         return path
+
+
+def _kind_and_path(one: Receiver | Sender) -> str:
+    return f"{type(one).__name__} {one.path}"
 
 
 def wait_together(clients: Sequence[FastClient], done: Callable[[], object], until: float) -> bool:

@@ -97,6 +97,12 @@ class NamespaceConnection:
         connection.upkeep = self._upkeep
         return connection
 
+    def use_credential(self, credential: Any) -> None:
+        """For tokens from now on."""
+        self._source = source_of(credential)
+        if self._tokens is not None:
+            self._tokens.source = self._source
+
     def authorize(self, paths: Sequence[str]) -> tuple[Connection, list[Exception | None]]:
         """Returns the connection, and for each entity the error if the service did not accept a
         token for it. The requests run at the same time.
@@ -238,6 +244,14 @@ class Attachment(ABC, Generic[L]):
         if link is None or connection is None or connection.is_over or not link.alive:
             return None
         return connection, link
+
+    def take_over(self, other: Self) -> None:
+        """Use the link of another one that nobody uses any more."""
+        self._connection, self._link, other._link = other._connection, other._link, None
+
+    @property
+    def is_attached(self) -> bool:
+        return self._alive() is not None
 
     def close(self) -> object:
         """Detach. Never raises."""

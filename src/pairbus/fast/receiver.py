@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Self
 from uuid import uuid4
 
 from azure.core.exceptions import AzureError
@@ -57,6 +57,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._grants_no_more = False
         self._is_draining = False
         self._taken_bytes = 0  # of what the current link delivered
+        self._releasing: SettlementGroup | None = None
         self._kept: list[ReceivedMessage] = []  # delivered by a lost link, and still locked for us
         # A poll is a grant of credit. The service bills a poll that ends without a message.
         self._is_polling = False
@@ -65,6 +66,23 @@ class Receiver(Attachment[ClientReceiverLink]):
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether messages are in the buffer, or may still come. After `stop`, it is false if the
+        service has answered. With receiveAndDelete, it is always true.
+        """
+        link = self._link
+        return (
+            self._deletes
+            or bool(self._kept)
+            or (self._alive() is not None and link is not None and bool(link.inbox or link.credit))
+        )
+
+    def take_over(self, other: Self) -> None:
+        super().take_over(other)
+        if self._link is not None:
+            self._taken_bytes = self._link.arrived_bytes
 
     def open(self) -> None:
         """Attach and grant credit now. This is optional: the first `receive` does it, too."""
@@ -302,17 +320,23 @@ class Receiver(Attachment[ClientReceiverLink]):
         return waiting if self._deletes else []
 
     def _release_quickly(self, received: list[ReceivedMessage]) -> None:
-        """Releases messages without waiting for answers on the link."""
+        """Releases messages without waiting for answers on the link: `stop_all` does."""
         here, elsewhere = self._by_link(received)
         alive = self._alive()
         if alive is not None:
             connection, link = alive
-            link.settle(sorted([one.delivery_id for one in here]), RELEASED, two_phase=False)
+            ids = sorted([one.delivery_id for one in here])
+            self._releasing = link.settle(ids, RELEASED, two_phase=True)
             connection.exchange(0.0)
         if elsewhere and self._namespace.is_open:
             # Their links are lost, so settle them by lock token.
             self._management.settle_each(elsewhere, "abandoned")
         self._tally.settle += len(here)
+
+    @property
+    def _is_releasing(self) -> bool:
+        releasing = self._releasing
+        return releasing is not None and releasing.left > 0 and self._alive() is not None
 
     def close(self) -> list[ReceivedMessage]:
         """`stop`, and detach."""
@@ -482,7 +506,18 @@ def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
                 lambda: all(not link.credit or link.is_over for link in links),
                 receivers[0]._namespace.deadline(CLOSE_SECONDS),
             )
-    return [one for receiver in receivers for one in receiver._stopped()]
+    left = [one for receiver in receivers for one in receiver._stopped()]
+    if connection is not None and any(receiver._is_releasing for receiver in receivers):
+        # Until then, whoever receives next would get what is behind the released messages.
+        with contextlib.suppress(ClientError):
+            connection.wait_quietly(
+                lambda: not any(receiver._is_releasing for receiver in receivers),
+                receivers[0]._namespace.deadline(CLOSE_SECONDS),
+            )
+        for receiver in receivers:
+            if receiver._is_releasing and receiver._link is not None:
+                receiver._link.detach()  # as in PendingSettlement
+    return left
 
 
 def wait_for_any(receivers: Sequence[Receiver], *, max_wait_seconds: float) -> list[Receiver]:

@@ -118,7 +118,7 @@ class TokenAuthority:
         self, connection: Connection, source: TokenSource, *, clock: Callable[[], float]
     ) -> None:
         self._connection = connection
-        self._source = source
+        self.source = source
         self._clock = clock
         self._requests: RequestLinks | None = None
         self._accepted: dict[str, Token] = {}
@@ -169,7 +169,7 @@ class TokenAuthority:
         now = self._clock()
         for audience in audiences:
             try:
-                tokens[audience] = self._source(audience, now)
+                tokens[audience] = self.source(audience, now)
             except Exception as error:  # a credential may raise anything
                 errors[audience] = error
         answers = self._ask(tokens, until) if tokens else []

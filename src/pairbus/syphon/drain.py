@@ -26,6 +26,7 @@ from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all
 from pairbus.syphon.backlog_queue import BacklogQueue
+from pairbus.syphon.connection_cache import ConnectionCache
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
@@ -76,19 +77,33 @@ class DrainTask:
     """Where to write a line for each message, before it is settled; None: nowhere."""
 
 
-def drain(task: DrainTask, *, clock: Callable[[], float] = time.time) -> Drained:
-    return _Drain(task, clock).run()
+def drain(
+    task: DrainTask,
+    *,
+    cache: ConnectionCache | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Drained:
+    """`cache`: takes connections from there, and gives them back; without one, it closes them."""
+    if cache is None:
+        cache = ConnectionCache(clients_max=0)
+    return _Drain(task, cache, clock).run()
 
 
 class _Drain:
-    def __init__(self, task: DrainTask, clock: Callable[[], float]) -> None:
+    def __init__(self, task: DrainTask, cache: ConnectionCache, clock: Callable[[], float]) -> None:
         self._task = task
         has_lines = task.messages_folder is not None
         self._report = TaskReport(run=task.run, round=task.round, clock=clock, has_lines=has_lines)
         self._destinations = Destinations(task.known)
         # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
-        self._primary = task.primary.client(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._secondary = task.secondary.client(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._cache = cache
+        self._leases = [
+            cache.lend(task.run, address, timeout_seconds=ANSWER_SECONDS_MAX)
+            for address in (task.primary, task.secondary)
+        ]
+        self._primary, self._secondary = (lease.client for lease in self._leases)
+        self._usage_before = [lease.client.usage() for lease in self._leases]
+        self._is_clean = False
         self._delivery = BatchDelivery(self._primary, self._destinations, self._report)
         self._queues = [
             BacklogQueue(
@@ -112,8 +127,10 @@ class _Drain:
                 self._work()
             finally:
                 self._end()
+            self._is_clean = self._has_no_doubts()
         finally:
-            self._primary.close()
+            for lease in self._leases:
+                self._cache.give_back(lease, is_clean=self._is_clean)
         if self._delivery.bug is not None:
             raise self._delivery.bug
         return Drained(
@@ -122,7 +139,10 @@ class _Drain:
             emptied=tuple(sorted(self._report.emptied)),
             errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
-            usage=(self._primary.usage(), self._secondary.usage()),
+            usage=tuple(
+                lease.client.usage() - before
+                for lease, before in zip(self._leases, self._usage_before, strict=True)
+            ),
             has_reached_primary=self._has_reached_primary and not self._delivery.primary_error,
             primary_error=self._delivery.primary_error,
             unwritten=tuple(self._report.lines or ()),
@@ -152,8 +172,9 @@ class _Drain:
                 except AzureError as error:
                     self._active.remove(queue)
                     self._queue_failed(queue, error)
-        took, now = time.monotonic() - began, self._report.now()
-        self._window.secondary_opened(took=took, now=now)
+        lease = self._leases[1]
+        lease.opening_seconds = lease.opening_seconds or time.monotonic() - began
+        self._window.secondary_opened(took=lease.opening_seconds, now=self._report.now())
         self._set_deadlines()
 
     def _open_primary(self, batch: QueueBatch) -> None:
@@ -165,8 +186,9 @@ class _Drain:
         self._delivery.start(batch)
         self._has_reached_primary = self._primary.is_open
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
-        took = time.monotonic() - began
-        self._window.primary_opened(took=took, waited=took, answer_seconds=answer_seconds)
+        lease, waited = self._leases[0], time.monotonic() - began
+        lease.opening_seconds = took = lease.opening_seconds or waited
+        self._window.primary_opened(took=took, waited=waited, answer_seconds=answer_seconds)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
@@ -393,7 +415,15 @@ class _Drain:
             stop_all([queue.receiver for queue in self._queues])
             for queue in self._queues:
                 queue.release(self._destinations)
-            self._secondary.close()
+
+    def _has_no_doubts(self) -> bool:
+        """Whether nothing has gone wrong with either connection."""
+        return not (
+            self._report.errors
+            or self._delivery.primary_error
+            or self._delivery.bug
+            or any(each.duplicates_possible for each in self._report.receipts)
+        )
 
     def _finish_batches(self) -> None:
         """Wait for the primary. Each of its answers has a time limit."""

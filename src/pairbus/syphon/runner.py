@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from pairbus.syphon.connection_cache import OF_THIS_PROCESS
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.receipts import Drained
 
@@ -46,4 +47,4 @@ class InProcessRunner:
 
 
 def _drain_each(tasks: Iterable[DrainTask]) -> Iterator[Drained]:
-    return map(drain, tasks)
+    return (drain(task, cache=OF_THIS_PROCESS) for task in tasks)

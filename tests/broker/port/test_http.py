@@ -136,6 +136,7 @@ def test_metrics_have_the_format_of_prometheus(site, path):
     assert f'pairbus_broker_messages{{{labels},state="active"}} 0.0' in lines
     assert f"pairbus_broker_size_bytes{{{labels}}} 0.0" in lines
     assert 'pairbus_broker_connections{namespace="local"} 0.0' in lines
+    assert 'pairbus_broker_connections_opened_total{namespace="local"} 0.0' in lines
     assert 'pairbus_broker_faults{namespace="local"} 0.0' in lines
 
 

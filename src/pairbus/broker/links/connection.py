@@ -136,6 +136,7 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = transport
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         self.namespace.connections.add(self)
+        self.namespace.connections_opened += 1
         self._handshake = self.namespace.loop.call_later(
             self._limits.handshake_seconds, self._handshake_overdue
         )

@@ -70,6 +70,13 @@ def _collect(namespace: Namespace) -> Iterator[Metric]:
     yield messages
     yield sizes
     yield _gauge(name, "connections", "AMQP connections.", len(namespace.connections))
+    opened = CounterMetricFamily(
+        "pairbus_broker_connections_opened",
+        "AMQP connections that were opened.",
+        labels=("namespace",),
+    )
+    opened.add_metric((name,), namespace.connections_opened)
+    yield opened
     active = sum(fault.is_active for fault in namespace.faults.faults)
     yield _gauge(name, "faults", "Faults on demand that are active.", active)
 

@@ -1,0 +1,174 @@
+"""Connections that outlive a task: clean ones are used again, all others are closed."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+import pytest
+
+from pairbus.broker import Broker
+from pairbus.fast.receiver import Receiver
+from pairbus.syphon.connection_cache import CLIENTS_MAX, ConnectionCache
+from pairbus.syphon.drain import drain
+from pairbus.syphon.receipts import ReceiptOutcome
+from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
+
+BACKLOGS = backlog_names(2)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock):
+    made = ConnectionCache(clock=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stage():
+    with Broker(queues=["orders"]) as primary, Broker(queues=BACKLOGS) as secondary:
+        yield Stage(primary, secondary, BACKLOGS)
+
+
+def opened(broker):
+    """How many connections the broker has accepted so far."""
+    with urllib.request.urlopen(f"http://localhost:{broker.port}/$metrics") as answer:
+        text = answer.read().decode()
+    return int(
+        float(re.search(r"^pairbus_broker_connections_opened_total\S* (\S+)", text, re.M)[1])
+    )
+
+
+def lend(cache, stage, run="run"):
+    return cache.lend(run, stage.address(stage.secondary), timeout_seconds=10)
+
+
+def lend_open(cache, stage, run="run"):
+    lease = lend(cache, stage, run)
+    lease.client.open()
+    return lease
+
+
+def test_the_tasks_of_one_run_share_connections_tokens_and_links(stage, cache):
+    seen, usage = [], []
+    for number in range(3):
+        stage.divert(numbered(30, f"{number}-"))
+        before = opened(stage.primary), opened(stage.secondary)
+        drained = drain(stage.task(round=number), cache=cache)
+        seen.append((opened(stage.primary) - before[0], opened(stage.secondary) - before[1]))
+        usage.append(sum(reading.total.send for reading in drained.usage))
+        assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 30
+        assert drained.emptied == tuple(BACKLOGS)
+        assert drained.errors == ()
+    assert seen == [(1, 1), (0, 0), (0, 0)]
+    assert usage == [30, 30, 30], "each task counts its own operations"
+    assert stage.home() == [f"{number}-{one}" for number in range(3) for one in numbered(30)]
+
+
+def test_nothing_is_locked_between_tasks_and_released_messages_keep_their_order(stage, cache):
+    ids = numbered(200)
+    stage.divert(ids)
+    after = [0]
+
+    def soon_over(self, *args, **settings):
+        after[0] += 1
+        return take(self, *args, **settings) if after[0] < 6 else []
+
+    take = Receiver.take
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Receiver, "take", soon_over)  # the rest stays in the buffer
+        drain(stage.task(seconds=0.3), cache=cache)
+    assert len(cache) == 2
+    stage.drain()  # another worker
+    assert stage.home() == ids
+
+
+@pytest.mark.parametrize("which", ["primary", "secondary"])
+def test_a_connection_that_was_lost_between_tasks_is_opened_again(stage, cache, which):
+    stage.divert(numbered(5))
+    drain(stage.task(), cache=cache)
+    with getattr(stage, which).faults.unreachable():
+        pass
+    stage.divert(numbered(5, "again-"))
+    drained = drain(stage.task(), cache=cache)
+    assert drained.errors == ()
+    assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 5
+
+
+def test_a_task_in_which_something_went_wrong_gives_no_connection_back(stage, cache, monkeypatch):
+    stage.divert(numbered(50))
+    after_sends(monkeypatch, 1, lambda: stage.secondary.faults.unreachable(seconds=0.2))
+    drain(stage.task(seconds=1.0), cache=cache)
+    assert len(cache) == 0
+
+
+def test_a_client_is_lent_to_one_task_at_a_time_and_only_of_its_run(stage, cache):
+    one = lend_open(cache, stage)
+    cache.give_back(one, is_clean=True)
+    other_run = lend(cache, stage, "another")
+    assert other_run.client is not one.client
+    again, second = lend(cache, stage), lend(cache, stage)
+    assert again.client is one.client
+    assert second.client is not one.client
+    for lease in (other_run, again, second):
+        cache.give_back(lease, is_clean=False)
+    assert len(cache) == 0
+    assert not one.client.is_open
+
+
+def test_an_idle_client_is_closed(stage, cache, clock):
+    lease = lend_open(cache, stage)
+    cache.give_back(lease, is_clean=True)
+    clock.now += 9
+    cache.close_idle()
+    assert lease.client.is_open
+    clock.now += 2
+    cache.close_idle()
+    assert not lease.client.is_open
+    assert len(cache) == 0
+
+
+def test_an_idle_client_is_closed_by_itself(stage):
+    cache = ConnectionCache(idle_seconds_max=0.02)
+    lease = lend_open(cache, stage)
+    cache.give_back(lease, is_clean=True)
+    cache._timer.join(60)
+    assert not lease.client.is_open
+
+
+def test_few_clients_are_kept_and_the_oldest_go_first(stage, cache):
+    leases = [lend_open(cache, stage, f"run-{number}") for number in range(CLIENTS_MAX + 1)]
+    for lease in leases:
+        cache.give_back(lease, is_clean=True)
+    assert [lease.client.is_open for lease in leases] == [False, *[True] * CLIENTS_MAX]
+
+
+def test_a_client_with_locked_messages_is_not_kept(stage, cache):
+    stage.divert(numbered(3))
+    lease = lend_open(cache, stage)
+    receiver = lease.client.receiver(BACKLOGS[0], credit=10)
+    assert receiver.receive(1, max_wait_seconds=60)
+    cache.give_back(lease, is_clean=True)
+    assert len(cache) == 0
+    assert not lease.client.is_open
+
+
+def test_a_forked_process_leaves_the_connections_to_its_parent(stage, cache):
+    lease = lend_open(cache, stage)
+    cache.give_back(lease, is_clean=True)
+    cache.forget()
+    assert len(cache) == 0
+    assert lease.client.is_open
+    lease.client.close()
