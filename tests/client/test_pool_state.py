@@ -55,6 +55,23 @@ def test_a_connection_that_is_of_no_use_any_more_makes_room() -> None:
     assert taken(books) not in pool
 
 
+def test_calls_that_wait_get_connections_in_their_order() -> None:
+    books = empty_books()
+    pool = [taken(books) for _ in range(CONNECTIONS_PER_QUEUE_MAX)]
+    assert [books.take("a", call) for call in (1, 2)] == [None, None]
+    books.put_back(pool[0], is_usable=True, now=1.0)
+
+    assert books.take("a", 3) is None, "others were first"
+    assert books.take("a", 2) is None
+    assert books.take("a", 1) is pool[0]
+    assert books.stop_waiting("a", 1)
+
+    books.put_back(pool[0], is_usable=True, now=1.0)
+    assert books.stop_waiting("a", 2), "it gives up"
+    assert books.take("a", 3) is pool[0]
+    assert not books.stop_waiting("a", 3)
+
+
 def test_queues_do_not_share_connections_nor_room() -> None:
     books = empty_books()
     for _ in range(CONNECTIONS_PER_QUEUE_MAX):
@@ -147,7 +164,7 @@ def test_that_all_are_busy_is_a_timeout_that_says_what_to_do() -> None:
 
     assert isinstance(error, OperationTimeoutError)
     assert str(error).startswith(
-        "all 8 connections to backlog queue 'contoso/x-servicebus-transfer/0' were in use for "
+        "all 64 connections to backlog queue 'contoso/x-servicebus-transfer/0' were in use for "
         "2.5 s; send fewer messages at once"
     )
 

@@ -15,7 +15,9 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.client.sdk import private
 
-CONNECTIONS_PER_QUEUE_MAX = 8
+# Over a distance, a connection sends few messages a second, and the SDK has one for each sender on
+# the primary, too. The pool opens as many as there are calls at the same time.
+CONNECTIONS_PER_QUEUE_MAX = 64
 IDLE_SECONDS_MAX = 60.0
 
 Sender = TypeVar("Sender")
@@ -36,6 +38,8 @@ class BacklogConnection(Generic[Sender]):
 class _Queue(Generic[Sender]):
     idle: list[BacklogConnection[Sender]] = field(default_factory=list)
     lent: set[BacklogConnection[Sender]] = field(default_factory=set)
+    waiting: list[object] = field(default_factory=list)
+    """The calls that wait for a connection: the first one gets the next."""
 
 
 class PoolState(Generic[Sender]):
@@ -46,11 +50,15 @@ class PoolState(Generic[Sender]):
         self.limits = (private.MESSAGE_BYTES_ASSUMED, private.MESSAGE_BYTES_ASSUMED)
         """The largest message and the largest batch, in bytes, of the last new connection."""
 
-    def take(self, queue: str) -> BacklogConnection[Sender] | None:
+    def take(self, queue: str, call: object = None) -> BacklogConnection[Sender] | None:
         """The most recently used idle connection, or a new one. None if the maximum number is in
-        use.
+        use, or if other calls wait: then `call` waits behind them, until `stop_waiting`.
         """
         books = self._books(queue)
+        if call is not None and call not in books.waiting:
+            books.waiting.append(call)
+        if books.waiting and books.waiting[0] is not call:
+            return None
         if books.idle:
             connection = books.idle.pop()
         elif len(books.lent) < CONNECTIONS_PER_QUEUE_MAX:
@@ -59,6 +67,13 @@ class PoolState(Generic[Sender]):
             return None
         books.lent.add(connection)
         return connection
+
+    def stop_waiting(self, queue: str, call: object) -> bool:
+        """The call has a connection, or gives up. Returns whether others wait."""
+        books = self._books(queue)
+        if call in books.waiting:
+            books.waiting.remove(call)
+        return bool(books.waiting)
 
     def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
         """Removes and returns the idle connections of a queue, to be closed: one of its connections

@@ -54,15 +54,20 @@ class ConnectionPool:
         check_open(self._client)
         if is_fresh:
             self._close_all(self._state.clear(queue))
+        call = object()
         try:
             async with asyncio.timeout(seconds):
-                while (connection := None if self._is_closed else self._state.take(queue)) is None:
-                    if self._is_closed:
-                        raise ValueError("the paired client has been closed")
+                while not self._is_closed:
+                    connection = self._state.take(queue, call)
+                    if connection is not None:
+                        return connection
                     await self._changed.wait()
+                raise ValueError("the paired client has been closed")
         except TimeoutError:
             raise PoolExhausted(queue, seconds) from None
-        return connection
+        finally:
+            if self._state.stop_waiting(queue, call):
+                self._wake_all()  # the next in line may get another one
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
         """This never waits, so it also works while the task is being cancelled."""

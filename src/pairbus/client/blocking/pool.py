@@ -61,14 +61,21 @@ class ConnectionPool:
         new one.
         """
         check_open(self._client)
-        deadline = self._clock() + seconds
+        deadline, call = self._clock() + seconds, object()
         with self._changed:
             discarded = self._state.clear(queue) if is_fresh else []
-            while (connection := None if self._is_closed else self._state.take(queue)) is None:
-                if self._is_closed:
+            try:
+                while not self._is_closed:
+                    connection = self._state.take(queue, call)
+                    if connection is not None:
+                        break
+                    if not self._changed.wait(max(0.0, deadline - self._clock())):
+                        raise PoolExhausted(queue, seconds)
+                else:
                     raise ValueError("the paired client has been closed")
-                if not self._changed.wait(max(0.0, deadline - self._clock())):
-                    raise PoolExhausted(queue, seconds)
+            finally:
+                if self._state.stop_waiting(queue, call):
+                    self._changed.notify_all()  # the next in line may get another one
         self._close_all(discarded)
         return connection
 
