@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pairbus.client.pool import (
     CONNECTIONS_PER_QUEUE_MAX,
     IDLE_SECONDS_MAX,
+    OPENINGS_AT_ONCE_MAX,
     BacklogConnection,
     PoolExhausted,
     PoolState,
@@ -45,9 +46,29 @@ def test_a_connection_that_comes_back_is_lent_again_and_is_not_fresh_any_more() 
     assert not again.is_fresh
 
 
+def all_taken(books: PoolState[StandIn], queue: str = "a") -> list[BacklogConnection[StandIn]]:
+    """As many as there may be, all of them open."""
+    pool = []
+    for _ in range(CONNECTIONS_PER_QUEUE_MAX):
+        pool.append(taken(books, queue))
+        pool[-1].is_fresh = False
+    return pool
+
+
+def test_few_connections_are_opened_at_once() -> None:
+    books = empty_books()
+    opening = [taken(books) for _ in range(OPENINGS_AT_ONCE_MAX)]
+    assert books.take("a") is None
+    assert taken(books, "b").is_fresh
+
+    opening[0].is_fresh = False
+
+    assert taken(books).is_fresh
+
+
 def test_a_connection_that_is_of_no_use_any_more_makes_room() -> None:
     books = empty_books()
-    pool = [taken(books) for _ in range(CONNECTIONS_PER_QUEUE_MAX)]
+    pool = all_taken(books)
     assert books.take("a") is None
 
     books.put_back(pool[0], is_usable=False, now=1.0)
@@ -57,7 +78,7 @@ def test_a_connection_that_is_of_no_use_any_more_makes_room() -> None:
 
 def test_calls_that_wait_get_connections_in_their_order() -> None:
     books = empty_books()
-    pool = [taken(books) for _ in range(CONNECTIONS_PER_QUEUE_MAX)]
+    pool = all_taken(books)
     assert [books.take("a", call) for call in (1, 2)] == [None, None]
     books.put_back(pool[0], is_usable=True, now=1.0)
 
@@ -74,8 +95,7 @@ def test_calls_that_wait_get_connections_in_their_order() -> None:
 
 def test_queues_do_not_share_connections_nor_room() -> None:
     books = empty_books()
-    for _ in range(CONNECTIONS_PER_QUEUE_MAX):
-        taken(books, "a")
+    all_taken(books)
 
     assert taken(books, "b").queue == "b"
 
@@ -164,8 +184,8 @@ def test_that_all_are_busy_is_a_timeout_that_says_what_to_do() -> None:
 
     assert isinstance(error, OperationTimeoutError)
     assert str(error).startswith(
-        "all 64 connections to backlog queue 'contoso/x-servicebus-transfer/0' were in use for "
-        "2.5 s; send fewer messages at once"
+        "all connections to backlog queue 'contoso/x-servicebus-transfer/0' were in use, or being "
+        "opened, for 2.5 s; send fewer messages at once"
     )
 
 
@@ -197,7 +217,7 @@ class Books(RuleBasedStateMachine):
         if idle:
             assert connection is idle[-1]
             self.idle.remove(connection)
-        elif len(lent) >= CONNECTIONS_PER_QUEUE_MAX:
+        elif sum(connection.is_fresh for connection in lent) >= OPENINGS_AT_ONCE_MAX:
             assert connection is None
             return
         assert connection is not None

@@ -18,6 +18,9 @@ from pairbus.client.sdk import private
 # Over a distance, a connection sends few messages a second, and the SDK has one for each sender on
 # the primary, too. The pool opens as many as there are calls at the same time.
 CONNECTIONS_PER_QUEUE_MAX = 64
+# Opening many at once takes long, and longest in one event loop. Meanwhile the others wait for the
+# connections that are open.
+OPENINGS_AT_ONCE_MAX = 8
 IDLE_SECONDS_MAX = 60.0
 
 Sender = TypeVar("Sender")
@@ -41,6 +44,12 @@ class _Queue(Generic[Sender]):
     waiting: list[object] = field(default_factory=list)
     """The calls that wait for a connection: the first one gets the next."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another connection may be opened."""
+        openings = sum(connection.is_fresh for connection in self.lent)
+        return len(self.lent) < CONNECTIONS_PER_QUEUE_MAX and openings < OPENINGS_AT_ONCE_MAX
+
 
 class PoolState(Generic[Sender]):
     def __init__(self, make: Callable[[str], Sender]) -> None:
@@ -51,8 +60,8 @@ class PoolState(Generic[Sender]):
         """The largest message and the largest batch, in bytes, of the last new connection."""
 
     def take(self, queue: str, call: object = None) -> BacklogConnection[Sender] | None:
-        """The most recently used idle connection, or a new one. None if the maximum number is in
-        use, or if other calls wait: then `call` waits behind them, until `stop_waiting`.
+        """The most recently used idle connection, or a new one. None if too many are in
+        use or being opened, or if other calls wait: then `call` waits in line until `stop_waiting`.
         """
         books = self._books(queue)
         if call is not None and call not in books.waiting:
@@ -61,7 +70,7 @@ class PoolState(Generic[Sender]):
             return None
         if books.idle:
             connection = books.idle.pop()
-        elif len(books.lent) < CONNECTIONS_PER_QUEUE_MAX:
+        elif books.has_room:
             connection = BacklogConnection(queue, self._make(queue))
         else:
             return None
@@ -132,6 +141,6 @@ class PoolExhausted(OperationTimeoutError):
 
     def __init__(self, queue: str, seconds: float) -> None:
         super().__init__(
-            message=f"all {CONNECTIONS_PER_QUEUE_MAX} connections to backlog queue {queue!r} were "
-            f"in use for {seconds:g} s; send fewer messages at once, or larger batches"
+            message=f"all connections to backlog queue {queue!r} were in use, or being opened, for "
+            f"{seconds:g} s; send fewer messages at once, or larger batches"
         )

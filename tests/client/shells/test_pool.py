@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
+from pairbus.client import pool as pool_state
 from pairbus.client.aio import pool as aio_pool
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
 from tests.client.fakes import SECONDARY, Clock
@@ -54,6 +55,8 @@ def pool(side: Side, fleet: Fleet) -> Any:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio_pool, "CLOSE_SECONDS_MAX", 0.3)
+    # The tests borrow all connections, and open none.
+    monkeypatch.setattr(pool_state, "OPENINGS_AT_ONCE_MAX", CONNECTIONS_PER_QUEUE_MAX)
 
 
 def borrowed(pool: Any, count: int, queue: str = "a") -> list[Any]:
@@ -87,7 +90,7 @@ def test_a_call_that_waits_too_long_for_a_connection_gets_an_error(
 ) -> None:
     borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
 
-    with pytest.raises(PoolExhausted, match=r"'a' were in use for 0\.05 s"):
+    with pytest.raises(PoolExhausted, match=r"'a' were in use, or being opened, for 0\.05 s"):
         pool.borrow("a", 0.05)
 
 

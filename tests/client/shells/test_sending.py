@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, PoolExhausted
+from pairbus.client.pool import OPENINGS_AT_ONCE_MAX, PoolExhausted
 from pairbus.client.sdk import private
 from pairbus.client.sdk.messages import diverted
 from pairbus.events import Event, Throttled
@@ -250,7 +250,7 @@ def test_an_interrupted_send_to_the_backlog_closes_its_connection(world: World) 
 def test_connections_that_are_all_lent_say_nothing_about_the_queue(world: World) -> None:
     queue = world.fail_over()
     borrow = world.pairing.pool.borrow
-    for _ in range(CONNECTIONS_PER_QUEUE_MAX):
+    for _ in range(OPENINGS_AT_ONCE_MAX):
         world.side.call(borrow, queue, 1.0)
     # Opening a connection gets five seconds at least; here that is too long.
     world.pairing.pool.borrow = lambda queue, seconds, *, is_fresh: borrow(
