@@ -6,6 +6,7 @@ PairbusError
 ├── MissingExtra          a part of pairbus needs a package that is not installed
 ├── NamespaceError        a namespace refused a request, or did not answer
 ├── OutputError           a command cannot write its output
+├── OutboxError           the file of an outbox cannot be used (full, in use, damaged, newer)
 └── BrokerError           the local broker cannot do what was asked
     ├── ConfigError           impossible setting: the text names it, its value and its range
     ├── DataFileError         the data file cannot be used (newer version, locked, not ours)
@@ -75,6 +76,10 @@ class OutputError(PairbusError):
     """A command cannot write its output: the disk is full, the file is not writable, or the port
     for metrics is taken.
     """
+
+
+class OutboxError(PairbusError):
+    """The file of an outbox cannot be used. The text names the file and says what to do."""
 
 
 class BrokerError(PairbusError):

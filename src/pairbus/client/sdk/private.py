@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -406,6 +407,17 @@ def encoded_size(sender: Any, message: Any) -> int:
     """
     transport = sender._amqp_transport
     return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
+
+
+def encoded(sender: Any, message: Any) -> bytes:
+    """The bytes of one message on the wire, for the outbox.
+
+    Why: what waits in a file must be what would have been sent; the public classes show no bytes.
+    Without it: AttributeError, which the caller of a send gets that neither namespace accepted.
+    """
+    transport = sender._amqp_transport
+    outgoing = SimpleNamespace(_message=transport.to_outgoing_amqp_message(message))
+    return bytes(transport.encode_message(outgoing))
 
 
 def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
