@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pairbus.client.sdk.errors import SyphonNotInstalled as SyphonNotInstalled
     from pairbus.client.sdk.errors import UnknownSequenceNumber as UnknownSequenceNumber
     from pairbus.errors import OptionsError as OptionsError
+    from pairbus.errors import OutboxError as OutboxError
     from pairbus.errors import PairbusError as PairbusError
+    from pairbus.options import Outbox as Outbox
     from pairbus.options import PairedNamespaceOptions as PairedNamespaceOptions
     from pairbus.options import (
         SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions,
@@ -33,6 +35,8 @@ _HOMES = {
     "SendAvailabilityPairedNamespaceOptions": "pairbus.options",
     "PairbusError": "pairbus.errors",
     "OptionsError": "pairbus.errors",
+    "Outbox": "pairbus.options",
+    "OutboxError": "pairbus.errors",
     "PairingError": "pairbus.client.sdk.errors",
     "SyphonNotInstalled": "pairbus.client.sdk.errors",
     "BacklogExhausted": "pairbus.client.sdk.errors",

@@ -141,6 +141,63 @@ class SendFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxOpened(Event):
+    """The outbox holds messages of an earlier run. They are sent before any others."""
+
+    file: str
+    waiting: int
+    held: int
+    """Messages that are not sent any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredInOutbox(Event):
+    """Neither namespace accepted the messages, or earlier ones of the entity wait in the outbox.
+    They are in its file.
+    """
+
+    path: str
+    file: str
+    count: int
+    waiting: int
+    """How many messages wait in the file now, of all entities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutbox(Event):
+    """A namespace accepted messages that waited in the outbox."""
+
+    path: str
+    file: str
+    count: int
+    waiting: int
+    """How many messages wait in the file now, of all entities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldInOutbox(Event):
+    """A message stays in the file and is not sent any more: it is refused, or too old."""
+
+    path: str
+    file: str
+    message_id: str
+    reason: str
+    waiting: int
+    """How many messages wait in the file now, of all entities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStalled(Event):
+    """The messages of an entity could not leave the outbox. They wait there."""
+
+    path: str
+    error: BaseException
+    waiting: int
+    """How many messages of the entity wait."""
+    retry_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonFailed(Event):
     """The syphon of this client failed, or could not be restarted. The client is not affected."""
 

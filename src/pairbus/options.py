@@ -8,9 +8,12 @@ hand (`mark_path_healthy`).
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from pairbus.errors import OptionsError
@@ -21,6 +24,7 @@ FailoverScope = Literal["entity", "namespace"]
 SecondaryConnections = Literal["ready", "lazy"]
 
 MINUTE = timedelta(minutes=1)
+GIBIBYTE = 2**30
 
 
 class PairedNamespaceOptions:
@@ -61,6 +65,38 @@ class PairedNamespaceOptions:
             f"{type(self).__name__} cannot be pickled or copied: it holds clients with open "
             "connections; make the options in the process that pairs with them"
         )
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """A durable file on this machine for messages that neither namespace accepts.
+
+    Give each client a file of its own, on a local disk, in a folder that exists.
+    """
+
+    path: str | os.PathLike[str]
+    """The file. It is created when the first message needs it."""
+
+    max_bytes: int = GIBIBYTE
+    """Default 1 GiB. How many bytes of messages the file may hold. A send that would exceed it
+    raises `BacklogExhausted`."""
+
+    max_age: timedelta | None = None
+    """Default None, no limit. A message that has waited longer is not sent any more: it is held in
+    the file until you send or delete it with `pairbus outbox`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
+            raise OptionsError(f"the path of an outbox must name a file, not {self.path!r}")
+        if isinstance(self.max_bytes, bool) or not isinstance(self.max_bytes, int):
+            raise OptionsError(f"max_bytes must be a whole number of bytes, not {self.max_bytes!r}")
+        if self.max_bytes < 1:
+            raise OptionsError(f"max_bytes must be at least 1, not {self.max_bytes}")
+        age = self.max_age
+        if age is not None and not (isinstance(age, timedelta) and age > timedelta(0)):
+            raise OptionsError(f"max_age must be a timedelta above 0, or None, not {age!r}")
+        # The working directory may change later.
+        object.__setattr__(self, "path", Path(self.path).expanduser().absolute())
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
@@ -120,6 +156,11 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Default 10 seconds, 10 seconds to 10 minutes. How long a send waits before it tries again
     when the service is busy."""
 
+    outbox: Outbox | None
+    """Default None. With an `Outbox`, a message that neither namespace accepts is stored in a file
+    on this machine, and sent when a namespace accepts messages again; without one, the send
+    raises."""
+
     def __init__(
         self,
         secondary_namespace_manager: Any,
@@ -136,6 +177,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         secondary_connections: SecondaryConnections = "ready",
         send_timeout: timedelta = MINUTE,
         throttle_wait: timedelta = timedelta(seconds=10),
+        outbox: Outbox | None = None,
         observers: Iterable[Observer] = (),
         syphon: Any = None,
     ) -> None:
@@ -160,6 +202,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.throttle_wait = _checked_duration(
             "throttle_wait", throttle_wait, timedelta(seconds=10), timedelta(minutes=10)
         )
+        if outbox is not None and not isinstance(outbox, Outbox):
+            raise OptionsError(f"outbox must be an Outbox or None, not {outbox!r}")
+        self.outbox = outbox
         self.enable_syphon = _checked_flag("enable_syphon", enable_syphon)
         if syphon is not None and not self.enable_syphon:
             raise OptionsError("syphon is given, but enable_syphon is False; set it to True")

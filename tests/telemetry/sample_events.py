@@ -10,11 +10,16 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Flapping,
+    HeldInOutbox,
+    LeftOutbox,
+    OutboxOpened,
+    OutboxStalled,
     Paired,
     PingSent,
     PrimaryFailed,
     Recovered,
     SendFailed,
+    StoredInOutbox,
     SyphonFailed,
     SyphonRestarted,
     Throttled,
@@ -58,6 +63,17 @@ ping_answered = PingSent(namespace=CONTOSO, path="orders", answered=True, error=
 send_failed = SendFailed(
     namespace=CONTOSO, path="orders", primary_error=LOST, backlog_error=REFUSED
 )
+OUTBOX = "/var/lib/shop/outbox.db"
+outbox_opened = OutboxOpened(namespace=CONTOSO, file=OUTBOX, waiting=2, held=1)
+stored = StoredInOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=3, waiting=5)
+left_outbox = LeftOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=3, waiting=2)
+held = HeldInOutbox(
+    namespace=CONTOSO, path="orders", file=OUTBOX, message_id="a1", reason="too old", waiting=1
+)
+outbox_emptied = LeftOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=1, waiting=0)
+stalled = OutboxStalled(
+    namespace=CONTOSO, path="orders", error=REFUSED, waiting=2, retry_in_seconds=30.0
+)
 syphon_failed = SyphonFailed(
     namespace=CONTOSO, error=LOST, down_seconds=0.0, restart_in_seconds=1.0
 )
@@ -70,6 +86,7 @@ closed = Closed(namespace=CONTOSO)
 # From pairing to close, with an outage that is over at the end.
 HISTORY = [
     paired,
+    outbox_opened,
     primary_failed,
     recovered,
     primary_failed,
@@ -79,7 +96,12 @@ HISTORY = [
     throttled_backlog,
     withdrawn,
     send_failed,
+    stored,
     readmitted,
+    left_outbox,
+    stalled,
+    held,
+    outbox_emptied,
     ping_unanswered,
     ping_answered,
     failed_back,

@@ -106,6 +106,34 @@ LINES = [
         "the caller gets the error and still has the message",
     ),
     (
+        sample.outbox_opened, "outbox", WARNING,
+        "the outbox of contoso, /var/lib/shop/outbox.db, holds 2 messages of an earlier run, which "
+        "are sent first, and 1 that are not sent any more",
+    ),
+    (
+        sample.stored, "outbox", WARNING,
+        "stored 3 messages for orders of contoso in the outbox /var/lib/shop/outbox.db, where "
+        "5 messages now wait until a namespace accepts messages again",
+    ),
+    (
+        sample.left_outbox, "outbox", DEBUG,
+        "sent 3 messages for orders of contoso from the outbox, where 2 messages still wait",
+    ),
+    (
+        sample.outbox_emptied, "outbox", INFO,
+        "sent 1 message for orders of contoso from the outbox, which is empty now",
+    ),
+    (
+        sample.held, "outbox", ERROR,
+        "message 'a1' for orders of contoso stays in the outbox /var/lib/shop/outbox.db and is "
+        "not sent any more: too old; use `pairbus outbox` to send or delete it",
+    ),
+    (
+        sample.stalled, "outbox", WARNING,
+        "2 messages for orders of contoso could not leave the outbox: PermissionError: no entry; "
+        "the next attempt is in 30.0 s",
+    ),
+    (
         sample.syphon_failed, "syphon", WARNING,
         "the syphon of contoso failed: ConnectionError: the line is dead; it starts again in "
         "1.0 s, and until then diverted messages wait",

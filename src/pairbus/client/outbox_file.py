@@ -83,7 +83,7 @@ class OutboxFile:
         self.path = path
         self._namespace = namespace
         self._bytes_max = bytes_max
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._is_closed = False
@@ -91,6 +91,8 @@ class OutboxFile:
         """By id: messages that a namespace has, but that could not be deleted yet."""
         self.counts = OutboxCounts()
         """What the file held after the last change."""
+        self.entities: dict[str, str] = {}
+        """By entity in lower case: how it was spelled first."""
 
     @property
     def is_open(self) -> bool:
@@ -181,7 +183,7 @@ class OutboxFile:
     def put(self, entity: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """Store messages, each with its id, all or none. They are on the disk when this returns."""
         added = sum(len(amqp) + ROW_BYTES for _, amqp in messages)
-        now_ms = int(self._clock() * 1000)
+        now_ms = int(self.clock() * 1000)
         with self._change() as db:
             before = self.counts.message_bytes
             if self._bytes_max is not None and before + added > self._bytes_max:
@@ -230,7 +232,8 @@ class OutboxFile:
                 message_bytes=-sum(len(each.amqp) + ROW_BYTES for each in gone),
             )
         with self._lock:
-            self._sent = {id_: each for id_, each in self._sent.items() if each not in gone}
+            for each in gone:
+                self._sent.pop(each.id, None)
             if not self.counts.message_bytes and self.file_bytes > _SHRINK_BYTES:
                 self._shrink()
 
@@ -249,9 +252,8 @@ class OutboxFile:
         last = 0
         while True:
             with self._lock, _translated(self.path):
-                row = (
-                    self._open().execute(f"{_SELECT} WHERE id > ? ORDER BY id", (last,)).fetchone()
-                )
+                found = self._open().execute(f"{_SELECT} WHERE id > ? ORDER BY id LIMIT 1", (last,))
+                row = found.fetchone()
             if row is None:
                 return
             message = StoredMessage(*row)
@@ -279,15 +281,17 @@ class OutboxFile:
     def _change(self) -> Iterator[sqlite3.Connection]:
         with self._lock, _translated(self.path):
             db = self._open()
-            before = self.counts
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
                 db.execute("COMMIT")
             except BaseException:
-                self.counts = before
-                with suppress(sqlite3.Error):  # SQLite may have done it already
-                    db.execute("ROLLBACK")
+                # SQLite may have rolled back already. After a Ctrl-C, the change may be committed.
+                with suppress(sqlite3.Error):
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    self.counts = OutboxCounts()
+                    self._count_rows(db)
                 raise
 
     def _count(
@@ -302,6 +306,7 @@ class OutboxFile:
         counts = Counter(self.counts.waiting)
         for entity, count in waiting.items():
             counts[entity.lower()] += count
+            self.entities.setdefault(entity.lower(), entity)
         oldest = db.execute(
             "SELECT stored_ms FROM message WHERE held IS NULL ORDER BY id LIMIT 1"
         ).fetchone()

@@ -21,6 +21,7 @@ from typing import Any
 from pairbus.client import checks
 from pairbus.client.billing import BilledUnits
 from pairbus.client.observers import Observers
+from pairbus.client.outbox import ClientOutbox
 from pairbus.client.route.router import (
     BackgroundTask,
     Nowhere,
@@ -43,6 +44,7 @@ from pairbus.client.timing import (
     Timing,
 )
 from pairbus.cost.meter import Reading
+from pairbus.errors import OutboxError, one_line
 from pairbus.events import Event, Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
@@ -122,22 +124,31 @@ class PairingCore:
         self._began = time.time()
         self._is_announced = False
         self._syphon: SyphonStatus | None = None
+        self.outbox: ClientOutbox | None = None
+        if options.outbox is not None:
+            self.outbox = ClientOutbox(
+                options.outbox,
+                namespace=self.namespace,
+                clock=clock,
+                notify=lambda event: self._observers.notify([event]),
+            )
         # By backlog queue: when to retry a connection that could not be opened in advance.
         self._ready_retry_at: dict[str, float] = {}
 
     # --- what an application sees -----------------------------------------------------------------
 
     def status(self) -> PairingStatus:
-        """A snapshot of every entity, of the rotation of backlog queues, of the pings, and of the
-        syphon in this process.
+        """A snapshot of every entity, of the rotation of backlog queues, of the pings, of the
+        syphon in this process, and of the outbox.
         """
+        outbox = None if self.outbox is None else self.outbox.status()
         with self._lock:
             began = time.time() - self.clock()  # when the router's clock was at 0
             status = self._router.status(
                 secondary=self.secondary,
                 date=lambda moment: datetime.fromtimestamp(began + moment, UTC),
             )
-            return replace(status, syphon=self._syphon)
+            return replace(status, syphon=self._syphon, outbox=outbox)
 
     def spent(self) -> tuple[Reading, Reading]:
         """The billed operations of this client, on the primary and on the secondary."""
@@ -160,7 +171,9 @@ class PairingCore:
         """Send the entity's messages to the primary again. False if they already go there."""
         try:
             with self.decide() as router:
-                return router.mark_healthy(path, now=self.clock())
+                is_changed = router.mark_healthy(path, now=self.clock())
+            self.wake()
+            return is_changed
         except KeyError:
             known = ", ".join(repr(entity.path) for entity in self.status().entities) or "none"
             raise PairingError(
@@ -252,7 +265,42 @@ class PairingCore:
                 namespace=self.namespace,
             )
 
+    # --- for the outbox ---------------------------------------------------------------------------
+
+    def has_stored(self, path: str) -> bool:
+        """Whether messages of this entity wait in the outbox. Later ones go behind them."""
+        return self.outbox is not None and self.outbox.has(path)
+
+    def check_storable(self, path: str) -> None:
+        """Raises OutboxError if messages of this entity wait and it refuses them: it does not
+        exist, for example. The caller would not learn it otherwise.
+        """
+        assert self.outbox is not None
+        refusal = self.outbox.refusal(path)
+        if refusal is not None:
+            raise OutboxError(
+                f"earlier messages for {path!r} wait in the outbox, and the primary refuses them: "
+                f"{one_line(refusal)}"
+            ) from refusal
+
+    def stored(self, path: str, count: int) -> None:
+        assert self.outbox is not None
+        self.outbox.stored(path, count)
+        self.wake()
+
     # --- for the life of a pairing ----------------------------------------------------------------
+
+    def open_outbox(self) -> None:
+        """Raises PairingError if the outbox could not be used. Opens its file only if it exists."""
+        if self.outbox is None:
+            return
+        try:
+            self.outbox.open_existing()
+        except OutboxError as error:
+            raise PairingError(str(error), namespace=self.namespace, error=error) from error
+        with self._lock:
+            for path in self.outbox.file.entities.values():
+                self._router.register(path, now=self.clock())
 
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
         hint = _HINTS.get(kind_of(error), _REACH)
@@ -278,6 +326,9 @@ class PairingCore:
             warnings=self._backlog.warnings,
         )
         self._observers.notify([paired])
+        if self.outbox is not None:
+            self.outbox.announce()
+            self.wake()
 
     def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
         with self._lock:
@@ -312,6 +363,13 @@ class PairingCore:
             tasks = router.take_due_tasks(now=now)
             wanted = router.wanted_queues() if self.is_ready_mode else ()
             next_due = router.next_due
+            if self.outbox is not None and self._is_announced:
+                drains, drain_due = self.outbox.take_due(
+                    now=now,
+                    can_send=lambda path: not isinstance(router.plan(path, now=now), Nowhere),
+                )
+                tasks += drains
+                next_due = min((at for at in (next_due, drain_due) if at is not None), default=None)
         for queue in wanted:
             if self._ready_retry_at.get(queue, now) <= now and not has_ready(queue):
                 self._ready_retry_at[queue] = now + READY_RETRY_SECONDS

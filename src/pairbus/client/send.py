@@ -6,7 +6,8 @@ Every send of both shells is decided here. Nothing here waits: a shell carries t
 What happens to a message if the process dies during a call: before a namespace has acknowledged it,
 the caller still owns it and got no answer; afterwards it is stored in that namespace. If the
 outcome on the primary is unknown, the message goes to the backlog under the id that it had, so that
-duplicate detection can drop the second copy.
+duplicate detection can drop the second copy. With an outbox, a message that neither namespace
+accepted is on the disk before the call returns (`outbox.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from pairbus.client.billing import extra_units
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
 from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary
-from pairbus.client.sdk import private
+from pairbus.client.sdk import encoded, private
 from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.client.sdk.messages import unknown_numbers
+from pairbus.client.sdk.messages import id_of, messages_of, scheduled, unknown_numbers
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,
@@ -41,6 +42,7 @@ from pairbus.client.steps import (
     SendBatch,
     Step,
     Steps,
+    StoreInOutbox,
     Wait,
 )
 from pairbus.client.timing import (
@@ -49,6 +51,7 @@ from pairbus.client.timing import (
     OPEN_SECONDS_MIN,
     TimeBudget,
 )
+from pairbus.errors import OutboxError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class SendRequest:
     schedule: datetime | None = None
     returns_numbers: bool = False
     """It is `schedule_messages`, which returns sequence numbers."""
+    is_from_outbox: bool = False
+    """The background sends what waits in the outbox: there is no caller."""
 
 
 class SendCall:
@@ -97,23 +102,36 @@ class SendCall:
             # Each round ends the call, waits for a busy service, or follows a new plan: the entity
             # failed over or failed back, or a backlog queue left the rotation.
             while True:
-                plan = self._plan()
-                if isinstance(plan, ToPrimary):
-                    is_done = yield from self._on_primary(plan)
-                elif isinstance(plan, ToBacklog) and self._count:
-                    is_done = yield from self._in_backlog(plan)
-                else:
-                    return None  # there is nothing to send: the call only opens the link
+                try:
+                    is_done = yield from self._attempt()
+                except (BacklogExhausted, PoolExhausted):
+                    if not self._may_store:
+                        raise
+                    is_done = yield from self._in_outbox()
                 if is_done:
                     return self._result
         except Exception as error:
             reported = self._for_caller(error)
+            if isinstance(reported, BacklogExhausted) and not self.request.is_from_outbox:
+                causes = Nowhere(reported.primary_error, reported.backlog_error)
+                self._pairing.send_failed(self._path, causes)
             if reported is error:
                 raise
             raise reported from error
         finally:
             self._release_lock()
             self._give_back(is_usable=False)
+
+    def _attempt(self) -> Generator[Step, Any, bool]:
+        """Follow one plan. Returns whether the call is done."""
+        if self._may_store and self._pairing.has_stored(self._path):
+            return (yield from self._in_outbox())  # behind the earlier messages of the entity
+        plan = self._plan()
+        if isinstance(plan, ToPrimary):
+            return (yield from self._on_primary(plan))
+        if isinstance(plan, ToBacklog) and self._count:
+            return (yield from self._in_backlog(plan))
+        return True  # there is nothing to send: the call only opens the link
 
     def _plan(self) -> Plan:
         # Once a part of the call is in the backlog, the rest follows it: on the primary, that part
@@ -267,6 +285,37 @@ class SendCall:
             ) from error
         raise error
 
+    # --- the outbox -------------------------------------------------------------------------------
+
+    @property
+    def _may_store(self) -> bool:
+        is_outbox = self._pairing.outbox is not None
+        return is_outbox and self._count > 0 and not self.request.is_from_outbox
+
+    def _in_outbox(self) -> Generator[Step, Any, bool]:
+        """Store what is left. A part of the call may be in the backlog."""
+        self._pairing.check_storable(self._path)
+        rest = messages_of(self.request.messages)[self._diverted_count :]
+        stored = [
+            (id_of(each), encoded.encode(self._sender, scheduled(each, self.request.schedule)))
+            for each in rest
+        ]
+        self._check_sizes(stored)
+        yield StoreInOutbox(self._path, stored)
+        self._pairing.stored(self._path, len(stored))
+        if self.request.returns_numbers:
+            self._result = unknown_numbers(self.request.messages, None)
+        return True
+
+    def _check_sizes(self, stored: list[tuple[str, bytes]]) -> None:
+        """What the primary would refuse is not stored, if the primary's limit is known."""
+        limit, _ = private.link_limits(self._sender)
+        size = max(len(amqp) for _, amqp in stored)
+        if private.knows_limits(self._sender) and size > limit:
+            raise MessageSizeExceededError(
+                message=f"a message for {self._path!r} has {size} bytes, and the limit is {limit}"
+            )
+
     # --- waiting and ending -----------------------------------------------------------------------
 
     def _throttled(self, way: ToPrimary, error: Exception) -> float:
@@ -308,20 +357,24 @@ class SendCall:
 
     def _for_caller(self, error: Exception) -> Exception:
         """The error for the caller: if a part is in the backlog, one that says how much."""
+        if isinstance(error, OutboxError):
+            return self._exhausted(self._pairing.causes(self._path), outbox_error=error)
         if not self._diverted_count or isinstance(error, BacklogExhausted):
             return error
         return self._exhausted(Nowhere(self._pairing.causes(self._path).primary_error, error))
 
-    def _exhausted(self, causes: Nowhere) -> BacklogExhausted:
-        self._pairing.send_failed(self._path, causes)
+    def _exhausted(
+        self, causes: Nowhere, *, outbox_error: OutboxError | None = None
+    ) -> BacklogExhausted:
         error = BacklogExhausted(
             entity=self._path,
             primary_error=causes.primary_error,
             backlog_error=causes.backlog_error,
             diverted_count=self._diverted_count,
             queue_count=len(self._pairing.backlog_queues),
+            outbox_error=outbox_error,
         )
-        error.__cause__ = causes.backlog_error or causes.primary_error
+        error.__cause__ = outbox_error or causes.backlog_error or causes.primary_error
         return error
 
 

@@ -7,7 +7,7 @@ socket, a thread or an event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -72,7 +72,38 @@ class Wait:
     seconds: float
 
 
-Step = AcquireLock | ResetLink | CallPrimary | Borrow | OpenLink | SendBatch | Wait
+@dataclass(slots=True)
+class StoreInOutbox:
+    """Write messages to the file of the outbox. They are on the disk when it is answered. Error:
+    `OutboxError`, and then none of them is stored.
+    """
+
+    path: str
+    messages: Sequence[tuple[str, bytes]]
+    """The id and the bytes of each."""
+
+
+Step = AcquireLock | ResetLink | CallPrimary | Borrow | OpenLink | SendBatch | Wait | StoreInOutbox
+
+
+# --- the steps that empty an outbox ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OnDisk:
+    """Read or change the file of the outbox, which may wait for the disk."""
+
+    work: Callable[[Any], Any]
+    """Called with the `OutboxFile`. Answer: its result."""
+
+
+@dataclass(slots=True)
+class SendStored:
+    """Send messages as the application would: to the primary, or to the backlog."""
+
+    messages: Sequence[AmqpAnnotatedMessage]
+
+
 Steps = Generator[Any, Any, Result]
 
 

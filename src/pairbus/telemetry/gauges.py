@@ -1,10 +1,9 @@
 """The current values behind gauges, computed from events that report only changes.
 
-Counts open pairings, failed-over and flapping entities, withdrawn backlog queues and failed
-syphons. An event does not say which client it comes from, and clients may share an observer. So an
-entity counts at most once for each open client of its primary, and not at all after the last of
-them has closed.
-Independent of any metrics library.
+Counts open pairings, failed-over and flapping entities, withdrawn backlog queues, failed syphons, and
+messages in outboxes. An event does not say which client it comes from, and clients may share an
+observer. So an entity counts at most once for each open client of its primary, and not at all after
+the last of them has closed. An outbox is identified by its file. Independent of any metrics library.
 """
 
 from __future__ import annotations
@@ -22,7 +21,11 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Flapping,
+    HeldInOutbox,
+    LeftOutbox,
+    OutboxOpened,
     Paired,
+    StoredInOutbox,
     SyphonFailed,
     SyphonRestarted,
 )
@@ -34,6 +37,7 @@ class Gauge(Enum):
     ENTITIES_FLAPPING = auto()
     QUEUES_WITHDRAWN = auto()
     SYPHONS_DOWN = auto()
+    OUTBOX_MESSAGES = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class GaugeChange:
     gauge: Gauge
     namespace: str
     name: str
-    """The entity or the backlog queue; empty for pairings and syphons."""
+    """The entity or the backlog queue; empty for pairings, syphons and outboxes."""
     delta: int
 
 
@@ -50,6 +54,8 @@ class GaugeTracker:
         self._lock = threading.Lock()  # events arrive on the threads of all senders
         self._open_pairings: dict[str, int] = {}
         self._values: dict[tuple[Gauge, str, str], int] = {}
+        self._outboxes: dict[tuple[str, str], int] = {}
+        """By namespace and file: how many messages wait."""
 
     def changes(self, event: Event) -> list[GaugeChange]:
         """Returns the changes that an event causes. Events of a closed client change nothing."""
@@ -75,6 +81,8 @@ class GaugeTracker:
                     return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", +1)
                 case SyphonRestarted():
                     return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", -1)
+                case OutboxOpened() | StoredInOutbox() | LeftOutbox() | HeldInOutbox():
+                    return self._wait_in_outbox(event.namespace, event.file, event.waiting)
                 case Closed():
                     return self._closed(event.namespace)
         return []
@@ -92,7 +100,20 @@ class GaugeTracker:
             changes.append(pairings)
         for key in list(self._values):
             changes += self._add(*key, 0)  # lowers it to the number of clients still open
+        if not self._open_pairings[namespace]:
+            for each, file in list(self._outboxes):
+                if each == namespace:
+                    changes += self._wait_in_outbox(namespace, file, 0)
         return changes
+
+    def _wait_in_outbox(self, namespace: str, file: str, waiting: int) -> list[GaugeChange]:
+        delta = waiting - self._outboxes.pop((namespace, file), 0)
+        if waiting:
+            self._outboxes[namespace, file] = waiting
+        if not delta:
+            return []
+        gauge = Gauge.OUTBOX_MESSAGES
+        return [GaugeChange(gauge=gauge, namespace=namespace, name="", delta=delta)]
 
     def _add(self, gauge: Gauge, namespace: str, name: str, delta: int) -> list[GaugeChange]:
         key = (gauge, namespace, name)

@@ -29,17 +29,24 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Flapping,
+    HeldInOutbox,
+    LeftOutbox,
+    OutboxOpened,
+    OutboxStalled,
     Paired,
     PingSent,
     PrimaryFailed,
     Recovered,
     SendFailed,
+    StoredInOutbox,
     SyphonFailed,
     SyphonRestarted,
     Throttled,
 )
 
 Line = tuple[int, str]
+Failure = PrimaryFailed | SendFailed | Throttled | StoredInOutbox | OutboxStalled
+"""Every send of an outage may cause one."""
 
 REPEAT_SECONDS: Final = 10.0
 """The minimum time between two lines about the same failure of the same entity."""
@@ -66,7 +73,7 @@ class EventLog:
         if isinstance(event, Diverted):  # once for each message: first, and only if it is logged
             if _BACKLOG.isEnabledFor(DEBUG):
                 _log(event)
-        elif isinstance(event, PrimaryFailed | SendFailed | Throttled):
+        elif isinstance(event, Failure):
             self._log_limited(event)
         else:
             if isinstance(event, FailedOver | FailedBack | Recovered):
@@ -75,7 +82,7 @@ class EventLog:
                 self._log_held_back()
             _log(event)
 
-    def _log_limited(self, event: PrimaryFailed | SendFailed | Throttled) -> None:
+    def _log_limited(self, event: Failure) -> None:
         key = (type(event), event.path, getattr(event, "backlog_queue", None))
         now = self._clock()
         with self._lock:
@@ -215,6 +222,43 @@ def _send_failed(event: SendFailed) -> Line:
     )
 
 
+def _outbox_opened(event: OutboxOpened) -> Line:
+    held = f", and {event.held} that are not sent any more" if event.held else ""
+    return WARNING, (
+        f"the outbox of {event.namespace}, {event.file}, holds {_count(event.waiting, 'message')} "
+        f"of an earlier run, which are sent first{held}"
+    )
+
+
+def _stored_in_outbox(event: StoredInOutbox) -> Line:
+    return WARNING, (
+        f"stored {_count(event.count, 'message')} for {_entity(event)} in the outbox "
+        f"{event.file}, where {_count(event.waiting, 'message')} now wait until a namespace "
+        "accepts messages again"
+    )
+
+
+def _left_outbox(event: LeftOutbox) -> Line:
+    text = f"sent {_count(event.count, 'message')} for {_entity(event)} from the outbox"
+    if event.waiting:
+        return DEBUG, f"{text}, where {_count(event.waiting, 'message')} still wait"
+    return INFO, f"{text}, which is empty now"
+
+
+def _held_in_outbox(event: HeldInOutbox) -> Line:
+    return ERROR, (
+        f"message {event.message_id!r} for {_entity(event)} stays in the outbox {event.file} and "
+        f"is not sent any more: {event.reason}; use `pairbus outbox` to send or delete it"
+    )
+
+
+def _outbox_stalled(event: OutboxStalled) -> Line:
+    return WARNING, (
+        f"{_count(event.waiting, 'message')} for {_entity(event)} could not leave the outbox: "
+        f"{one_line(event.error)}; the next attempt is in {_seconds(event.retry_in_seconds)}"
+    )
+
+
 def _syphon_failed(event: SyphonFailed) -> Line:
     return WARNING, (
         f"the syphon of {event.namespace} failed: {one_line(event.error)}; it starts again in "
@@ -243,6 +287,7 @@ _FAILOVER: Final = logging.getLogger("pairbus.failover")
 _BACKLOG: Final = logging.getLogger("pairbus.backlog")
 _THROTTLING: Final = logging.getLogger("pairbus.throttling")
 _PING: Final = logging.getLogger("pairbus.ping")
+_OUTBOX: Final = logging.getLogger("pairbus.outbox")
 _SYPHON: Final = logging.getLogger("pairbus.syphon")
 
 _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] = {
@@ -260,6 +305,11 @@ _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] =
     SendFailed: (_BACKLOG, _send_failed),
     Throttled: (_THROTTLING, _throttled),
     PingSent: (_PING, _ping_sent),
+    OutboxOpened: (_OUTBOX, _outbox_opened),
+    StoredInOutbox: (_OUTBOX, _stored_in_outbox),
+    LeftOutbox: (_OUTBOX, _left_outbox),
+    HeldInOutbox: (_OUTBOX, _held_in_outbox),
+    OutboxStalled: (_OUTBOX, _outbox_stalled),
     SyphonFailed: (_SYPHON, _syphon_failed),
     SyphonRestarted: (_SYPHON, _syphon_restarted),
 }

@@ -19,10 +19,14 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Flapping,
+    HeldInOutbox,
+    LeftOutbox,
+    OutboxStalled,
     PingSent,
     PrimaryFailed,
     Recovered,
     SendFailed,
+    StoredInOutbox,
     SyphonFailed,
     SyphonRestarted,
     Throttled,
@@ -71,6 +75,10 @@ COUNTERS: Final = {
     "pairbus.backlog.withdrawals": ("{withdrawal}", "Backlog queues that left the rotation."),
     "pairbus.backlog.readmissions": ("{readmission}", "Backlog queues that came back into it."),
     "pairbus.send.failures": ("{failure}", "Sends that neither namespace accepted."),
+    "pairbus.outbox.stored": ("{message}", "Messages that were stored in the outbox."),
+    "pairbus.outbox.sent": ("{message}", "Messages that left the outbox."),
+    "pairbus.outbox.held": ("{message}", "Messages in the outbox that are not sent any more."),
+    "pairbus.outbox.stalls": ("{stall}", "Failed attempts to send what waits in the outbox."),
     "pairbus.syphon.failures": ("{failure}", "Failures of the syphon in a client."),
     "pairbus.syphon.restarts": ("{restart}", "Restarts of the syphon in a client."),
 }
@@ -92,6 +100,11 @@ GAUGES: Final = {
         "Backlog queues that are out of the rotation.",
     ),
     Gauge.SYPHONS_DOWN: ("pairbus.syphons.down", "{syphon}", "Syphons that failed."),
+    Gauge.OUTBOX_MESSAGES: (
+        "pairbus.outbox.messages",
+        "{message}",
+        "Messages that wait in outboxes.",
+    ),
 }
 # The first boundaries are those of the conventions. An outage lasts longer than a send.
 HISTOGRAMS: Final = {
@@ -179,6 +192,14 @@ class Metrics:
             case SendFailed():
                 cause = event.backlog_error or event.primary_error
                 self._add("pairbus.send.failures", self._entity(event) | failure(cause))
+            case StoredInOutbox():
+                self._add("pairbus.outbox.stored", self._entity(event), by=event.count)
+            case LeftOutbox():
+                self._add("pairbus.outbox.sent", self._entity(event), by=event.count)
+            case HeldInOutbox():
+                self._add("pairbus.outbox.held", self._entity(event))
+            case OutboxStalled():
+                self._add("pairbus.outbox.stalls", self._entity(event) | failure(event.error))
             case SyphonFailed():
                 self._add("pairbus.syphon.failures", self._pair | failure(event.error))
             case SyphonRestarted():
@@ -204,8 +225,8 @@ class Metrics:
                 attributes[GAUGE_ATTRIBUTE[change.gauge]] = change.name
             self._gauges[change.gauge].add(change.delta, attributes)
 
-    def _add(self, name: str, attributes: Attributes) -> None:
-        self._counters[name].add(1, attributes)
+    def _add(self, name: str, attributes: Attributes, *, by: int = 1) -> None:
+        self._counters[name].add(by, attributes)
 
     def _entity(self, event: Any) -> Attributes:
         return self._pair | {ENTITY: event.path}

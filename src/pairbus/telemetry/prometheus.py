@@ -20,11 +20,15 @@ from pairbus.events import (
     FailedBack,
     FailedOver,
     Flapping,
+    HeldInOutbox,
+    LeftOutbox,
+    OutboxStalled,
     Paired,
     PingSent,
     PrimaryFailed,
     Recovered,
     SendFailed,
+    StoredInOutbox,
     SyphonFailed,
     SyphonRestarted,
     Throttled,
@@ -55,6 +59,10 @@ COUNTERS: Final = {
     "backlog_withdrawals": ("Backlog queues that left the rotation.", QUEUE),
     "backlog_readmissions": ("Backlog queues that came back into it.", QUEUE),
     "backlog_throttles": ("Sends a backlog queue rejected because it was busy.", QUEUE),
+    "outbox_stored_messages": ("Messages that were stored in the outbox.", ENTITY),
+    "outbox_sent_messages": ("Messages that left the outbox.", ENTITY),
+    "outbox_held_messages": ("Messages in the outbox that are not sent any more.", ENTITY),
+    "outbox_stalls": ("Failed attempts to send what waits in the outbox.", ENTITY),
     "syphon_failures": ("Failures of the syphon in a client.", PAIR),
     "syphon_restarts": ("Restarts of the syphon in a client.", PAIR),
 }
@@ -76,6 +84,7 @@ GAUGES: Final = {
         QUEUE,
     ),
     Gauge.SYPHONS_DOWN: ("syphons_down", "Clients whose syphon failed.", PAIR),
+    Gauge.OUTBOX_MESSAGES: ("outbox_messages", "Messages that wait in outboxes.", PAIR),
 }
 SEND_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -128,6 +137,14 @@ class PrometheusObserver:
                 metrics.count("pings_answered", namespace, event.path, by=int(event.answered))
             case SendFailed():
                 metrics.count("send_failures", namespace, event.path)
+            case StoredInOutbox():
+                metrics.count("outbox_stored_messages", namespace, event.path, by=event.count)
+            case LeftOutbox():
+                metrics.count("outbox_sent_messages", namespace, event.path, by=event.count)
+            case HeldInOutbox():
+                metrics.count("outbox_held_messages", namespace, event.path)
+            case OutboxStalled():
+                metrics.count("outbox_stalls", namespace, event.path)
             case SyphonFailed():
                 metrics.count("syphon_failures", namespace)
             case SyphonRestarted():
@@ -173,6 +190,7 @@ class _Metrics:
             elif labels == PAIR:
                 self.counters[name].labels(namespace)
         self.gauges[Gauge.SYPHONS_DOWN].labels(namespace)
+        self.gauges[Gauge.OUTBOX_MESSAGES].labels(namespace)
         self.gauges[Gauge.QUEUES_WITHDRAWN].labels(namespace, queue)
         self.divert_seconds.labels(namespace, queue)
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.client.aio.background import BackgroundWorker, bounded
 from pairbus.client.aio.pool import ConnectionPool, PromptSender
+from pairbus.client.aio.sender import PairedSender
+from pairbus.client.outbox import drain
+from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
+from pairbus.client.route.plans import Drain
 from pairbus.client.route.router import BackgroundTask, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
 from pairbus.client.state import state_of
+from pairbus.client.steps import OnDisk, SendStored, run_async
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
+
+Result = TypeVar("Result")
 
 
 class Pairing(PairingCore):
@@ -40,6 +50,10 @@ class Pairing(PairingCore):
             self.namespace, clock=self.clock, take_due=self._take_due, perform=self.perform
         )
         self.closing = asyncio.Event()
+        # A thread of its own, which starts on first use: in an outage, slow lookups of host names
+        # may occupy the threads of the loop.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="pairbus-outbox")
+        self._is_disk_closed = False
 
     async def start(self) -> None:
         """Raises if the secondary accepts no connection. The connection stays open, except with
@@ -77,6 +91,10 @@ class Pairing(PairingCore):
             state.forget(self)
         await self.worker.stop()
         await self.pool.close()
+        if self.outbox is not None and not self._is_disk_closed:
+            self._is_disk_closed = True
+            await asyncio.wrap_future(self._disk.submit(self.outbox.close))
+        self._disk.shutdown()
 
     # --- what the worker runs ---------------------------------------------------------------------
 
@@ -88,6 +106,8 @@ class Pairing(PairingCore):
     async def perform(self, task: BackgroundTask) -> None:
         if isinstance(task, Ping):
             await self._ping(task)
+        elif isinstance(task, Drain):
+            await self._drain(task)
         else:
             await self._probe(task.queue)
 
@@ -129,6 +149,31 @@ class Pairing(PairingCore):
             self.probe_ended(queue, error)
         else:
             self.probe_ended(queue, None)
+
+    async def on_disk(self, work: Callable[[OutboxFile], Result]) -> Result:
+        """What waits for the disk. If this is cancelled, the work still ends."""
+        assert self.outbox is not None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._disk, work, self.outbox.file)
+
+    async def _drain(self, task: Drain) -> None:
+        assert self.outbox is not None
+        assert self._state is not None
+        sender = PairedSender.of(self._primary, self.outbox.file.entities[task.path], self._state)
+        failure: Exception | None = None
+        try:
+            steps = drain(self.outbox, task)
+            await run_async(steps, lambda step: self._perform_drain(sender, step))
+        except Exception as error:
+            failure = error
+        finally:
+            self.outbox.drain_ended(task, failure)
+            await sender.close()
+
+    async def _perform_drain(self, sender: PairedSender, step: OnDisk | SendStored) -> Any:
+        if isinstance(step, OnDisk):
+            return await self.on_disk(step.work)
+        return await sender.send_stored(self, step.messages)
 
     async def _open_connection(self, queue: str, *, is_kept: bool = True) -> None:
         seconds = self.timing.task_seconds

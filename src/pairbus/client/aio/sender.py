@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
-from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from pairbus.client.aio.background import bounded
-from pairbus.client.aio.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
 from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
@@ -32,9 +31,13 @@ from pairbus.client.steps import (
     ResetLink,
     SendBatch,
     Step,
+    StoreInOutbox,
     Wait,
     run_async,
 )
+
+if TYPE_CHECKING:
+    from pairbus.client.aio.pairing import Pairing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -267,6 +270,8 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
                     async with asyncio.timeout(seconds):
                         return await pairing.closing.wait()
                 return False
+            case StoreInOutbox(path, messages):
+                return await pairing.on_disk(lambda file: file.put(path, messages))
 
     async def reset_link(self, epoch: int) -> None:
         """Close the link before its first use after a failback. A link from before the outage may
@@ -283,6 +288,23 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         self.epoch = -1
 
     # --- for the background -----------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, client: Any, path: str, state: ClientState[Pairing]) -> PairedSender:
+        """A sender that the application's `close` does not know."""
+        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
+        sender.bind(state)
+        return sender
+
+    async def send_stored(self, pairing: Pairing, messages: Sequence[Any]) -> None:
+        """Send messages that wait in the outbox. One goes by itself: a batch may not hold it."""
+        request = SendRequest(
+            messages=messages[0] if len(messages) == 1 else list(messages),
+            count=len(messages),
+            on_primary=lambda seconds: self._send_primary(request, seconds),
+            is_from_outbox=True,
+        )
+        await self._run_call(pairing, request, None)
 
     @property
     def is_in_use(self) -> bool:

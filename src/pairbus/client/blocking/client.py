@@ -61,6 +61,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         if syphon is not None:
             supervisor = SyphonSupervisor(syphon, pairing, self, fault=_fault)
         try:
+            pairing.open_outbox()
             pairing.start()
             if supervisor is not None:
                 supervisor.start()

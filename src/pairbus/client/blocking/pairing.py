@@ -7,22 +7,30 @@ import logging
 import random
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusClient
 
 from pairbus.client.blocking.background import BackgroundWorker
 from pairbus.client.blocking.pool import ConnectionPool, PromptSender
+from pairbus.client.blocking.sender import PairedSender
+from pairbus.client.outbox import drain
+from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
+from pairbus.client.route.plans import Drain
 from pairbus.client.route.router import BackgroundTask, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
 from pairbus.client.state import state_of
+from pairbus.client.steps import OnDisk, SendStored, run
 from pairbus.client.timing import GRACE_SECONDS
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
+
+Result = TypeVar("Result")
 
 
 class Pairing(PairingCore):
@@ -79,6 +87,8 @@ class Pairing(PairingCore):
             state.forget(self)
         self.worker.stop()
         self.pool.close()
+        if self.outbox is not None:
+            self.outbox.close()
 
     # --- what the worker runs ---------------------------------------------------------------------
 
@@ -90,6 +100,8 @@ class Pairing(PairingCore):
     def perform(self, task: BackgroundTask) -> None:
         if isinstance(task, Ping):
             self._ping(task)
+        elif isinstance(task, Drain):
+            self._drain(task)
         else:
             self._probe(task.queue)
 
@@ -150,6 +162,30 @@ class Pairing(PairingCore):
             self.probe_ended(queue, error)
         else:
             self.probe_ended(queue, None)
+
+    def on_disk(self, work: Callable[[OutboxFile], Result]) -> Result:
+        """What waits for the disk."""
+        assert self.outbox is not None
+        return work(self.outbox.file)
+
+    def _drain(self, task: Drain) -> None:
+        assert self.outbox is not None
+        assert self._state is not None
+        sender = PairedSender.of(self._primary, self.outbox.file.entities[task.path], self._state)
+        failure: Exception | None = None
+        try:
+            steps = drain(self.outbox, task)
+            run(steps, lambda step: self._perform_drain(sender, step))
+        except Exception as error:
+            failure = error
+        finally:
+            self.outbox.drain_ended(task, failure)
+            sender.close()
+
+    def _perform_drain(self, sender: PairedSender, step: OnDisk | SendStored) -> Any:
+        if isinstance(step, OnDisk):
+            return self.on_disk(step.work)
+        return sender.send_stored(self, step.messages)
 
     def _open_connection(self, queue: str, *, is_kept: bool = True) -> None:
         seconds = self.timing.task_seconds

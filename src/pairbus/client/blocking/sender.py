@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusSender
 
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
-from pairbus.client.blocking.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
 from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
@@ -34,9 +33,13 @@ from pairbus.client.steps import (
     ResetLink,
     SendBatch,
     Step,
+    StoreInOutbox,
     Wait,
     run,
 )
+
+if TYPE_CHECKING:
+    from pairbus.client.blocking.pairing import Pairing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -250,6 +253,8 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
                     return connection.sender.send_messages(content, timeout=seconds)
             case Wait(seconds):
                 return pairing.closing.wait(seconds)
+            case StoreInOutbox(path, messages):
+                return pairing.on_disk(lambda file: file.put(path, messages))
 
     def reset_link(self, epoch: int) -> None:
         """Close the link before its first use after a failback. A link from before the outage may
@@ -266,6 +271,23 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         self.epoch = -1
 
     # --- for the background -----------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, client: Any, path: str, state: ClientState[Pairing]) -> PairedSender:
+        """A sender that the application's `close` does not know."""
+        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
+        sender.bind(state)
+        return sender
+
+    def send_stored(self, pairing: Pairing, messages: Sequence[Any]) -> None:
+        """Send messages that wait in the outbox. One goes by itself: a batch may not hold it."""
+        request = SendRequest(
+            messages=messages[0] if len(messages) == 1 else list(messages),
+            count=len(messages),
+            on_primary=lambda seconds: self._send_primary(request, seconds),
+            is_from_outbox=True,
+        )
+        self._run_call(pairing, request, None)
 
     @property
     def is_in_use(self) -> bool:

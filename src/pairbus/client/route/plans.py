@@ -47,4 +47,12 @@ class Probe:
     queue: str
 
 
-BackgroundTask = Ping | Probe
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Send the messages of an entity that wait in the outbox."""
+
+    path: str
+    """In lower case."""
+
+
+BackgroundTask = Ping | Probe | Drain

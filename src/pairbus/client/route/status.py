@@ -60,6 +60,21 @@ class SyphonStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatus:
+    file: str
+    waiting: int
+    """Messages that wait until a namespace accepts messages again."""
+    held: int
+    """Messages that are not sent any more: they were refused, or they are older than `max_age`."""
+    oldest: datetime | None
+    """When the oldest message that waits was stored."""
+    file_bytes: int
+    """The size of the file and of its log; 0 as long as no message needed it."""
+    entities: dict[str, int]
+    """By entity: how many of its messages wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairingStatus:
     namespace: str
     """The primary's name, as in the paths of the backlog queues."""
@@ -75,6 +90,8 @@ class PairingStatus:
     is_closed: bool
     syphon: SyphonStatus | None = None
     """The syphon in this process; None without `enable_syphon`."""
+    outbox: OutboxStatus | None = None
+    """Messages that neither namespace accepted; None without an `outbox` in the options."""
 
     def entity(self, path: str) -> EntityStatus:
         """Returns one entity by its path, case-insensitive. Raises KeyError if no sender has used

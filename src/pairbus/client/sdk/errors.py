@@ -82,7 +82,7 @@ class BacklogExhausted(_Paired, ServiceBusError):
     """Neither the primary nor any backlog queue accepted the message. The caller still owns it."""
 
     _FIELDS = ("entity", "diverted_count", "queue_count")
-    _CAUSES = ("primary_error", "backlog_error")
+    _CAUSES = ("primary_error", "backlog_error", "outbox_error")
 
     def __init__(
         self,
@@ -92,11 +92,12 @@ class BacklogExhausted(_Paired, ServiceBusError):
         backlog_error: BaseException | None = None,
         diverted_count: int = 0,
         queue_count: int | None = None,
+        outbox_error: BaseException | None = None,
     ) -> None:
-        super().__init__(
-            _exhausted_text(entity, primary_error, backlog_error, diverted_count, queue_count),
-            error=backlog_error or primary_error,
-        )
+        text = _exhausted_text(entity, primary_error, backlog_error, diverted_count, queue_count)
+        if outbox_error is not None:
+            text += f" It is not in the outbox either: {one_line(outbox_error)}."
+        super().__init__(text, error=outbox_error or backlog_error or primary_error)
         self.entity = entity
         self.primary_error = primary_error
         """Why the primary did not accept it; None if that is no longer known."""
@@ -107,6 +108,8 @@ class BacklogExhausted(_Paired, ServiceBusError):
         first one. Send only the rest again."""
         self.queue_count = queue_count
         """The number of backlog queues of the pairing."""
+        self.outbox_error = outbox_error
+        """Why the outbox did not store it: it is full, for example. None without an outbox."""
 
 
 class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
@@ -177,11 +180,10 @@ class SequenceNumberUnknown(_Paired, ServiceBusError):
         queue: str | None = getattr(number, "backlog_queue", None)
         message_id: str | None = getattr(number, "message_id", None)
         message = f"message {message_id!r}" if message_id else "a message"
-        where = f"backlog queue {queue!r}" if queue else "a backlog queue"
         super().__init__(
-            f"{message} for {entity!r} cannot be cancelled: it was diverted to {where} and gets "
-            "its sequence number when it is brought home. Nothing was cancelled. Peek the primary "
-            "for the message later, and cancel it by the number that it has there."
+            f"{message} for {entity!r} cannot be cancelled: it {_whereabouts(number)}. Nothing was "
+            "cancelled. Peek the primary for the message later, and cancel it by the number that "
+            "it has there."
         )
         self.entity = entity
         self.number = number
@@ -197,27 +199,33 @@ class UnknownSequenceNumber(int):
     id.
     """
 
-    backlog_queue: str
+    backlog_queue: str | None
+    """None if the message was stored in the outbox."""
     message_id: str
 
-    def __new__(cls, *, backlog_queue: str, message_id: str) -> UnknownSequenceNumber:
+    def __new__(cls, *, backlog_queue: str | None, message_id: str) -> UnknownSequenceNumber:
         number = super().__new__(cls, -1)
         number.backlog_queue = backlog_queue
         number.message_id = message_id
         return number
 
     def __repr__(self) -> str:
-        return (
-            f"<unknown sequence number (-1): message {self.message_id!r} was diverted to backlog "
-            f"queue {self.backlog_queue!r} and gets its number when it is brought home>"
-        )
+        return f"<unknown sequence number (-1): message {self.message_id!r} {_whereabouts(self)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _number, (self.backlog_queue, self.message_id)
 
 
-def _number(backlog_queue: str, message_id: str) -> UnknownSequenceNumber:
+def _number(backlog_queue: str | None, message_id: str) -> UnknownSequenceNumber:
     return UnknownSequenceNumber(backlog_queue=backlog_queue, message_id=message_id)
+
+
+def _whereabouts(number: int) -> str:
+    if isinstance(number, UnknownSequenceNumber) and number.backlog_queue is None:
+        return "was stored in the outbox and gets its sequence number when the primary has it"
+    queue: str | None = getattr(number, "backlog_queue", None)
+    where = f"backlog queue {queue!r}" if queue else "a backlog queue"
+    return f"was diverted to {where} and gets its sequence number when it is brought home"
 
 
 def _exhausted_text(

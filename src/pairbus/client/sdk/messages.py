@@ -234,12 +234,28 @@ def messages_of(messages: Any) -> list[Message]:
     return [_checked(message) for message in listed]
 
 
-def unknown_numbers(messages: Any, queue: str) -> list[int]:
-    """What `schedule_messages` returns for messages that went to this backlog queue."""
+def unknown_numbers(messages: Any, queue: str | None) -> list[int]:
+    """What `schedule_messages` returns for messages that went to this backlog queue, or with None
+    to the outbox.
+    """
     return [
         UnknownSequenceNumber(backlog_queue=queue, message_id=id_of(each))
         for each in messages_of(messages)
     ]
+
+
+def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessage:
+    """A message whose own annotations schedule it, as `schedule_messages` does."""
+    raw = _raw(message)
+    if schedule is None:
+        return raw
+    if _milliseconds(schedule) is None:
+        raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
+    copied = _copy(raw)
+    annotations = {**(raw.annotations or {}), _SCHEDULE_KEYS[0]: schedule}
+    annotations.pop(_SCHEDULE_KEYS[1], None)  # the same key, as text
+    copied.annotations = annotations
+    return copied
 
 
 def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
