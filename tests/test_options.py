@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -314,3 +315,47 @@ def test_a_refusal_is_one_of_ours_and_a_value_error() -> None:
     for kind in (ValueError, PairbusError, pairbus.OptionsError):
         with pytest.raises(kind):
             made(0)
+
+
+# --- the outbox
+
+
+@pytest.mark.req("X-04")
+def test_there_is_no_outbox_unless_it_is_asked_for() -> None:
+    assert made().outbox is None
+
+
+@pytest.mark.req("X-04")
+def test_an_outbox_needs_only_a_path_which_does_not_change_with_the_working_directory(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outbox = pairbus.Outbox("outbox.db")
+
+    assert outbox.path == tmp_path / "outbox.db"
+    assert (outbox.max_bytes, outbox.max_age) == (2**30, None)
+    assert made(outbox=outbox).outbox is outbox
+
+
+@pytest.mark.req("X-04")
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"path": ""}, "the path of an outbox must name a file, not ''"),
+        ({"path": 7}, "the path of an outbox must name a file, not 7"),
+        ({"max_bytes": 0}, "max_bytes must be at least 1, not 0"),
+        ({"max_bytes": 1.5}, "max_bytes must be a whole number of bytes, not 1.5"),
+        ({"max_bytes": True}, "max_bytes must be a whole number of bytes, not True"),
+        ({"max_age": 60}, "max_age must be a timedelta above 0, or None, not 60"),
+        ({"max_age": timedelta(0)}, "max_age must be a timedelta above 0, or None"),
+    ],
+)
+def test_impossible_settings_of_an_outbox_are_refused(settings, text) -> None:
+    with pytest.raises(OptionsError, match=re.escape(text)):
+        pairbus.Outbox(**{"path": "outbox.db", **settings})
+
+
+@pytest.mark.req("X-04")
+def test_an_outbox_is_an_outbox() -> None:
+    with pytest.raises(OptionsError, match=r"outbox must be an Outbox or None, not 'outbox\.db'"):
+        made(outbox="outbox.db")

@@ -185,7 +185,7 @@ def test_a_full_outbox_is_an_error_that_says_so_and_nothing_is_stored(clock, tmp
     world = OutboxWorld(clock, tmp_path, max_bytes=ROW_BYTES)
     world.lose_both()
 
-    with pytest.raises(BacklogExhausted, match=r"not in the outbox either: .* is full") as caught:
+    with pytest.raises(BacklogExhausted, match=r"is not in the outbox: .* is full") as caught:
         world.send()
 
     assert isinstance(caught.value.outbox_error, OutboxError)

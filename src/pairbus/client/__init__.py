@@ -8,5 +8,6 @@
     aio/          the shell with asyncio: the same files
 
 Both shells share these modules: `pairing.py` (the router under one lock), `state.py`, `pool.py`,
-`backlog_batch.py`, `billing.py`, `checks.py`, `observers.py`, `syphon.py`.
+`backlog_batch.py`, `billing.py`, `checks.py`, `observers.py`, `outbox.py` and `outbox_file.py`,
+`syphon.py`.
 """

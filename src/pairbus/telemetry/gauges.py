@@ -1,9 +1,10 @@
 """The current values behind gauges, computed from events that report only changes.
 
-Counts open pairings, failed-over and flapping entities, withdrawn backlog queues, failed syphons, and
-messages in outboxes. An event does not say which client it comes from, and clients may share an
+Counts open pairings, failed-over and flapping entities, withdrawn backlog queues, failed syphons,
+and messages in outboxes. An event does not say which client it comes from, and clients may share an
 observer. So an entity counts at most once for each open client of its primary, and not at all after
-the last of them has closed. An outbox is identified by its file. Independent of any metrics library.
+the last of them has closed. An outbox is identified by its file.
+Independent of any metrics library.
 """
 
 from __future__ import annotations

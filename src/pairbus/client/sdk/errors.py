@@ -94,10 +94,12 @@ class BacklogExhausted(_Paired, ServiceBusError):
         queue_count: int | None = None,
         outbox_error: BaseException | None = None,
     ) -> None:
-        text = _exhausted_text(entity, primary_error, backlog_error, diverted_count, queue_count)
-        if outbox_error is not None:
-            text += f" It is not in the outbox either: {one_line(outbox_error)}."
-        super().__init__(text, error=outbox_error or backlog_error or primary_error)
+        super().__init__(
+            _exhausted_text(
+                entity, primary_error, backlog_error, diverted_count, queue_count, outbox_error
+            ),
+            error=outbox_error or backlog_error or primary_error,
+        )
         self.entity = entity
         self.primary_error = primary_error
         """Why the primary did not accept it; None if that is no longer known."""
@@ -234,12 +236,19 @@ def _exhausted_text(
     backlog_error: BaseException | None,
     diverted_count: int,
     queue_count: int | None,
+    outbox_error: BaseException | None,
 ) -> str:
     text = (
         f"no namespace accepted the message for {entity!r}: the primary failed "
         f"({_cause_of(primary_error)}), and so did the backlog ({_cause_of(backlog_error)}). "
-        "The message is still yours: send it again later."
     )
+    if outbox_error is not None:
+        text = f"the message for {entity!r} is not in the outbox: {str(outbox_error).rstrip('.')}. "
+        if primary_error is not None:
+            text += f"The primary failed ({_cause_of(primary_error)}). "
+        if backlog_error is not None:
+            text += f"The backlog failed ({_cause_of(backlog_error)}). "
+    text += "The message is still yours: send it again later."
     if diverted_count:
         text += (
             f" The first {diverted_count} of this call are safe in the backlog: send only the rest."
