@@ -110,7 +110,7 @@ def send(primary: ServiceBusClient, later: datetime) -> None:
         assert_type(numbers, list[int])
         for number in numbers:
             if isinstance(number, UnknownSequenceNumber):
-                assert_type(number.backlog_queue, str)
+                assert_type(number.backlog_queue, str | None)
                 assert_type(number.message_id, str)
         sender.cancel_scheduled_messages(numbers, timeout=5.0)
     primary.get_topic_sender("events").close()
