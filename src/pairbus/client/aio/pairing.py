@@ -13,7 +13,6 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.client.aio.background import BackgroundWorker, bounded
 from pairbus.client.aio.pool import ConnectionPool, PromptSender
-from pairbus.client.aio.sender import PairedSender
 from pairbus.client.outbox import drain
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
@@ -39,8 +38,12 @@ class Pairing(PairingCore):
         client: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
+        *,
+        sender_class: Any = None,
     ) -> None:
+        """`sender_class`: the paired sender, which also sends what waits in the outbox."""
         super().__init__(client, options, backlog)
+        self._sender_class = sender_class
         self._primary = private.with_own_handlers(client)
         self._secondary = private.with_own_handlers(options.messaging_factory)
         self.pool: ConnectionPool = ConnectionPool(
@@ -158,8 +161,8 @@ class Pairing(PairingCore):
 
     async def _drain(self, task: Drain) -> None:
         assert self.outbox is not None
-        assert self._state is not None
-        sender = PairedSender.of(self._primary, self.outbox.file.entities[task.path], self._state)
+        path = self.outbox.file.entities[task.path]
+        sender = self._sender_class.of(self._primary, path, self._state)
         failure: Exception | None = None
         try:
             steps = drain(self.outbox, task)
@@ -170,7 +173,7 @@ class Pairing(PairingCore):
             self.outbox.drain_ended(task, failure)
             await sender.close()
 
-    async def _perform_drain(self, sender: PairedSender, step: OnDisk | SendStored) -> Any:
+    async def _perform_drain(self, sender: Any, step: OnDisk | SendStored) -> Any:
         if isinstance(step, OnDisk):
             return await self.on_disk(step.work)
         return await sender.send_stored(self, step.messages)

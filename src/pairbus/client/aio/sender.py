@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from pairbus.client.aio.background import bounded
+from pairbus.client.aio.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
 from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
@@ -35,9 +36,6 @@ from pairbus.client.steps import (
     Wait,
     run_async,
 )
-
-if TYPE_CHECKING:
-    from pairbus.client.aio.pairing import Pairing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

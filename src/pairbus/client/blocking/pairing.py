@@ -14,7 +14,6 @@ from azure.servicebus import ServiceBusClient
 
 from pairbus.client.blocking.background import BackgroundWorker
 from pairbus.client.blocking.pool import ConnectionPool, PromptSender
-from pairbus.client.blocking.sender import PairedSender
 from pairbus.client.outbox import drain
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
@@ -41,8 +40,12 @@ class Pairing(PairingCore):
         client: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
+        *,
+        sender_class: Any = None,
     ) -> None:
+        """`sender_class`: the paired sender, which also sends what waits in the outbox."""
         super().__init__(client, options, backlog)
+        self._sender_class = sender_class
         self._primary = private.with_own_handlers(client)
         self._secondary = private.with_own_handlers(options.messaging_factory)
         self.pool: ConnectionPool = ConnectionPool(
@@ -170,8 +173,8 @@ class Pairing(PairingCore):
 
     def _drain(self, task: Drain) -> None:
         assert self.outbox is not None
-        assert self._state is not None
-        sender = PairedSender.of(self._primary, self.outbox.file.entities[task.path], self._state)
+        path = self.outbox.file.entities[task.path]
+        sender = self._sender_class.of(self._primary, path, self._state)
         failure: Exception | None = None
         try:
             steps = drain(self.outbox, task)
@@ -182,7 +185,7 @@ class Pairing(PairingCore):
             self.outbox.drain_ended(task, failure)
             sender.close()
 
-    def _perform_drain(self, sender: PairedSender, step: OnDisk | SendStored) -> Any:
+    def _perform_drain(self, sender: Any, step: OnDisk | SendStored) -> Any:
         if isinstance(step, OnDisk):
             return self.on_disk(step.work)
         return sender.send_stored(self, step.messages)

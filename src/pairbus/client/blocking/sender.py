@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusSender
 
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
+from pairbus.client.blocking.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
 from pairbus.client.route.router import ToPrimary
 from pairbus.client.sdk import private
@@ -37,9 +38,6 @@ from pairbus.client.steps import (
     Wait,
     run,
 )
-
-if TYPE_CHECKING:
-    from pairbus.client.blocking.pairing import Pairing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
