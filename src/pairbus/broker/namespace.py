@@ -37,7 +37,7 @@ from pairbus.broker.hosts import HostNames
 from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.messages.topic import Topic
+from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.refusals import BadTokens, RefusalLog
 from pairbus.broker.storage.committer import Committer
 from pairbus.broker.storage.lock import sync_folder
@@ -173,11 +173,18 @@ class Namespace:
         """Compile rules a few at a time, so that clients do not wait for 100,000 of them."""
         turn_ends = time.monotonic() + _COMPILE_SECONDS
         for _ in steps:
+            if self._is_closing:
+                return
             if time.monotonic() >= turn_ends:
                 self._compile_timer = self.loop.call_later(
                     _COMPILE_SECONDS, self._compile_rules, steps
                 )
                 return
+
+    def _compile_rules_of(self, entity: Queue) -> None:
+        """Otherwise the next message would have to wait for all new rules."""
+        if isinstance(entity, Subscription):
+            self._compile_rules(entity.compile_rules())
 
     def _check_data_file(self) -> None:
         """Runs on a thread of its own. A file that was not closed cleanly may be damaged."""
@@ -239,6 +246,7 @@ class Namespace:
     def create(self, description: EntityDescription) -> Queue:
         entity = self.directory.create(description, now_ms=self.now_ms())
         self._undo_if_refused(lambda: self.directory.forget(entity))
+        self._compile_rules_of(entity)
         return entity
 
     def update(self, entity: Queue, description: EntityDescription) -> None:
@@ -247,6 +255,7 @@ class Namespace:
         self._undo_if_refused(
             lambda: entity.set_description(before) if entity.description is description else None
         )
+        self._compile_rules_of(entity)
         for connection in list(self.connections):
             connection.entity_changed(entity)
         self.run()

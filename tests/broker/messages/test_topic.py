@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pairbus.broker.entities.descriptions import QueueDescription, RuleDescription, Status
+from pairbus.broker.messages import topic as topic_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter
+from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter, work
 from pairbus.testing import ManualClock
 from tests.broker.messages.topic_world import (
     at,
@@ -225,6 +226,44 @@ def test_the_work_of_joining_and_of_actions_counts_too(make_world):
 
     assert bodies(world, at("joins")) == bodies(world, at("acts")) == []
     assert bodies(world, at("joins"), DEAD) == bodies(world, at("acts"), DEAD) == [b"long"]
+
+
+@pytest.mark.parametrize(
+    "expression", ["+".join(["n"] * 100) + " > 0", " OR ".join(["n = 0"] * 100)], ids=["sum", "or"]
+)
+def test_many_rules_are_too_much_work_even_if_each_is_little(make_world, monkeypatch, expression):
+    monkeypatch.setattr(work, "WORK_MAX", 1000)
+    rules = [rule(expression, name=f"r-{number}") for number in range(30)]
+    world = make_world(topic(), sub("many", *rules), sub("one", rule("n = 1")))
+
+    world.send(encoded(b"short", properties={"n": 1}), to="t")
+
+    assert bodies(world, at("many"), DEAD) == bodies(world, at("one")) == [b"short"]
+
+
+def test_a_batch_that_needs_too_much_work_is_refused_as_a_whole(make_world, monkeypatch):
+    monkeypatch.setattr(topic_module, "BATCH_WORK_MAX", 10_000)
+    world = make_world(topic(), sub("a", rule("p LIKE '%a_b%'")), sub("all"))
+    message = encoded(b"x", properties={"p": "a" * 1000})
+
+    refused = world.send(*[message] * 20, to="t")
+
+    assert refused.condition == "amqp:link:message-size-exceeded"
+    assert "for this batch of 20 messages" in refused.description
+    assert bodies(world, at("all")) == []
+    assert world.send(*[message] * 5, to="t") == [1, 2, 3, 4, 5]
+    small = encoded(b"x" * 5000, properties={"p": "a"})  # rules do not look at bodies
+    assert len(world.send(*[small] * 20, to="t")) == 20
+    check_file(world)
+
+
+def test_a_new_rule_is_compiled_before_a_message_needs_it(make_world):
+    world = make_world(topic(), sub("a"))
+    subscription = world.queue(at("a"))
+
+    world.namespace.update(subscription, sub("a", rule("n = 1")))
+
+    assert list(subscription.compile_rules()) == []
 
 
 def test_rules_of_the_data_file_are_compiled_when_a_message_needs_them(make_world):

@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pairbus.amqp.codec.sections import group_id, read_annotations
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
     RuleDescription,
@@ -25,18 +26,22 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.message import PARTITION_SHIFT, Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
-from pairbus.broker.messages.entity import Placements, Runtime
+from pairbus.broker.messages.entity import Done, Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import (
+    BATCH_WORK_MAX,
     EvaluationError,
     Facts,
     PropertyChanges,
     RuleError,
+    RuleWork,
+    SqlFilter,
     TrueFilter,
     apply_changes,
     compile_action,
     compile_filter,
+    work_of,
 )
 from pairbus.broker.storage.store import Counters, StoredEntity
 
@@ -54,7 +59,7 @@ _REASON_SESSION: Final = "Session ID is null."
 class _Rule:
     """A rule of a subscription. It is compiled before its first message."""
 
-    __slots__ = ("_action", "_matches", "description", "is_compiled")
+    __slots__ = ("_action", "_action_steps", "_matches", "description", "is_compiled")
 
     def __init__(self, description: RuleDescription) -> None:
         self.description = description
@@ -62,6 +67,7 @@ class _Rule:
         self._matches: Callable[[Facts], bool] | None = None
         """None matches everything."""
         self._action: Callable[[Facts], PropertyChanges] | None = None
+        self._action_steps = 0
 
     @property
     def has_action(self) -> bool:
@@ -72,7 +78,9 @@ class _Rule:
         self.is_compiled = True
         try:
             self._matches = None if isinstance(filter, TrueFilter) else compile_filter(filter)
-            self._action = None if action is None else compile_action(action)
+            if action is not None:
+                self._action = compile_action(action)
+                self._action_steps = work_of([SqlFilter(action.expression)]).steps
         except RuleError as error:  # the data file is damaged, or of another version
             logger.error("rule %r fails on every message: %s", self.description.name, error)
             self._matches = partial(_fail, str(error))
@@ -84,11 +92,18 @@ class _Rule:
 
     def changes(self, facts: Facts) -> PropertyChanges:
         assert self._action is not None
+        facts.budget.spend(self._action_steps)
         return self._action(facts)
 
 
 def _fail(reason: str, facts: Facts) -> bool:
     raise EvaluationError(reason)
+
+
+def _properties_bytes(one: IncomingMessage) -> int:
+    """The part of a message that rules look at."""
+    spans = (one.parts.properties, one.parts.application_properties)
+    return sum(span[1] - span[0] for span in spans if span is not None)
 
 
 def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> IncomingMessage:
@@ -107,6 +122,7 @@ def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> Inc
 class Subscription(Queue):
     description: SubscriptionDescription
     _rules: Sequence[_Rule] = ()
+    _work: RuleWork | None = None
 
     def set_description(self, description: EntityDescription) -> None:
         super().set_description(description)
@@ -114,6 +130,7 @@ class Subscription(Queue):
         # A subscription may have thousands of rules: only new ones are compiled.
         known = {id(rule.description): rule for rule in self._rules}
         self._rules = [known.get(id(rule)) or _Rule(rule) for rule in description.rules]
+        self._work = None
 
     def compile_rules(self) -> Iterator[None]:
         """Compile the rules that no message has needed yet, one at each step."""
@@ -121,6 +138,12 @@ class Subscription(Queue):
             if not rule.is_compiled:
                 rule.compile()
                 yield
+
+    @property
+    def work(self) -> RuleWork:
+        if self._work is None:
+            self._work = work_of(rule.description.filter for rule in self._rules)
+        return self._work
 
     @property
     def takes_copies(self) -> bool:
@@ -133,6 +156,8 @@ class Subscription(Queue):
         """
         found: list[IncomingMessage] = []
         is_plain = False
+        if steps := self.work.steps:
+            facts.budget.spend(steps)
         for rule in self._rules:
             if not rule.matches(facts):
                 continue
@@ -189,6 +214,38 @@ class TopicEnqueuer(Enqueuer):
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
         self._topic = topic
+
+    def enqueue(
+        self,
+        batch: Sequence[IncomingMessage],
+        done: Done,
+        arguments: tuple[Any, ...],
+        *,
+        now_ms: int,
+    ) -> AmqpError | list[int]:
+        if len(batch) > 1 and (error := self._too_much_work(batch)) is not None:
+            return error
+        return super().enqueue(batch, done, arguments, now_ms=now_ms)
+
+    def _too_much_work(self, batch: Sequence[IncomingMessage]) -> AmqpError | None:
+        """A batch is stored in one go, while all other clients wait."""
+        topic = self._topic
+        steps = scans = 0
+        for subscription in topic.subscriptions.values():
+            steps += subscription.work.steps
+            scans += subscription.work.scans
+        if not steps:
+            return None
+        work = RuleWork(steps, scans)
+        needed = sum(work.for_properties(_properties_bytes(one)) for one in batch)
+        if needed <= BATCH_WORK_MAX:
+            return None
+        return AmqpError(
+            "amqp:link:message-size-exceeded",
+            f"the rules of {topic.description} need about {needed:,} steps for this batch of "
+            f"{len(batch)} messages, but at most {BATCH_WORK_MAX:,} are possible: send fewer "
+            "messages at once",
+        )
 
     def store(
         self,

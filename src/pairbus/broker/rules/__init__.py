@@ -19,8 +19,10 @@ from pairbus.broker.rules.filters import (
     SqlFilter,
     TrueFilter,
 )
+from pairbus.broker.rules.work import BATCH_WORK_MAX, RuleWork, work_of
 
 __all__ = [
+    "BATCH_WORK_MAX",
     "CORRELATION_PROPERTIES",
     "CorrelationFilter",
     "EvaluationError",
@@ -29,10 +31,12 @@ __all__ = [
     "Filter",
     "PropertyChanges",
     "RuleError",
+    "RuleWork",
     "SqlAction",
     "SqlFilter",
     "TrueFilter",
     "apply_changes",
     "compile_action",
     "compile_filter",
+    "work_of",
 ]

@@ -22,8 +22,8 @@ from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.broker.rules.filters import EvaluationError
 from pairbus.broker.rules.values import from_ms, to_python
+from pairbus.broker.rules.work import WorkBudget
 
-WORK_MAX: Final = 300_000
 _WORK_OF_A_PROPERTY: Final = 10
 """An action writes all application properties again."""
 TTL_MAX: Final = timedelta(days=10_675_199, seconds=10_085, microseconds=477_580)
@@ -209,26 +209,6 @@ class UserValues(dict[str, object]):
         copy.update(self)
         copy.spelling, copy.amqp = self.spelling.copy(), self.amqp.copy()
         return copy
-
-
-class WorkBudget:
-    """Limits the work for one message over all rules of a topic, in characters that are looked at
-    one by one. Rules run on the event loop, where all other clients wait: the whole budget takes
-    about 30 ms.
-    """
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = WORK_MAX
-
-    def spend(self, characters: int) -> None:
-        """Raises EvaluationError if too little is left. Rules that need no such work still run."""
-        if characters > self._left:
-            raise EvaluationError(
-                f"the rules of this topic need more than {WORK_MAX:,} steps for one message"
-            )
-        self._left -= characters
 
 
 class Facts:
