@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -130,13 +131,23 @@ def send_through_an_outage(
     return output.strip()
 
 
+@pytest.fixture(scope="module")
+def environment_of(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
+    @functools.cache
+    def make(python: str) -> Environment:
+        environment = Environment(tmp_path_factory.mktemp("environment"), python)
+        environment.install(wheel)
+        return environment
+
+    return make
+
+
 @pytest.mark.req("X-13")
 @pytest.mark.parametrize("python", pythons())
-def test_the_wheel_alone_keeps_an_application_sending(python, wheel, namespaces, tmp_path):
+def test_the_wheel_alone_keeps_an_application_sending(python, environment_of, namespaces):
     primary, secondary = namespaces
     primary.admin.create_queue("orders")
-    environment = Environment(tmp_path, python)
-    environment.install(wheel)
+    environment = environment_of(python)
 
     assert send_through_an_outage(environment, "blocking", primary, secondary) == (
         "failed over, 1 diverted"
@@ -152,9 +163,8 @@ def test_the_wheel_alone_keeps_an_application_sending(python, wheel, namespaces,
 
 
 @pytest.mark.req("X-13")
-def test_what_is_not_installed_says_what_to_install(wheel, tmp_path):
-    environment = Environment(tmp_path, sys._base_executable)
-    environment.install(wheel)
+def test_what_is_not_installed_says_what_to_install(environment_of):
+    environment = environment_of(str(Path(sys._base_executable).resolve()))
 
     packages = environment.pip("list", "--format=freeze")
     broker = environment.run("-c", "from pairbus.broker import Broker; Broker().start()")

@@ -113,8 +113,8 @@ class RequestLinks:
         connection.wait_quietly(is_answered, until)
         if answers.credit < _CREDIT // 2:
             answers.grant(_CREDIT)
-        told = [found.get(number) for number in numbers]
-        return told + [None] * (len(asked) - len(told))
+        replies = [found.get(number) for number in numbers]
+        return replies + [None] * (len(asked) - len(replies))
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):
