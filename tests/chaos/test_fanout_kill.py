@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
-from tests.chaos.ledger import Ledger
+from pairbus.demo.account import Account
 from tests.chaos.process import NAMESPACE, BrokerProcess
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
@@ -73,7 +73,7 @@ class TopicProcess(BrokerProcess):
 
 class Traffic:
     def __init__(self, seed: int) -> None:
-        self.ledger = Ledger()
+        self.ledger = Account()
         self.mistakes: list[str] = []
         self._random = random.Random(seed)
         self._count = 0
@@ -193,7 +193,7 @@ def look(client: ServiceBusClient) -> dict[str, Counter[str]]:
     return found
 
 
-def look_until_nothing_moves(client: ServiceBusClient, ledger: Ledger) -> dict[str, Counter[str]]:
+def look_until_nothing_moves(client: ServiceBusClient, ledger: Account) -> dict[str, Counter[str]]:
     """A slow broker may still pass on what has fallen due."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     before, found = None, look(client)
@@ -258,7 +258,7 @@ def test_a_topic_message_is_on_all_matching_subscriptions_or_on_none(
 
     everything = set(found["all"])
     assert ledger.acknowledged <= everything <= ledger.attempts
-    torn = [ids for ids in ledger.batches if 0 < len(everything.intersection(ids)) < len(ids)]
+    torn = ledger.torn(everything)
     assert torn == []
     for name, (_, _, takes) in SUBSCRIPTIONS.items():
         expected = {id_ for id_ in everything if takes(int(id_.removeprefix("m-")))}

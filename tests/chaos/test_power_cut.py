@@ -24,8 +24,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker
+from pairbus.demo.account import Account, Verdict
 from tests.chaos.disk import Disk, Operation, Record, read_log, recorder
-from tests.chaos.ledger import Ledger, Verdict
 from tests.chaos.process import NAMESPACE, BrokerProcess
 from tests.spark.world import Bus
 
@@ -59,17 +59,17 @@ class History:
     """What the clients did, each with the position in the log of the disk."""
 
     log: Path
-    entries: list[tuple[int, Callable[[Ledger], None]]] = field(default_factory=list)
+    entries: list[tuple[int, Callable[[Account], None]]] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
 
-    def note(self, enter: Callable[[Ledger], None], *, is_answer: bool = False) -> None:
+    def note(self, enter: Callable[[Account], None], *, is_answer: bool = False) -> None:
         position = self.log.stat().st_size
         self.entries.append((position, enter))
         if is_answer:
             self.answers.append(position)
 
-    def ledger_at(self, position: int) -> Ledger:
-        ledger = Ledger()
+    def ledger_at(self, position: int) -> Account:
+        ledger = Account()
         for at, enter in self.entries:
             if at <= position:
                 enter(ledger)
@@ -176,7 +176,7 @@ def record_broker(folder: Path, *volumes: int, module: str = "pairbus") -> Recor
     traffic = Traffic(history)
     for life, volume in enumerate(volumes):
         broker.start()
-        history.note(Ledger.restart)
+        history.note(Account.restart)
         try:
             traffic.run(broker.connection_string, volume)
         finally:
@@ -220,7 +220,7 @@ def test_what_was_acknowledged_outlives_every_power_cut(tmp_path: Path) -> None:
         if record.end in cuts:
             kept = choice.choice((0.0, 0.0, 0.5, 0.95, 1.0))
             verdict = recording.after_cut(disk, record.end, tmp_path / "left", kept)
-            assert verdict.is_valid, f"seed {SEED}, cut at {record.end}, kept {kept}\n{verdict}"
+            assert verdict.is_exact, f"seed {SEED}, cut at {record.end}, kept {kept}\n{verdict}"
     # Nothing that the broker did escaped the recording.
     disk.restore(tmp_path / "all", choice, kept=1.0)
     assert contents(tmp_path / "all") == contents(recording.folder)

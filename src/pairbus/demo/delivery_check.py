@@ -12,9 +12,11 @@ duplicate: it is the same stored message, with the same sequence number, and it 
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from pairbus.demo.account import Account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +62,26 @@ def total(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class DeliveryCheck:
-    """Records sends and arrivals. Safe to use from many threads."""
+    """The accounts of several entities. Safe to use from many threads."""
 
     def __init__(self, places: Mapping[str, Sequence[str]]) -> None:
         """`places`: for each entity, the queue or subscriptions where its messages arrive."""
-        self._places = {entity: tuple(where) for entity, where in places.items()}
-        self._started: defaultdict[str, set[str]] = defaultdict(set)
-        self._sent: defaultdict[str, set[str]] = defaultdict(set)
+        self._accounts = {entity: Account(where) for entity, where in places.items()}
+        self._entity_of = {place: entity for entity, where in places.items() for place in where}
+        self._ids: dict[tuple[str, int], str] = {}
+        """The message id by place and sequence number."""
         self._raised: Counter[str] = Counter()
-        self._arrived: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
-        self._settled: defaultdict[str, set[int]] = defaultdict(set)
-        self._repeated: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
-        self._after_settlement: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     # --- called by senders ------------------------------------------------------------------------
 
     def sending(self, entity: str, message_id: str) -> None:
         """Call it before the send: the message may arrive before the send returns."""
-        with self._lock:
-            self._started[entity].add(message_id)
+        self._accounts[entity].attempt(message_id)
 
     def sent(self, entity: str, message_id: str) -> None:
-        with self._lock:
-            self._sent[entity].add(message_id)
+        self._accounts[entity].acknowledge(message_id)
 
     def raised(self, entity: str) -> None:
         with self._lock:
@@ -96,62 +93,46 @@ class DeliveryCheck:
         self, place: str, message_id: str, sequence_number: int, *, is_late: bool = False
     ) -> None:
         """`is_late`: the broker has delivered it before, by its delivery count."""
+        entity = self._entity_of[place]
         with self._lock:
-            numbers = self._arrived[place].setdefault(message_id, set())
-            if sequence_number in self._settled[place]:
-                self._after_settlement[place] += 1
-            elif sequence_number in numbers:
-                self._repeated[place] += 1
-            elif is_late:
-                self._late[place] += 1
-            numbers.add(sequence_number)
+            is_new = (place, sequence_number) not in self._ids
+            self._ids[place, sequence_number] = message_id
+            self._late[entity] += is_new and is_late
+        account = self._accounts[entity]
+        account.deliver(message_id, place=place, sequence_number=sequence_number)
+        account.attempt_removal(message_id, place)
 
     def settled(self, place: str, sequence_number: int) -> None:
         """The settlement was confirmed, so the message must not be delivered again."""
         with self._lock:
-            self._settled[place].add(sequence_number)
+            message_id = self._ids[place, sequence_number]
+        self._accounts[self._entity_of[place]].acknowledge_removal(
+            message_id, place, sequence_number=sequence_number
+        )
 
     # --- the result -------------------------------------------------------------------------------
 
     @property
     def received(self) -> int:
         """The number of ids that have arrived so far, over all places."""
-        with self._lock:
-            return sum(map(len, self._arrived.values()))
+        return sum(account.arrivals for account in self._accounts.values())
 
     def verdict(self, entity: str) -> Verdict:
-        with self._lock:
-            return self._verdict(entity)
+        account = self._accounts[entity]
+        sent, delivered = account.delivered
+        return Verdict(
+            sent=sent,
+            delivered=delivered,
+            duplicated=account.copies,
+            raised=self._raised[entity],
+            repeated=account.repeats,
+            late=self._late[entity],
+            unexpected=account.strangers,
+        )
 
     def verdicts(self) -> dict[str, Verdict]:
-        with self._lock:
-            return {entity: self._verdict(entity) for entity in self._places}
+        return {entity: self.verdict(entity) for entity in self._accounts}
 
     def missing(self, entity: str) -> dict[str, list[str]]:
         """The ids that did not arrive, by place."""
-        with self._lock:
-            missing = {
-                place: sorted(self._sent[entity] - self._arrived[place].keys())
-                for place in self._places[entity]
-            }
-        return {place: ids for place, ids in missing.items() if ids}
-
-    def _verdict(self, entity: str) -> Verdict:
-        started, sent, places = self._started[entity], self._sent[entity], self._places[entity]
-        delivered = set(sent)
-        duplicated = unexpected = 0
-        for place in places:
-            arrived = self._arrived[place]
-            delivered &= arrived.keys()
-            copies = sum(len(numbers) - 1 for key, numbers in arrived.items() if key in started)
-            duplicated += copies + self._after_settlement[place]
-            unexpected += len(arrived.keys() - started)
-        return Verdict(
-            sent=len(sent),
-            delivered=len(delivered),
-            duplicated=duplicated,
-            raised=self._raised[entity],
-            repeated=sum(self._repeated[place] for place in places),
-            late=sum(self._late[place] for place in places),
-            unexpected=unexpected,
-        )
+        return self._accounts[entity].missing()

@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from pairbus.demo.account import Verdict
 from pairbus.json_style import camel_case_keys, utc_text
-from pairbus.verify.account import Verdict
 from pairbus.verify.journal import Fact, read_journals
 from pairbus.verify.nemesis import Fault
 from pairbus.verify.run import RunResult
