@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test chaos check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
+.PHONY: setup setup-tests demo test chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -44,6 +44,11 @@ SEED := $(shell date +%s)
 
 chaos: setup-tests
 	$(BIN)/python -m tests.chaos.nemesis --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+# 200 connections, 1,000 queues and outages: memory, files, threads and latency must not grow.
+chaos-load: SECONDS := 600
+chaos-load: setup-tests
+	$(BIN)/python -m tests.chaos.load --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -43,10 +43,10 @@ def test_a_power_loss_shows_whether_the_broker_syncs(
 
     result = run_nemesis(
         tmp_path,
-        seconds=15,
+        seconds=11,
         seed=1,
         senders=2,
-        drain_seconds=10,
+        drain_seconds=3,
         has_syphon=False,
         module="tests.chaos.unsynced_broker",
         make_table=lambda workers: [POWER_LOSS],

@@ -82,9 +82,7 @@ class ChildProcess:
         )
         self._process = process
         if first_line is not None:
-            assert process.stdin is not None
-            process.stdin.write(f"{first_line}\n")
-            process.stdin.flush()
+            self.write_line(first_line)
         for stream, on_line in (
             (process.stdout, self.on_line),
             (process.stderr, self._errors.append),
@@ -95,6 +93,13 @@ class ChildProcess:
 
     def on_line(self, line: str) -> None:
         """Called with each line of its stdout, on its own thread."""
+
+    def write_line(self, line: str) -> None:
+        """To its stdin, which `first_line` has opened."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
 
     def request_stop(self) -> None:
         """By SIGTERM, as an operator would, or by the end of its stdin if that is open."""

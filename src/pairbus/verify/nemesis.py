@@ -228,7 +228,13 @@ def kinds(workers: Sequence[str], *, has_syphon: bool = True) -> tuple[FaultKind
     return tuple(table)
 
 
-def plan(table: Sequence[FaultKind], *, seconds: float, seed: int) -> list[Fault]:
+def plan(
+    table: Sequence[FaultKind],
+    *,
+    seconds: float,
+    seed: int,
+    pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
+) -> list[Fault]:
     """Faults in the order in which they begin. All end before the run does."""
     random = Random(f"{seed} nemesis")
     groups: dict[str, list[FaultKind]] = {}
@@ -237,7 +243,7 @@ def plan(table: Sequence[FaultKind], *, seconds: float, seed: int) -> list[Fault
     found: list[Fault] = []
     at = _QUIET_SECONDS
     while True:
-        at += random.uniform(*_PAUSE_SECONDS)
+        at += random.uniform(*pause_seconds)
         if at + _SHORT_SECONDS[0] > seconds:
             return found
         is_long = random.random() < _LONG_SHARE

@@ -132,8 +132,8 @@ class RunProcesses:
         self.processes: dict[str, ChildProcess] = {}
         self.links: Mapping[str, Link] = {}
         self._ended_at: dict[str, float] = {}
-        self.restarts = 0
-        """How often a process that had ended by itself was started again."""
+        self.restarts: list[str] = []
+        """Why processes that had ended by themselves were started again."""
 
     def pair_started(self, pair: Pair) -> None:
         self._pair = pair
@@ -196,7 +196,7 @@ class RunProcesses:
             if now - self._ended_at.setdefault(name, now) >= _RETRY_SECONDS:
                 process.kill()
                 self.restart(name)
-                self.restarts += 1
+                self.restarts.append(message)
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -165,7 +165,7 @@ def _clients(work: Assignment, kind: Any, partner: Any, manager: Any) -> tuple[A
     )
 
 
-def _pairing(work: Assignment, partner: Any, manager: Any) -> Any:
+def pairing_options(primary_name: str, partner: Any, manager: Any) -> Any:
     from pairbus import SendAvailabilityPairedNamespaceOptions
 
     return SendAvailabilityPairedNamespaceOptions(
@@ -174,7 +174,7 @@ def _pairing(work: Assignment, partner: Any, manager: Any) -> Any:
         backlog_queue_count=3,
         failover_interval=timedelta(0),
         ping_primary_interval=timedelta(seconds=1),
-        primary_namespace_name=work.primary_name,
+        primary_namespace_name=primary_name,
     )
 
 
@@ -194,7 +194,7 @@ def send_blocking(work: Assignment, journal: Journal, stopping: threading.Event)
         with recorder.pairing(), ExitStack() as stack:
             clients = _clients(work, ServiceBusClient, None, None)
             client, partner, manager = map(stack.enter_context, clients)
-            client.pair_namespace(_pairing(work, partner, manager))
+            client.pair_namespace(pairing_options(work.primary_name, partner, manager))
             senders = _senders(client, work)
             while not stopping.is_set():
                 group = recorder.next_group()
@@ -220,7 +220,7 @@ async def send_asyncio(work: Assignment, journal: Journal, stopping: threading.E
                 client, partner, manager = [
                     await stack.enter_async_context(each) for each in clients
                 ]
-                await client.pair_namespace(_pairing(work, partner, manager))
+                await client.pair_namespace(pairing_options(work.primary_name, partner, manager))
                 senders = _senders(client, work)
                 while not stopping.is_set():
                     group = recorder.next_group()
