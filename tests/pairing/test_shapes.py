@@ -326,17 +326,6 @@ def test_a_client_bound_to_an_entity_refuses_others_as_the_sdk_does(world):
     world.check(queue, primary=["x"])
 
 
-def test_a_sender_can_be_used_without_a_with_block(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = client.get_queue_sender(queue)
-    world.send(sender, "1")
-    world.primary.fault("cannot_send", queue)
-    world.send(sender, "2")
-    sender.close()
-    world.check(queue, primary=["1"], backlog=["2"])
-
-
 def test_closing_a_sender_closes_no_other(world):
     queue = world.queue()
     client = world.pair()

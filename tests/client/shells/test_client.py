@@ -106,18 +106,6 @@ def test_a_secondary_that_accepts_no_link_is_reported_and_nothing_is_left_of_the
     until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
-@pytest.mark.req("A-01")
-def test_a_sender_made_before_the_pairing_is_paired_and_known(stage: Stage) -> None:
-    client = stage.client()
-    sender = stage.sender(client)
-    client.pair_namespace(stage.options())
-
-    assert [entity.path for entity in client.pairing.status().entities] == ["orders"]
-    with stage.outage:
-        sender.send_messages(ServiceBusMessage("a"))
-    assert "Diverted" in stage.kinds()
-
-
 def test_an_observer_that_is_notified_of_the_pairing_finds_it(stage: Stage) -> None:
     client = stage.client()
     found: list[Any] = []
