@@ -102,14 +102,6 @@ def test_what_is_marked_healthy_and_is_not_fails_over_again(world):
     world.check(queue, backlog=["1", "2"])
 
 
-@pytest.mark.req("A-11")
-def test_an_entity_that_nobody_sends_to_cannot_be_marked(world):
-    client = world.pair()
-    with pytest.raises(Exception, match="nowhere") as raised:
-        client.pairing.mark_path_healthy("nowhere")
-    assert "nowhere" in str(raised.value)
-
-
 @pytest.mark.req("G-01")
 def test_each_failed_over_entity_is_pinged_and_no_other(world):
     failed, gone, healthy = (world.queue(name) for name in ("failed", "gone", "healthy"))

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.client.route.router import Ping
 from pairbus.client.sdk import private
-from pairbus.events import PingSent
 from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
@@ -42,50 +40,7 @@ def link_of(sender: Any) -> Any:
     return bare(sender)._handler
 
 
-def count(stage: Stage) -> int:
-    """How many messages the primary's queue has."""
-    with ServiceBusAdministrationClient.from_connection_string(
-        stage.primary_text, connection_verify=str(stage.broker.ca_file)
-    ) as admin:
-        return admin.get_queue_runtime_properties("orders").total_message_count or 0
-
-
 # --- pings
-
-
-@pytest.mark.req("G-02")
-@pytest.mark.req("F-08")
-@pytest.mark.parametrize("mode", ["message", "link"])
-def test_a_ping_that_is_answered_brings_the_entity_back_and_leaves_no_message(
-    stage: Stage, mode: str
-) -> None:
-    client = stage.pair(ping_mode=mode)
-    ping = fail_over(stage, client)
-    before = count(stage)
-
-    do(stage, client, ping)
-
-    assert client.pairing.status().failed_over == ()
-    assert stage.kinds()[-2:] == ["PingSent", "FailedBack"]
-    assert count(stage) == before
-
-
-@pytest.mark.req("G-02")
-@pytest.mark.parametrize("mode", ["message", "link"])
-def test_a_ping_that_is_not_answered_leaves_it_failed_over_with_the_reason(
-    stage: Stage, mode: str
-) -> None:
-    client = stage.pair(ping_mode=mode)
-    ping = fail_over(stage, client)
-
-    with stage.outage:
-        do(stage, client, ping)
-
-    [seen] = [event for event in stage.events if isinstance(event, PingSent)]
-    assert not seen.answered
-    assert seen.error is not None
-    entity = client.pairing.status().entity("orders")
-    assert (entity.state, entity.pings_sent, entity.pings_answered) == ("failed over", 1, 0)
 
 
 @pytest.mark.req("G-03")
@@ -115,18 +70,6 @@ def test_pinging_leaves_nothing_behind(stage: Stage) -> None:
 
 def _links(stage: Stage) -> list[str]:
     return [name for name in stage.background() if "_close" in name]
-
-
-@pytest.mark.req("G-02")
-def test_a_silent_primary_does_not_hold_a_ping_for_ever(stage: Stage) -> None:
-    client = stage.pair(send_timeout=timedelta(seconds=2))
-    ping = fail_over(stage, client)
-
-    with stage.primary.faults.hang():
-        do(stage, client, ping)
-
-    [seen] = [event for event in stage.events if isinstance(event, PingSent)]
-    assert not seen.answered
 
 
 # --- links for the way back
