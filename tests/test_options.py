@@ -169,6 +169,19 @@ def test_less_than_one_backlog_queue_is_refused(count: int) -> None:
         made(count)
 
 
+@pytest.mark.req("X-03")
+def test_a_fail_back_is_at_once_or_ordered_and_only_the_latter_waits() -> None:
+    assert (made().fail_back, made().fail_back_wait_max) == ("at_once", None)
+    hour = timedelta(hours=1)
+    assert made(fail_back="ordered", fail_back_wait_max=hour).fail_back_wait_max == hour
+    with pytest.raises(OptionsError, match="fail_back must be one of 'at_once', 'ordered', not"):
+        made(fail_back="sorted")
+    with pytest.raises(OptionsError, match='fail_back is "at_once"; set it to "ordered"'):
+        made(fail_back_wait_max=hour)
+    with pytest.raises(OptionsError, match=r"fail_back_wait_max must be from 0:00:01 to 7 days"):
+        made(fail_back="ordered", fail_back_wait_max=timedelta(days=8))
+
+
 @pytest.mark.req("X-11")
 def test_pings_before_a_failback_are_one_to_a_hundred() -> None:
     assert made().fail_back_pings == 1

@@ -60,9 +60,36 @@ class FailedOver(Event):
 class FailedBack(Event):
     path: str
     reason: str
-    """`ping`, or `by hand`."""
+    """`ping`, or `by hand`; with ordered fail-back also `backlog home`, or `wait over` if
+    `fail_back_wait_max` ended first and order is not kept."""
     after_seconds: float
     """How long the entity was failed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returning(Event):
+    """The primary answers. Messages are still diverted, until those in the backlog are home. Only
+    with `fail_back="ordered"`.
+    """
+
+    path: str
+    backlog_queue: str | None
+    after_seconds: float
+    """How long the entity has been failed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailBackDelayed(Event):
+    """The primary answers, and none of this client's messages for the entity has come home for a
+    while. Perhaps no syphon runs. Only with `fail_back="ordered"`.
+    """
+
+    path: str
+    backlog_queue: str | None
+    seconds: float
+    """How long no message has come home."""
+    error: BaseException | None
+    """Why the backlog queue could not be peeked at, if it could not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pairbus.events import Observer
 
 PingMode = Literal["message", "link"]
 FailoverScope = Literal["entity", "namespace"]
+FailBack = Literal["at_once", "ordered"]
 SecondaryConnections = Literal["ready", "lazy"]
 
 MINUTE = timedelta(minutes=1)
@@ -134,6 +135,16 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     back. With 2 or more, an entity that fails over again within 10 minutes of its failback needs
     twice as many, up to 16 times as many; every 10 minutes without a failover halve that."""
 
+    fail_back: FailBack
+    """`at_once` (default): when the primary answers, messages go there at once, and overtake those
+    in the backlog. `ordered`: messages are diverted until those that this client has diverted are
+    home. Needs the Listen claim on the secondary."""
+
+    fail_back_wait_max: timedelta | None
+    """Default None, or 1 second to 7 days. With `fail_back="ordered"`: how long to wait for the
+    backlog after the primary answers. Then messages go to the primary, and order is not kept. With
+    None, the client waits as long as it takes."""
+
     enable_syphon: bool
     """Default False. With True, this process also brings diverted messages home. Set it in the
     application that receives the messages.
@@ -173,6 +184,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         primary_namespace_name: str | None = None,
         failover_scope: FailoverScope = "entity",
         fail_back_pings: int = 1,
+        fail_back: FailBack = "at_once",
+        fail_back_wait_max: timedelta | None = None,
         ping_mode: PingMode = "message",
         secondary_connections: SecondaryConnections = "ready",
         send_timeout: timedelta = MINUTE,
@@ -205,6 +218,16 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         if outbox is not None and not isinstance(outbox, Outbox):
             raise OptionsError(f"outbox must be an Outbox or None, not {outbox!r}")
         self.outbox = outbox
+        self.fail_back = _checked_word("fail_back", fail_back, ("at_once", "ordered"))
+        if fail_back_wait_max is not None:
+            if self.fail_back != "ordered":
+                raise OptionsError(
+                    'fail_back_wait_max is given, but fail_back is "at_once"; set it to "ordered"'
+                )
+            _checked_duration(
+                "fail_back_wait_max", fail_back_wait_max, timedelta(seconds=1), timedelta(days=7)
+            )
+        self.fail_back_wait_max = fail_back_wait_max
         self.enable_syphon = _checked_flag("enable_syphon", enable_syphon)
         if syphon is not None and not self.enable_syphon:
             raise OptionsError("syphon is given, but enable_syphon is False; set it to True")

@@ -7,6 +7,7 @@ from pairbus.events import (
     Calmed,
     Closed,
     Diverted,
+    FailBackDelayed,
     FailedBack,
     FailedOver,
     Flapping,
@@ -18,6 +19,7 @@ from pairbus.events import (
     PingSent,
     PrimaryFailed,
     Recovered,
+    Returning,
     SendFailed,
     StoredInOutbox,
     SyphonFailed,
@@ -42,6 +44,10 @@ failed_over = FailedOver(
 failed_back = FailedBack(namespace=CONTOSO, path="orders", reason="ping", after_seconds=300.5)
 failed_back_by_hand = FailedBack(
     namespace=CONTOSO, path="orders", reason="by hand", after_seconds=4.0
+)
+returning = Returning(namespace=CONTOSO, path="orders", backlog_queue=QUEUE, after_seconds=300.5)
+fail_back_delayed = FailBackDelayed(
+    namespace=CONTOSO, path="orders", backlog_queue=QUEUE, seconds=60.0, error=None
 )
 flapping = Flapping(namespace=CONTOSO, path="orders", times=1, pings_needed=4, after_seconds=8.0)
 flapping_again = Flapping(
@@ -104,6 +110,8 @@ HISTORY = [
     outbox_emptied,
     ping_unanswered,
     ping_answered,
+    returning,
+    fail_back_delayed,
     failed_back,
     throttled,
     failed_over,

@@ -52,6 +52,33 @@ LINES = [
         "primary",
     ),
     (
+        replace(sample.failed_back, reason="backlog home"), "failover", INFO,
+        "orders of contoso failed back after 300.5 s (its diverted messages are home); messages "
+        "go to the primary",
+    ),
+    (
+        replace(sample.failed_back, reason="wait over"), "failover", INFO,
+        "orders of contoso failed back after 300.5 s (fail_back_wait_max is over, and order is not "
+        "kept); messages go to the primary",
+    ),
+    (
+        sample.returning, "failover", INFO,
+        "orders of contoso answers again after 300.5 s; messages go to "
+        "contoso/x-servicebus-transfer/1 until those that are there are home",
+    ),
+    (
+        sample.fail_back_delayed, "failover", WARNING,
+        "orders of contoso answers, but no diverted message of this client has come home from "
+        "contoso/x-servicebus-transfer/1 for 60.0 s; messages are still diverted, to keep their "
+        "order; check that a syphon runs",
+    ),
+    (
+        replace(sample.fail_back_delayed, error=sample.LOST), "failover", WARNING,
+        "orders of contoso answers, but no diverted message of this client has come home from "
+        "contoso/x-servicebus-transfer/1 for 60.0 s (ConnectionError: the line is dead); messages "
+        "are still diverted, to keep their order; check that a syphon runs",
+    ),
+    (
         sample.flapping, "failover", WARNING,
         "orders of contoso is flapping: it failed over 8.0 s after it had failed back; it fails "
         "back when 4 pings in a row are answered",

@@ -256,6 +256,7 @@ TOTALS = {
     "pairbus.primary.failures": [(ENTITY | LOST, 2)],
     "pairbus.recoveries": [(ENTITY, 1)],
     "pairbus.failovers": [(ENTITY | LOST, 2)],
+    "pairbus.failback.delays": [(ENTITY, 1)],
     "pairbus.flaps": [(ENTITY, 1)],
     "pairbus.entities.flapping": [(ENTITY, 0)],
     "pairbus.failbacks": [

@@ -22,6 +22,7 @@ TOTALS = {
     f"pairbus_primary_failures_total{ENTITY}": 2,
     f"pairbus_recoveries_total{ENTITY}": 1,
     f"pairbus_failovers_total{ENTITY}": 2,
+    f"pairbus_failback_delays_total{ENTITY}": 1,
     f"pairbus_flaps_total{ENTITY}": 1,
     f"pairbus_flapping{ENTITY}": 0,
     'pairbus_failbacks_total{entity="orders",namespace="contoso",reason="ping"}': 1,

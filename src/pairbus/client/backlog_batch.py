@@ -33,17 +33,24 @@ class BacklogBatch:
 
 
 def batches_of(
-    sender: Any, given: Any, *, path: str, queue: str, schedule: datetime | None = None
+    sender: Any,
+    given: Any,
+    *,
+    path: str,
+    queue: str,
+    schedule: datetime | None = None,
+    diverted_by: str | None = None,
 ) -> list[BacklogBatch]:
     """`given` is what the application sends, with ids. `sender` is an open sender of the SDK,
-    blocking or asyncio: nothing here waits.
+    blocking or asyncio: nothing here waits. `diverted_by`: the mark for ordered fail-back.
     """
     _, batch_bytes_max = private.link_limits(sender)
-    if isinstance(given, Batch) and given.path == path and given.size_in_bytes <= batch_bytes_max:
+    is_ready = isinstance(given, Batch) and given.path == path and diverted_by is None
+    if is_ready and given.size_in_bytes <= batch_bytes_max:
         # Its messages have their envelopes already.
         extra = extra_units(sender, given)
         return [BacklogBatch(content=given, count=len(given), extra=extra)]
-    messages = diverted_all(given, path, schedule)
+    messages = diverted_all(given, path, schedule, diverted_by)
     is_list = schedule is not None or isinstance(given, list | ServiceBusMessageBatch)
     if is_list and len(messages) == 1:
         # On the primary, the SDK encodes what is scheduled or in a list before it sends, and raises

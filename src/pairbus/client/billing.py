@@ -82,6 +82,7 @@ class BilledUnits:
     def __init__(self) -> None:
         self._extra: Counter[str] = Counter()
         self._backlog: Counter[str] = Counter()
+        self._peeks: Counter[str] = Counter()
 
     def sent(self, path: str, way: Way, *, count: int, extra: int) -> None:
         if isinstance(way, ToBacklog):
@@ -99,5 +100,11 @@ class BilledUnits:
         }
         return {path: tally for path, tally in found.items() if tally.total}
 
+    def peeked(self, queue: str, *, size: int) -> None:
+        self._peeks[queue] += units_of(size)
+
     def secondary(self) -> dict[str, Tally]:
-        return {queue: Tally(send=units) for queue, units in self._backlog.items()}
+        return {
+            queue: Tally(send=self._backlog[queue], peek=self._peeks[queue])
+            for queue in self._backlog | self._peeks
+        }

@@ -12,11 +12,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from pairbus.client import checks
 from pairbus.client.billing import BilledUnits
@@ -25,10 +26,12 @@ from pairbus.client.outbox import ClientOutbox
 from pairbus.client.route.router import (
     BackgroundTask,
     Nowhere,
+    PeekBacklog,
     Ping,
     Plan,
     Probe,
     Router,
+    ToBacklog,
     Way,
 )
 from pairbus.client.route.status import PairingStatus, SyphonStatus
@@ -36,6 +39,7 @@ from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.errors import PairingError
 from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_unreachable, is_untrusted, kind_of
+from pairbus.client.sdk.messages import body_bytes, peeked_page
 from pairbus.client.state import state_of
 from pairbus.client.timing import (
     FIRST_PING_PHASE_MIN,
@@ -95,8 +99,11 @@ class PairingCore:
         self.backlog_queues = backlog.queues
         self.clock = clock
         self.timing = Timing.of(options, retries=private.retries_of(client))
+        self.is_ordered = options.fail_back == "ordered"
         self.is_ready_mode = options.secondary_connections == "ready"
 
+        self._token = uuid4().hex[:16]
+        """Marks the messages that this client diverts."""
         self._backlog = backlog
         self._state = state_of(client)
         self._forks = _forks
@@ -112,6 +119,8 @@ class PairingCore:
             fails_over_together=options.failover_scope == "namespace",
             fail_back_pings=options.fail_back_pings,
             phase=lambda: random.uniform(FIRST_PING_PHASE_MIN, 1.0),
+            is_ordered=self.is_ordered,
+            wait_seconds_max=self.timing.fail_back_wait_seconds,
         )
         self._observers = Observers(
             self.namespace,
@@ -198,13 +207,15 @@ class PairingCore:
             events = self._router.take_events()
         self._observers.notify(events)
 
-    def plan(self, path: str, *, is_begun: bool = False, notify: bool = True) -> Plan:
+    def plan(
+        self, path: str, *, is_begun: bool = False, notify: bool = True, can_hold: bool = True
+    ) -> Plan:
         """`is_begun`: a part of the call is in the backlog. With `notify=False`, the caller must
         call `notify_observers` after it has released its own lock.
         """
         with self._lock:
             ask = self._router.plan_backlog if is_begun else self._router.plan
-            plan = ask(path, now=self.clock())
+            plan = ask(path, now=self.clock(), can_hold=can_hold)
         if notify:
             self.notify_observers()
         return plan
@@ -217,6 +228,24 @@ class PairingCore:
             self._router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
             self._billed.sent(path, way, count=count, extra=extra)
         self.notify_observers()
+
+    # These three only with ordered fail-back: sends to the backlog that are under way.
+
+    def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool) -> bool:
+        with self._lock:
+            return self._router.backlog_begins(path, way, is_first=is_first, now=self.clock())
+
+    def backlog_attempt_ended(self, path: str) -> None:
+        with self._lock:
+            self._router.backlog_attempt_ended(path, now=self.clock())
+
+    def backlog_call_ended(self, path: str) -> None:
+        with self.decide() as router:
+            router.backlog_call_ended(path, now=self.clock())
+
+    def diverted_by(self) -> str | None:
+        """The mark for a message that is diverted now. None without ordered fail-back."""
+        return f"{self._token}:{self.clock():.3f}" if self.is_ordered else None
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
         with self.decide() as router:
@@ -314,6 +343,16 @@ class PairingCore:
             error=error,
         )
 
+    def not_readable(self, queue: str, error: BaseException) -> PairingError:
+        hint = _HINTS.get(kind_of(error), _REACH).replace("Send", "Listen")
+        return PairingError(
+            f"could not peek at backlog queue {queue!r} on the secondary {self.secondary!r}, which "
+            f'fail_back="ordered" needs: {str(error).rstrip(".")}; {hint}',
+            namespace=self.secondary,
+            queue=queue,
+            error=error,
+        )
+
     def announce(self) -> None:
         """The client is paired: warn about dangerous backlog queues, and notify the observers."""
         self._is_announced = True
@@ -386,6 +425,18 @@ class PairingCore:
                 router.ping_answered(ping, now=self.clock())
             else:
                 router.ping_failed(ping, error, now=self.clock())
+
+    def peeked(self, peek: PeekBacklog, messages: Sequence[Any]) -> None:
+        """Takes in a page of messages of a backlog queue."""
+        size = sum(body_bytes(message.raw_amqp_message) or 0 for message in messages)
+        with self.decide() as router:
+            self._billed.peeked(peek.queue, size=size)
+            page = peeked_page(messages, token=self._token, path=peek.path)
+            router.peeked(peek, page, now=self.clock())
+
+    def peek_failed(self, peek: PeekBacklog, error: BaseException) -> None:
+        with self.decide() as router:
+            router.peek_failed(peek, error, now=self.clock())
 
     def probe_ended(self, queue: str, error: BaseException | None) -> None:
         """Records that a connection to a backlog queue was opened, or could not be opened."""

@@ -28,7 +28,7 @@ from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
-from pairbus.client.route.router import Nowhere, Plan, ToBacklog, ToPrimary
+from pairbus.client.route.router import Hold, Nowhere, Plan, ToBacklog, ToPrimary
 from pairbus.client.sdk import encoded, private
 from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.sdk.failures import Kind, kind_of
@@ -52,6 +52,8 @@ from pairbus.client.timing import (
     TimeBudget,
 )
 from pairbus.errors import OutboxError
+
+_CLOSED = "the paired client has been closed; make a new one"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class SendCall:
         self._busy: dict[str, tuple[float, Exception]] = {}
         """By backlog queue that was busy: until when it does not get this call's messages."""
         self._result: Any = None
+        self._is_diverting = False
+        """Only with ordered fail-back: the router counts this call as under way to the backlog."""
 
     def steps(self) -> Steps[Any]:
         try:
@@ -121,6 +125,8 @@ class SendCall:
         finally:
             self._release_lock()
             self._give_back(is_usable=False)
+            if self._is_diverting:
+                self._pairing.backlog_call_ended(self._path)
 
     def _attempt(self) -> Generator[Step, Any, bool]:
         """Follow one plan. Returns whether the call is done."""
@@ -131,12 +137,18 @@ class SendCall:
             return (yield from self._on_primary(plan))
         if isinstance(plan, ToBacklog) and self._count:
             return (yield from self._in_backlog(plan))
+        if isinstance(plan, Hold) and self._count:
+            yield from self._wait(plan.seconds, ValueError(_CLOSED))
+            return False
         return True  # there is nothing to send: the call only opens the link
 
     def _plan(self) -> Plan:
         # Once a part of the call is in the backlog, the rest follows it: on the primary, that part
         # would be sent twice.
-        plan = self._pairing.plan(self._path, is_begun=bool(self._diverted_count))
+        is_begun = bool(self._diverted_count)
+        plan = self._pairing.plan(self._path, is_begun=is_begun)
+        if isinstance(plan, Hold) and not self._can_hold(plan.seconds):
+            plan = self._pairing.plan(self._path, is_begun=is_begun, can_hold=False)
         if isinstance(plan, Nowhere) and self._count:
             raise self._exhausted(plan)
         return plan
@@ -195,6 +207,17 @@ class SendCall:
     # --- the backlog ------------------------------------------------------------------------------
 
     def _in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
+        if not self._pairing.is_ordered:
+            return (yield from self._attempt_in_backlog(way))
+        if not self._pairing.backlog_begins(self._path, way, is_first=not self._is_diverting):
+            return False
+        self._is_diverting = True
+        try:
+            return (yield from self._attempt_in_backlog(way))
+        finally:
+            self._pairing.backlog_attempt_ended(self._path)
+
+    def _attempt_in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
         """Send what is left to one backlog queue; on a new connection if the kept one was stale."""
         if way.queue in self._busy:  # so no other queue is left
             until, error = self._busy.pop(way.queue)
@@ -240,6 +263,7 @@ class SendCall:
                 path=self._path,
                 queue=way.queue,
                 schedule=self.request.schedule,
+                diverted_by=self._pairing.diverted_by(),
             )
         while self._batches:
             batch, began = self._batches[0], self._pairing.clock()
@@ -341,6 +365,11 @@ class SendCall:
         if self._throttle_waits > self._pairing.timing.throttle_waits_max:
             return False
         return self._time.can_wait(seconds, is_backlog=is_backlog, now=self._pairing.clock())
+
+    def _can_hold(self, seconds: float) -> bool:
+        """Whether the call has time to wait, so that it keeps its place in the order."""
+        left = self._time.in_backlog(now=self._pairing.clock())
+        return left > seconds + BACKLOG_SECONDS_MIN
 
     def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, None]:
         """Holds neither the lock nor a connection during the wait."""

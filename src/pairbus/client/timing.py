@@ -34,6 +34,8 @@ QUEUE_REST_SECONDS: Final = 5.0
 FIRST_PING_PHASE_MIN: Final = 0.5
 # A connection to a backlog queue that could not be opened in advance is tried again after this.
 READY_RETRY_SECONDS: Final = 30.0
+# How many messages a peek returns at most. It is billed by the request, and for each 64 KiB.
+PEEK_PAGE: Final = 50
 # A ping or a probe has this long, or as long as a send if that is less.
 TASK_SECONDS_MAX: Final = 30.0
 # Links that are opened before an entity fails back have this long, or as long as a send.
@@ -54,6 +56,8 @@ class Timing:
     """The time limit of one attempt, where the caller gives no timeout."""
     throttle_wait_seconds: float
     """How long a call waits when the service is busy, before it sends again."""
+    fail_back_wait_seconds: float | None
+    """How long an entity waits for the backlog on its way back; None: as long as it takes."""
     throttle_waits_max: int
     """How often one call waits for a busy service: as often as the SDK would retry."""
 
@@ -65,6 +69,11 @@ class Timing:
             ping_seconds=options.ping_primary_interval.total_seconds(),
             send_seconds=options.send_timeout.total_seconds(),
             throttle_wait_seconds=options.throttle_wait.total_seconds(),
+            fail_back_wait_seconds=(
+                None
+                if options.fail_back_wait_max is None
+                else options.fail_back_wait_max.total_seconds()
+            ),
             throttle_waits_max=max(1, retries),
         )
 

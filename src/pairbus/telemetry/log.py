@@ -26,6 +26,7 @@ from pairbus.events import (
     Closed,
     Diverted,
     Event,
+    FailBackDelayed,
     FailedBack,
     FailedOver,
     Flapping,
@@ -37,6 +38,7 @@ from pairbus.events import (
     PingSent,
     PrimaryFailed,
     Recovered,
+    Returning,
     SendFailed,
     StoredInOutbox,
     SyphonFailed,
@@ -151,10 +153,31 @@ def _failed_over(event: FailedOver) -> Line:
 
 
 def _failed_back(event: FailedBack) -> Line:
-    reasons = {"ping": "the primary answered a ping", "by hand": "marked healthy by hand"}
+    reasons = {
+        "ping": "the primary answered a ping",
+        "by hand": "marked healthy by hand",
+        "backlog home": "its diverted messages are home",
+        "wait over": "fail_back_wait_max is over, and order is not kept",
+    }
     return INFO, (
         f"{_entity(event)} failed back after {_seconds(event.after_seconds)} "
         f"({reasons.get(event.reason, event.reason)}); messages go to the primary"
+    )
+
+
+def _returning(event: Returning) -> Line:
+    return INFO, (
+        f"{_entity(event)} answers again after {_seconds(event.after_seconds)}; messages go to "
+        f"{event.backlog_queue} until those that are there are home"
+    )
+
+
+def _fail_back_delayed(event: FailBackDelayed) -> Line:
+    cause = "" if event.error is None else f" ({one_line(event.error)})"
+    return WARNING, (
+        f"{_entity(event)} answers, but no diverted message of this client has come home from "
+        f"{event.backlog_queue} for {_seconds(event.seconds)}{cause}; messages are still diverted, "
+        "to keep their order; check that a syphon runs"
     )
 
 
@@ -297,6 +320,8 @@ _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] =
     Recovered: (_FAILOVER, _recovered),
     FailedOver: (_FAILOVER, _failed_over),
     FailedBack: (_FAILOVER, _failed_back),
+    Returning: (_FAILOVER, _returning),
+    FailBackDelayed: (_FAILOVER, _fail_back_delayed),
     Flapping: (_FAILOVER, _flapping),
     Calmed: (_FAILOVER, _calmed),
     Diverted: (_BACKLOG, _diverted),

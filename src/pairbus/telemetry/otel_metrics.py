@@ -16,6 +16,7 @@ from pairbus.events import (
     BacklogWithdrawn,
     Diverted,
     Event,
+    FailBackDelayed,
     FailedBack,
     FailedOver,
     Flapping,
@@ -69,6 +70,7 @@ COUNTERS: Final = {
     "pairbus.recoveries": ("{recovery}", "Successful sends that avoided a failover."),
     "pairbus.failovers": ("{failover}", "Entities that failed over."),
     "pairbus.failbacks": ("{failback}", "Entities that failed back."),
+    "pairbus.failback.delays": ("{delay}", "Warnings that the backlog does not come home."),
     "pairbus.flaps": ("{flap}", "Failovers soon after a failback."),
     "pairbus.pings": ("{ping}", "Pings to entities that were failed over."),
     "pairbus.throttles": ("{throttle}", "Sends rejected because the service was busy."),
@@ -175,6 +177,8 @@ class Metrics:
                 self._add("pairbus.failbacks", self._entity(event) | reason)
                 duration = self._histograms[FAILED_OVER_DURATION]
                 duration.record(event.after_seconds, self._entity(event))
+            case FailBackDelayed():
+                self._add("pairbus.failback.delays", self._entity(event))
             case Flapping():
                 self._add("pairbus.flaps", self._entity(event))
             case BacklogWithdrawn():

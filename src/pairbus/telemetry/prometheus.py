@@ -17,6 +17,7 @@ from pairbus.events import (
     BacklogWithdrawn,
     Diverted,
     Event,
+    FailBackDelayed,
     FailedBack,
     FailedOver,
     Flapping,
@@ -50,6 +51,7 @@ COUNTERS: Final = {
     "failovers": ("Entities that failed over.", ENTITY),
     "failbacks": ("Entities that failed back.", (*ENTITY, "reason")),
     "failed_over_seconds": ("Time spent failed over, added at failback.", ENTITY),
+    "failback_delays": ("Warnings that the backlog does not come home.", ENTITY),
     "flaps": ("Failovers soon after a failback.", ENTITY),
     "pings": ("Pings to entities that were failed over.", ENTITY),
     "pings_answered": ("Pings that were answered.", ENTITY),
@@ -122,6 +124,8 @@ class PrometheusObserver:
             case FailedBack():
                 metrics.count("failbacks", namespace, event.path, event.reason)
                 metrics.count("failed_over_seconds", namespace, event.path, by=event.after_seconds)
+            case FailBackDelayed():
+                metrics.count("failback_delays", namespace, event.path)
             case Flapping():
                 metrics.count("flaps", namespace, event.path)
             case BacklogWithdrawn():

@@ -24,6 +24,8 @@ class Client:
         together=False,
         pings=1,
         phase=lambda: 1.0,
+        ordered=False,
+        wait_max=None,
     ):
         self.router = Router(
             "contoso",
@@ -35,6 +37,8 @@ class Client:
             fails_over_together=together,
             fail_back_pings=pings,
             phase=phase,
+            is_ordered=ordered,
+            wait_seconds_max=wait_max,
         )
         self.failover = failover
         self.now = 0.0

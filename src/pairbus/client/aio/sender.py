@@ -194,9 +194,10 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
             await self._open_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name
-        is_healthy = isinstance(pairing.plan(path), ToPrimary)
+        # With ordered fail-back, the envelopes are made when the batch is sent.
+        is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
         made = await super().create_message_batch(max_size_in_bytes)
-        return Batch.of(made, path=None if is_healthy else path)
+        return Batch.of(made, path=None if is_plain else path)
 
     async def close(self) -> None:
         """Like the SDK's method, but it waits while a task opens the link: that task would

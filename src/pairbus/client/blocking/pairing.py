@@ -18,13 +18,13 @@ from pairbus.client.outbox import drain
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.plans import Drain
-from pairbus.client.route.router import BackgroundTask, Ping
+from pairbus.client.route.router import BackgroundTask, PeekBacklog, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
 from pairbus.client.state import state_of
 from pairbus.client.steps import OnDisk, SendStored, run
-from pairbus.client.timing import GRACE_SECONDS
+from pairbus.client.timing import GRACE_SECONDS, PEEK_PAGE
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
@@ -66,6 +66,11 @@ class Pairing(PairingCore):
             self._open_connection(queue, is_kept=self.is_ready_mode)
         except Exception as error:
             raise self.not_connected(queue, error) from error
+        if self.is_ordered:
+            try:
+                self._peek_page(queue, from_sequence=1, count=1)
+            except Exception as error:
+                raise self.not_readable(queue, error) from error
 
     def follow_secondary(self) -> None:
         """If the secondary's client is a pairbus client and is closed, its connections are closed
@@ -105,6 +110,8 @@ class Pairing(PairingCore):
             self._ping(task)
         elif isinstance(task, Drain):
             self._drain(task)
+        elif isinstance(task, PeekBacklog):
+            self._peek(task)
         else:
             self._probe(task.queue)
 
@@ -157,6 +164,27 @@ class Pairing(PairingCore):
             sender.open_early(ping.epoch + 1, self)
         except Exception as error:
             logger.debug("opening a link to %s failed: %r", ping.path, error)
+
+    def _peek(self, peek: PeekBacklog) -> None:
+        try:
+            messages = self._peek_page(peek.queue, from_sequence=peek.from_sequence)
+        except Exception as error:
+            self.peek_failed(peek, error)
+        else:
+            self.peeked(peek, messages)
+
+    def _peek_page(self, queue: str, *, from_sequence: int, count: int = PEEK_PAGE) -> list[Any]:
+        seconds = self.timing.task_seconds
+        receiver = ServiceBusClient.get_queue_receiver(self._secondary, queue)
+        private.grant_no_credit(receiver)
+        private.set_retries(receiver, 0)
+        try:
+            with self.worker.deadline(receiver, seconds):
+                return receiver.peek_messages(
+                    count, sequence_number=max(1, from_sequence), timeout=seconds
+                )
+        finally:
+            receiver.close()
 
     def _probe(self, queue: str) -> None:
         try:

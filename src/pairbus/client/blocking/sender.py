@@ -192,9 +192,10 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             self._open_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name
-        is_healthy = isinstance(pairing.plan(path), ToPrimary)
+        # With ordered fail-back, the envelopes are made when the batch is sent.
+        is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
         made = super().create_message_batch(max_size_in_bytes)
-        return Batch.of(made, path=None if is_healthy else path)
+        return Batch.of(made, path=None if is_plain else path)
 
     def close(self) -> None:
         """Like the SDK's method, but it waits while the background opens the link: the background

@@ -5,7 +5,8 @@ in; decisions, tasks and events come out. No clock, I/O, lock, logging or SDK: a
 a test of microseconds. The shells own all of that, and hold one lock around the calls to a
 `Router`.
 
-    health.py     one entity: healthy, suspect, or failed over
+    health.py     one entity: healthy, suspect, failed over, or on its way back
+    fail_back.py  ordered fail-back: when the messages in the backlog are home
     backlog.py    the rotation of the backlog queues
     entity.py     what the router keeps of one entity, when it is pinged, and which is due next
     plans.py      what a router decides

@@ -47,6 +47,11 @@ class Rotation:
         """Whether the queue is in the rotation."""
         return queue in self._generations and queue not in self._withdrawn
 
+    def is_failing(self, queue: str) -> bool:
+        """Whether the queue is out of the rotation, and not only because it is busy."""
+        withdrawal = self._withdrawn.get(queue)
+        return withdrawal is not None and not withdrawal.is_busy
+
     def generation(self, queue: str) -> int:
         """How often the queue came back. The result of a send from an earlier generation does not
         count.

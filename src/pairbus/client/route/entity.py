@@ -7,12 +7,13 @@ entity that is due next.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from pairbus.client.route.health import Health, HealthState
+from pairbus.client.route.fail_back import OwnBacklog, PeekBacklog
+from pairbus.client.route.health import Health
 from pairbus.client.route.plans import Ping
 from pairbus.client.route.status import EntityStatus
 from pairbus.errors import one_line
@@ -39,6 +40,8 @@ class RoutedEntity:
     """The number of the next ping, counted from `pings_from`."""
     ping_out: Ping | None = None
     """A ping whose outcome is still unknown. It may belong to an earlier epoch."""
+    own: OwnBacklog = field(default_factory=OwnBacklog)
+    """This client's messages in the backlog. Empty without fail_back="ordered"."""
     sent: int = 0
     diverted: int = 0
     failures: int = 0
@@ -50,9 +53,40 @@ class RoutedEntity:
     @property
     def wake_at(self) -> float | None:
         """The next time at which this entity changes without a send."""
-        if self.health.state is HealthState.FAILED_OVER:
-            return self.next_ping if self.ping_out is None else None
-        return self.health.deadline
+        state = self.health.state
+        if state.is_on_primary:
+            return self.health.deadline
+        ping_at = self.next_ping if self.ping_out is None else None
+        if not state.is_returning:
+            return ping_at
+        peek_at = self.own.next_peek if self.own.peek_out is None else None
+        moments = (ping_at, peek_at, self.health.deadline)
+        return min((at for at in moments if at is not None), default=None)
+
+    def take_ping(self, *, ping_seconds: float, now: float) -> Ping | None:
+        """The ping that is due now, if any."""
+        is_due = self.next_ping is not None and self.next_ping <= now and self.ping_out is None
+        if self.health.state.is_on_primary or not is_due:
+            return None
+        self.ping_out = Ping(self.path, self.health.epoch)
+        self.schedule_ping(ping_seconds=ping_seconds, now=now)
+        return self.ping_out
+
+    def take_peek(self, *, now: float) -> PeekBacklog | None:
+        """The peek at its backlog queue that is due now, if any."""
+        own = self.own
+        if not self.health.state.is_returning or self.queue is None:
+            return None
+        if own.peek_out is not None or own.next_peek > now:
+            return None
+        own.peek_out = PeekBacklog(
+            path=self.path,
+            queue=self.queue,
+            epoch=self.health.epoch,
+            from_sequence=own.cursor,
+            diverted=self.diverted,
+        )
+        return own.peek_out
 
     def schedule_ping(self, *, ping_seconds: float, now: float) -> None:
         """The first time after `now` that is a whole number of ping periods after `pings_from`.

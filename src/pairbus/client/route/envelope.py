@@ -20,7 +20,9 @@ PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
 TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
-ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED)
+DIVERTED_BY: Final = "x-pairbus-diverted-by"
+"""With ordered fail-back: which client diverted the message, and when on that client's clock."""
+ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED, DIVERTED_BY)
 KEPT_PREFIX: Final = "x-pairbus-kept:"
 """The prefix for an application's own properties whose names are the same as ours."""
 
@@ -42,6 +44,8 @@ class Unwrapped:
     time_to_live_ms: int | None
     scheduled_ms: int | None
     """Milliseconds since 1970, UTC."""
+    diverted_by: str | None = None
+    """A mark of the client, if it wants to know when the message is home."""
     properties: dict[Name, Any]
     """The application's own; empty if it had none."""
 
@@ -53,6 +57,7 @@ def wrap(
     session_id: str | None,
     time_to_live_ms: int | None,
     scheduled_ms: int | None,
+    diverted_by: str | None = None,
 ) -> dict[Name, Any]:
     """The application's own properties, in their order and unchanged, and then the aliases.
 
@@ -70,6 +75,8 @@ def wrap(
         wrapped[TIME_TO_LIVE] = time_to_live_ms
     if scheduled_ms is not None:
         wrapped[SCHEDULED] = scheduled_ms
+    if diverted_by is not None:
+        wrapped[DIVERTED_BY] = diverted_by
     return wrapped
 
 
@@ -125,6 +132,7 @@ def unwrap(properties: Mapping[Name, Any] | Mapping[str, Any] | None) -> Unwrapp
         scheduled_ms=_number(
             aliases, SCHEDULED, "a time in milliseconds since 1970, UTC (a timestamp)"
         ),
+        diverted_by=_text(aliases, DIVERTED_BY),
         properties=own,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pairbus.client.route.fail_back import PeekBacklog
+
 
 @dataclass(frozen=True, slots=True)
 class ToPrimary:
@@ -26,8 +28,15 @@ class Nowhere:
     backlog_error: BaseException | None
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait for so long, and ask again: order would be lost otherwise."""
+
+    seconds: float
+
+
 Way = ToPrimary | ToBacklog
-Plan = Way | Nowhere
+Plan = Way | Nowhere | Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +64,4 @@ class Drain:
     """In lower case."""
 
 
-BackgroundTask = Ping | Probe | Drain
+BackgroundTask = Ping | Probe | Drain | PeekBacklog

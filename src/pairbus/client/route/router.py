@@ -17,9 +17,16 @@ from datetime import datetime
 from pairbus import events
 from pairbus.client.route.backlog import Rotation
 from pairbus.client.route.entity import Agenda, RoutedEntity
+from pairbus.client.route.fail_back import (
+    HOLD_POLL_SECONDS,
+    OwnBacklog,
+    PeekBacklog,
+    PeekedPage,
+)
 from pairbus.client.route.health import Health, HealthState, Signal
 from pairbus.client.route.plans import (
     BackgroundTask,
+    Hold,
     Nowhere,
     Ping,
     Plan,
@@ -38,9 +45,11 @@ __all__ = [
     "ToPrimary",
     "ToBacklog",
     "Nowhere",
+    "Hold",
     "BackgroundTask",
     "Ping",
     "Probe",
+    "PeekBacklog",
 ]
 
 
@@ -57,13 +66,16 @@ class Router:
         fails_over_together: bool = False,
         fail_back_pings: int = 1,
         phase: Callable[[], float] = lambda: 1.0,
+        is_ordered: bool = False,
+        wait_seconds_max: float | None = None,
     ) -> None:
         """`namespace` is the primary's name in events. `rest_seconds`: how long a backlog queue
         that failed is left alone. `fails_over_together`: if one entity fails over because the
         namespace cannot be reached, all others do. `fail_back_pings`: how many pings in a row must
         be answered before an entity fails back. `phase`: which part of a ping period passes between
         a failover and its first ping, above 0 and up to 1; at random, so that clients that fail
-        over together do not ping together."""
+        over together do not ping together. `is_ordered`: an entity fails back only when its own
+        messages in the backlog are home, or after `wait_seconds_max`."""
         self._namespace = namespace
         self._failover_seconds = failover_seconds
         self._ping_seconds = ping_seconds
@@ -75,6 +87,8 @@ class Router:
         self._fails_over_together = fails_over_together
         self._fail_back_pings = fail_back_pings
         self._phase = phase
+        self._is_ordered = is_ordered
+        self._wait_seconds_max = wait_seconds_max
         self._last_sent: float | None = None
         """When the primary last accepted a message of any entity."""
         self._unreachable: BaseException | None = None
@@ -91,27 +105,62 @@ class Router:
         """
         return self._queue_of(self._entity(path, now=now))
 
-    def plan(self, path: str, *, now: float) -> Plan:
+    def plan(self, path: str, *, now: float, can_hold: bool = True) -> Plan:
+        """With `can_hold=False`, the caller has no time to wait."""
         entity = self._entity(path, now=now)
         self._advance(entity, now=now)
-        if entity.health.state is HealthState.FAILED_OVER:
-            return self.plan_backlog(path, now=now)
-        return ToPrimary(entity.health.epoch)
+        state = entity.health.state
+        if state is HealthState.HEALTHY or state is HealthState.SUSPECT:
+            return ToPrimary(entity.health.epoch)
+        if state is HealthState.HOLDING and can_hold:
+            return Hold(HOLD_POLL_SECONDS)
+        return self.plan_backlog(path, now=now, can_hold=can_hold)
 
-    def plan_backlog(self, path: str, *, now: float) -> ToBacklog | Nowhere:
+    def plan_backlog(
+        self, path: str, *, now: float, can_hold: bool = True
+    ) -> ToBacklog | Nowhere | Hold:
         """Plans the rest of a call whose first part is in the backlog. The entity's state does not
         matter.
         """
-        queue = self._queue_of(self._entity(path, now=now))
+        entity = self._entity(path, now=now)
+        queue = self._queue_of(entity)
         if queue is None:
             return self.causes(path, now=now)
+        if entity.own.is_pinned and self._rotation.is_failing(queue):
+            # In another queue, its messages could overtake those that are in this one.
+            return Hold(HOLD_POLL_SECONDS) if can_hold else self.causes(path, now=now)
         return ToBacklog(queue, self._rotation.generation(queue))
+
+    # Only with ordered fail-back: what is under way to the backlog.
+
+    def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool, now: float) -> bool:
+        """An attempt to send to a backlog queue begins. False: plan again, the plan is outdated.
+        `is_first`: it is the first of its call.
+        """
+        entity = self._entity(path, now=now)
+        if is_first and entity.health.state.is_on_primary:
+            return False
+        if self._queue_of(entity) != way.queue:
+            return False
+        entity.own.attempts += 1
+        entity.own.calls += is_first
+        entity.health.awaits_backlog = True
+        return True
+
+    def backlog_attempt_ended(self, path: str, *, now: float) -> None:
+        self._entity(path, now=now).own.attempts -= 1
+
+    def backlog_call_ended(self, path: str, *, now: float) -> None:
+        entity = self._entity(path, now=now)
+        entity.own.calls -= 1
+        self._backlog_changed(entity, now=now)
 
     def sent(self, path: str, way: Way, *, count: int, now: float, seconds: float = 0.0) -> None:
         """The messages are acknowledged. `seconds`: how long that took."""
         entity = self._entity(path, now=now)
         if isinstance(way, ToBacklog):
             entity.diverted += count
+            entity.own.has_messages = self._is_ordered
             self._note(
                 events.Diverted(
                     namespace=self._namespace,
@@ -151,7 +200,7 @@ class Router:
             return True
         entity.last_error, entity.is_unreachable = error, is_unreachable
         self._observe(entity, Signal.FAILED, now=now)
-        if entity.health.state is HealthState.FAILED_OVER:
+        if not entity.health.state.is_on_primary:
             return True
         since_seconds = _span(entity.health.first_failure, now)
         self._note(
@@ -229,10 +278,9 @@ class Router:
         tasks: list[BackgroundTask] = []
         for entity in self._agenda.take(now=now):
             self._advance(entity, now=now)
-            if (at := entity.wake_at) is not None and at <= now:  # so it is failed over
-                entity.ping_out = Ping(entity.path, entity.health.epoch)
-                entity.schedule_ping(ping_seconds=self._ping_seconds, now=now)
-                tasks.append(entity.ping_out)
+            ping = entity.take_ping(ping_seconds=self._ping_seconds, now=now)
+            peek = entity.take_peek(now=now)
+            tasks.extend(task for task in (ping, peek) if task is not None)
             self._agenda.update(entity)
         tasks.extend(map(Probe, self._rotation.take_due(now=now)))
         return tasks
@@ -260,7 +308,9 @@ class Router:
     def would_fail_back(self, ping: Ping) -> bool:
         """Whether the entity fails back if this ping is answered."""
         health = self._entities[ping.path.lower()].health
-        return ping.epoch == health.epoch and health.answers + 1 >= health.pings_needed
+        if ping.epoch != health.epoch or health.awaits_backlog:
+            return False
+        return health.answers + 1 >= health.pings_needed
 
     def ping_answered(self, ping: Ping, *, now: float) -> bool:
         """Returns whether the entity failed back. False if it already had, if it needs more
@@ -277,6 +327,30 @@ class Router:
         if ping.epoch == entity.health.epoch:
             entity.last_error = error
             self._observe(entity, Signal.PING_FAILED, now=now)
+
+    def peeked(self, peek: PeekBacklog, page: PeekedPage, *, now: float) -> None:
+        """Take in what a page of the backlog queue showed."""
+        entity = self._entities[peek.path.lower()]
+        own = entity.own
+        if own.peek_out == peek:
+            own.peek_out = None
+        if self._is_awaiting(entity, peek):
+            is_quiet = entity.diverted == peek.diverted
+            is_near = own.peeked(page, is_quiet=is_quiet, now=now)
+            self._backlog_changed(entity, now=now)
+            if is_near and entity.health.awaits_backlog and now >= own.hold_from:
+                self._observe(entity, Signal.BACKLOG_NEAR, now=now)
+            self._warn_if_stalled(entity, None, now=now)
+        self._agenda.update(entity)
+
+    def peek_failed(self, peek: PeekBacklog, error: BaseException, *, now: float) -> None:
+        entity = self._entities[peek.path.lower()]
+        if entity.own.peek_out == peek:
+            entity.own.peek_out = None
+        entity.own.peek_failed(now=now)
+        if self._is_awaiting(entity, peek):
+            self._warn_if_stalled(entity, error, now=now)
+        self._agenda.update(entity)
 
     def probe_answered(self, queue: str) -> None:
         if self._rotation.readmit(queue):
@@ -342,7 +416,9 @@ class Router:
         key = path.lower()
         entity = self._entities.get(key)
         if entity is None:
-            health = Health(self._failover_seconds, self._fail_back_pings, since=now)
+            health = Health(
+                self._failover_seconds, self._fail_back_pings, self._wait_seconds_max, since=now
+            )
             entity = self._entities[key] = RoutedEntity(path=path, health=health)
             if self._unreachable is not None:
                 self._fail_over_with_namespace(entity, self._unreachable, now=now)
@@ -350,19 +426,22 @@ class Router:
 
     def _queue_of(self, entity: RoutedEntity) -> str | None:
         """Picks the queue on first use, and again if it has left the rotation."""
+        if entity.own.is_pinned:
+            return entity.queue
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
 
     def _advance(self, entity: RoutedEntity, *, now: float) -> None:
         health = entity.health
-        if health.state is HealthState.SUSPECT or health.doublings:  # rarely: for every send
+        # Time changes nothing else, and this is asked for every send.
+        if health.state is not HealthState.HEALTHY or health.doublings:
             self._observe(entity, None, now=now)
 
     def _observe(self, entity: RoutedEntity, signal: Signal | None, *, now: float) -> None:
         """Update the health, by a signal or by time alone, and act on a change."""
         health = entity.health
-        before, since, doublings = health.state, health.since, health.doublings
+        before, doublings = health.state, health.doublings
         after = health.advance(now=now) if signal is None else health.observe(signal, now=now)
         if doublings and not health.doublings:
             self._note(events.Calmed(namespace=self._namespace, path=entity.path))
@@ -370,13 +449,54 @@ class Router:
             if health.doublings != doublings:
                 self._agenda.update(entity)
             return
-        if after is HealthState.FAILED_OVER:
-            self._failed_over(entity, now=now)
-        elif before is HealthState.FAILED_OVER:
-            self._failed_back(entity, signal, after_seconds=_span(since, now))
+        if before.is_on_primary:
+            if after is HealthState.HEALTHY:
+                self._note(events.Recovered(namespace=self._namespace, path=entity.path))
+            elif after is not HealthState.SUSPECT:
+                self._failed_over(entity, now=now)
         elif after is HealthState.HEALTHY:
-            self._note(events.Recovered(namespace=self._namespace, path=entity.path))
+            self._failed_back(entity, before, signal, now=now)
+        elif after is HealthState.RETURNING and before is HealthState.HOLDING:
+            entity.own.hold_ended(now=now)
+        elif after is HealthState.RETURNING:
+            self._returning(entity, now=now)
         self._agenda.update(entity)
+
+    def _returning(self, entity: RoutedEntity, *, now: float) -> None:
+        entity.own.wait_begins(now=now)
+        self._note(
+            events.Returning(
+                namespace=self._namespace,
+                path=entity.path,
+                backlog_queue=entity.queue,
+                after_seconds=_span(entity.health.failed_over_at, now),
+            )
+        )
+
+    def _backlog_changed(self, entity: RoutedEntity, *, now: float) -> None:
+        entity.health.awaits_backlog = entity.own.is_awaited
+        if not entity.own.is_awaited:
+            self._observe(entity, None, now=now)
+
+    def _is_awaiting(self, entity: RoutedEntity, peek: PeekBacklog) -> bool:
+        """Whether the outcome of a peek still matters."""
+        health = entity.health
+        is_current = peek.epoch == health.epoch and peek.queue == entity.queue
+        return is_current and health.state.is_returning and not self._is_closed
+
+    def _warn_if_stalled(
+        self, entity: RoutedEntity, error: BaseException | None, *, now: float
+    ) -> None:
+        if entity.health.state.is_returning and entity.own.is_stalled(now=now):
+            self._note(
+                events.FailBackDelayed(
+                    namespace=self._namespace,
+                    path=entity.path,
+                    backlog_queue=entity.queue,
+                    seconds=_span(entity.own.moved_at, now),
+                    error=error,
+                )
+            )
 
     def _failed_over(self, entity: RoutedEntity, *, now: float) -> None:
         health = entity.health
@@ -414,7 +534,7 @@ class Router:
             return  # another entity was reached in the meantime
         self._unreachable = error
         for other in [*self._entities.values()]:
-            if other.health.state is not HealthState.FAILED_OVER:
+            if other.health.state.is_on_primary:
                 self._fail_over_with_namespace(other, error, now=now)
 
     def _fail_over_with_namespace(
@@ -424,8 +544,17 @@ class Router:
         self._observe(entity, Signal.NAMESPACE_FAILED_OVER, now=now)
 
     def _failed_back(
-        self, entity: RoutedEntity, signal: Signal | None, *, after_seconds: float
+        self, entity: RoutedEntity, before: HealthState, signal: Signal | None, *, now: float
     ) -> None:
+        if signal is Signal.MARKED_HEALTHY:
+            reason = "by hand"
+        elif before is HealthState.FAILED_OVER:
+            reason = "ping"
+        else:
+            reason = "wait over" if entity.own.is_awaited else "backlog home"
+        # Order was given up for what is left there: the next failover does not wait for it.
+        entity.own = OwnBacklog(attempts=entity.own.attempts, calls=entity.own.calls)
+        entity.health.awaits_backlog = entity.own.is_awaited
         self._unreachable = None
         entity.next_ping = None
         entity.queue = (
@@ -435,8 +564,8 @@ class Router:
             events.FailedBack(
                 namespace=self._namespace,
                 path=entity.path,
-                reason="ping" if signal is Signal.PING_ANSWERED else "by hand",
-                after_seconds=after_seconds,
+                reason=reason,
+                after_seconds=_span(entity.health.failed_over_at, now),
             )
         )
 

@@ -12,7 +12,9 @@ class EntityStatus:
     path: str
     """As it was first spelled."""
     state: str
-    """`healthy`, `suspect` (it fails, and the failover interval runs) or `failed over`."""
+    """`healthy`, `suspect` (it fails, and the failover interval runs) or `failed over`. With
+    ordered fail-back also `returning` (the primary answers, and messages are diverted until those
+    in the backlog are home) and `holding` (they nearly are, and sends wait for them)."""
     since: datetime
     first_failure: datetime | None
     """The first failure after the last success; None while healthy."""
@@ -104,8 +106,9 @@ class PairingStatus:
 
     @property
     def failed_over(self) -> tuple[str, ...]:
-        """The paths of the entities that are failed over."""
-        return tuple(each.path for each in self.entities if each.state == "failed over")
+        """The paths of the entities whose messages do not go to the primary."""
+        on_primary = ("healthy", "suspect")
+        return tuple(each.path for each in self.entities if each.state not in on_primary)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: dates as ISO 8601 text."""

@@ -9,7 +9,7 @@ knows nothing of namespaces, senders or states.
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -23,7 +23,8 @@ from azure.servicebus.amqp import (
 )
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.route.envelope import PATH, SCHEDULED, TIME_TO_LIVE, wrap
+from pairbus.client.route.envelope import DIVERTED_BY, PATH, SCHEDULED, TIME_TO_LIVE, wrap
+from pairbus.client.route.fail_back import PeekedPage
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import UnknownSequenceNumber
 
@@ -288,7 +289,9 @@ def _checked(message: Any) -> Message:
 # --- the envelope ---------------------------------------------------------------------------------
 
 
-def diverted(message: Message, path: str, schedule: datetime | None = None) -> AmqpAnnotatedMessage:
+def diverted(
+    message: Message, path: str, schedule: datetime | None = None, diverted_by: str | None = None
+) -> AmqpAnnotatedMessage:
     """The copy of a message that goes to a backlog queue. `schedule` is that of
     `schedule_messages`.
 
@@ -311,6 +314,7 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
         session_id=session_id,
         time_to_live_ms=time_to_live_ms,
         scheduled_ms=scheduled_ms,
+        diverted_by=diverted_by,
     )
     # The SDK would encode these numbers as 32-bit ints. This form names the AMQP type explicitly.
     if time_to_live_ms is not None:
@@ -324,10 +328,30 @@ def diverted(message: Message, path: str, schedule: datetime | None = None) -> A
 
 
 def diverted_all(
-    messages: Any, path: str, schedule: datetime | None = None
+    messages: Any, path: str, schedule: datetime | None = None, diverted_by: str | None = None
 ) -> list[AmqpAnnotatedMessage]:
     """The copies of all messages of a call, for what `give_ids` has returned."""
-    return [diverted(message, path, schedule) for message in messages_of(messages)]
+    return [diverted(message, path, schedule, diverted_by) for message in messages_of(messages)]
+
+
+def peeked_page(messages: Sequence[Any], *, token: str, path: str) -> PeekedPage:
+    """What a page of a backlog queue shows of the messages for `path` that a client has diverted.
+    `token` is that client's.
+    """
+    for message in messages:
+        properties = message.application_properties or {}
+        diverted_by, _, at = _text(properties, DIVERTED_BY).partition(":")
+        if diverted_by == token and _text(properties, PATH).lower() == path.lower():
+            first = message.sequence_number
+            return PeekedPage(first=first, diverted_at=float(at), last=first, is_end=False)
+    # A service may return fewer messages than it has. So only an empty page is the end.
+    last = messages[-1].sequence_number if messages else 0
+    return PeekedPage(first=None, last=last, is_end=not messages)
+
+
+def _text(properties: Mapping[Any, Any], name: str) -> str:
+    value = properties.get(name.encode(), properties.get(name))
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _take_session(copied: AmqpAnnotatedMessage) -> str | None:

@@ -306,6 +306,13 @@ def set_retries(sender: Any, retries: int) -> None:
     sender._config.retry_total = retries
 
 
+def grant_no_credit(receiver: Any) -> None:
+    """For a receiver that only peeks. The SDK grants one credit more than the prefetch count when
+    it opens the link, and the service would lock a message for it, which others could overtake.
+    """
+    receiver._prefetch_count = -1
+
+
 def retries_of(client: Any) -> int:
     """What the application set as `retry_total`. Without it: AttributeError."""
     return int(client._config.retry_total)
