@@ -17,6 +17,8 @@ def test_periods_and_limits_come_from_the_options() -> None:
             ping_primary_interval=timedelta(seconds=30),
             send_timeout=timedelta(seconds=3),
             throttle_wait=timedelta(seconds=20),
+            fail_back="ordered",
+            fail_back_wait_max=timedelta(hours=1),
         ),
         retries=5,
     )
@@ -26,6 +28,7 @@ def test_periods_and_limits_come_from_the_options() -> None:
         ping_seconds=30.0,
         send_seconds=3.0,
         throttle_wait_seconds=20.0,
+        fail_back_wait_seconds=3600.0,
         throttle_waits_max=5,
     )
     assert timing.task_seconds == 3.0

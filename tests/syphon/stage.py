@@ -59,8 +59,15 @@ class Stage:
 
     # --- before -----------------------------------------------------------------------------------
 
-    def divert(self, ids: Iterable[str], path: str = "orders", queue: str | None = None) -> None:
-        self.put([encoded(diverted(_message(one), path)) for one in ids], queue)
+    def divert(
+        self,
+        ids: Iterable[str],
+        path: str = "orders",
+        queue: str | None = None,
+        diverted_by: str | None = None,
+    ) -> None:
+        messages = [diverted(_message(one), path, diverted_by=diverted_by) for one in ids]
+        self.put([encoded(message) for message in messages], queue)
 
     def put(self, messages: Sequence[bytes], queue: str | None = None) -> None:
         with self.client(self.secondary) as client:

@@ -17,7 +17,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.message import ReceivedMessage, read_annotations_of
 from pairbus.fast.receiver import PendingSettlement
 from pairbus.syphon.policy import Destinations, ToDeadLetter
 from pairbus.syphon.receipts import ReceiptOutcome, TaskReport
@@ -30,6 +30,10 @@ Pair = tuple[ReceivedMessage, Restored]
 
 # Locks of backlog queues last a minute. One that is older than this before a send is renewed.
 RENEW_SECONDS = 20.0
+# How many gaps of one batch are looked into. What is behind them waits for the next round.
+GAPS_MAX = 50
+# A partitioned queue has the partition's number in the upper bits of a sequence number.
+_PARTITIONED = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,41 @@ class BacklogQueue:
         self.empty_since: float | None = None
         self._client = client
         self._report = report
+        self._last_number: int | None = None
+        """All messages of the queue up to this one were received by this task, or are gone."""
         self._settling: deque[Settling] = deque()
+
+    # --- order ------------------------------------------------------------------------------------
+
+    def count_next(self, received: Sequence[ReceivedMessage]) -> int:
+        """How many of these, from the first one on, have no message ahead of them that another
+        receiver holds.
+
+        Another one may: a task that died, whose locks have not expired yet, or another syphon. Only
+        where sequence numbers leave a gap, a peek, which also shows locked messages, must tell.
+        """
+        numbers = [message.sequence_number or 0 for message in received]
+        if not all(0 < number < _PARTITIONED for number in numbers):
+            return len(numbers)  # a partitioned queue has no order that could be kept
+        peeks = 0
+        for count, number in enumerate(numbers):
+            last = self._last_number
+            if last is None or number != last + 1:
+                peeks += 1
+                if peeks > GAPS_MAX or self._first_number(after=last or 0) != number:
+                    return count
+            self._last_number = number
+        return len(numbers)
+
+    def _first_number(self, *, after: int) -> int | None:
+        """The sequence number of the first message behind another one, locked or not."""
+        try:
+            peeked = self._client.management(self.name).peek(after + 1, 1)
+        except AzureError as error:
+            logger.info("cannot peek at %s: %s", self.name, error)
+            return None
+        number = read_annotations_of(peeked[0]).get("x-opt-sequence-number") if peeked else None
+        return number if isinstance(number, int) else None
 
     # --- settling ---------------------------------------------------------------------------------
 

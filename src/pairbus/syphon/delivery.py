@@ -2,8 +2,9 @@
 
 For one destination, everything happens in order. A part that is refused is split and tried again
 before what follows it. If a message has to wait because of its destination, those that follow it
-wait, too. If the message itself is the reason to wait, those that follow overtake it. Other
-destinations are not affected. `BacklogQueue` settles what the primary has acknowledged.
+wait, too. If the message itself is the reason to wait, those that follow overtake it, unless their
+client asked for order. Other destinations are not affected. `BacklogQueue` settles what the primary
+has acknowledged.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ class QueueBatch:
     """When the messages were received, or their locks renewed."""
     by_path: dict[str, list[Pair]] = field(default_factory=dict)
     """By destination, in lower case."""
+    late: dict[str, list[Pair]] = field(default_factory=dict)
+    """By destination: messages whose client asked for order, and whose turn has not come. Held when
+    the others have been sent."""
     in_flight: list[DestinationBatch] = field(default_factory=list)
     count: int = 0
     size: int = 0
@@ -218,7 +222,10 @@ class BatchDelivery:
             self._dead_letter(batch, step, left)
             return []
         if step is NextStep.WAIT:
-            self._hold(batch, destination, [left])
+            behind: list[list[Pair]] = []
+            if any(restored.is_ordered for part in (left, *sending.parts) for _, restored in part):
+                behind, sending.parts = sending.parts, []
+            self._hold(batch, destination, [left, *behind])
             return []
         middle = len(left) // 2
         return [left[:middle], left[middle:]]

@@ -336,7 +336,7 @@ class _Drain:
     def _restore(self, queue: BacklogQueue, received: Sequence[ReceivedMessage]) -> QueueBatch:
         batch = QueueBatch(queue, self._report.now(), count=len(received))
         now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
-        by_path = batch.by_path
+        by_path, ordered = batch.by_path, set[str]()
         for one in received:
             batch.size += len(one.data)
             try:
@@ -346,7 +346,17 @@ class _Drain:
                 batch.dead_letters.setdefault(step, []).append(one)
                 self._report.record_unreadable(queue.name, one, step.reason)
             else:
-                by_path.setdefault(restored.path.lower(), []).append((one, restored))
+                path = restored.path.lower()
+                by_path.setdefault(path, []).append((one, restored))
+                if restored.is_ordered:
+                    ordered.add(path)
+        if ordered and (count := queue.count_next(received)) < len(received):
+            # The others would overtake messages that another receiver holds.
+            late = set(map(id, received[count:]))
+            for path in ordered:
+                batch.late[path] = [pair for pair in by_path[path] if id(pair[0]) in late]
+                by_path[path] = [pair for pair in by_path[path] if id(pair[0]) not in late]
+            batch.by_path = {path: pairs for path, pairs in by_path.items() if pairs}
         return batch
 
     # --- batches ----------------------------------------------------------------------------------
@@ -360,6 +370,9 @@ class _Drain:
             self._open_primary(batch)
         else:
             self._delivery.start(batch)
+        for path, pairs in batch.late.items():
+            if pairs:
+                batch.queue.hold(path, pairs)
         self._in_flight[batch.queue] = batch
 
     def _collect_answers(self) -> None:

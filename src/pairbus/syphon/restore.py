@@ -44,6 +44,7 @@ from pairbus.amqp.codec.values import (
 )
 from pairbus.client.route.envelope import (
     ALIASES,
+    DIVERTED_BY,
     KEPT_PREFIX,
     PATH,
     SCHEDULED,
@@ -74,6 +75,8 @@ class Restored:
     """Its time to live is over. Only if that keeps running in the backlog."""
     enqueued_ms: int | None
     """When the backlog queue accepted it."""
+    is_ordered: bool = False
+    """Its client waits for it to come home, to keep the order of its messages."""
 
 
 def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Restored:
@@ -94,7 +97,7 @@ def restore(data: bytes, *, now_ms: int, ttl_keeps_running: bool = False) -> Res
 
 def _restored(data: bytes, found: Sections, now_ms: int, ttl_keeps_running: bool) -> Restored:
     header, delivery_annotations, annotations, properties, application, body = found
-    own, path, session_id, ttl_ms, scheduled_ms = _application(data, application)
+    own, is_ordered, path, session_id, ttl_ms, scheduled_ms = _application(data, application)
     notes, note_count, enqueued_ms = unstamp(data, annotations, keep_schedule=scheduled_ms is None)
     is_expired = False
     if ttl_ms is not None and ttl_keeps_running:
@@ -123,7 +126,7 @@ def _restored(data: bytes, found: Sections, now_ms: int, ttl_keeps_running: bool
             without_lock_token(data, delivery_annotations),  # last, where the SDK has them
         )
     )
-    return Restored(path, restored, len(restored), is_expired, enqueued_ms)
+    return Restored(path, restored, len(restored), is_expired, enqueued_ms, is_ordered)
 
 
 # -- the envelope -----------------------------------------------------------------------------
@@ -131,8 +134,9 @@ def _restored(data: bytes, found: Sections, now_ms: int, ttl_keeps_running: bool
 _KEPT: Final = KEPT_PREFIX.encode()
 _ALIASES: Final = {alias.encode(): alias for alias in ALIASES}
 
-_Application = tuple[bytes, str, str | None, int | None, int | None]
-"""The application's own properties as a section; path, session id, time to live and schedule."""
+_Application = tuple[bytes, bool, str, str | None, int | None, int | None]
+"""The application's own properties as a section; whether its order matters; path, session id, time
+to live and schedule."""
 
 
 def _application(data: bytes, section: Section) -> _Application:
@@ -147,7 +151,7 @@ def _read_application(raw: bytes, count: int) -> _Application:
     """Cached, because messages of one sender often differ only in their bodies and ids."""
     own, own_count, aliases = _split_envelope(raw, count)
     section = encode_section(APPLICATION_PROPERTIES, encode_map(own, own_count))
-    return section if own_count else b"", *_meaning(aliases)
+    return section if own_count else b"", DIVERTED_BY in aliases, *_meaning(aliases)
 
 
 def _split_envelope(raw: bytes, left: int) -> tuple[bytes, int, dict[str, Any]]:
