@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker import Broker
+from pairbus.client.outbox_file import OutboxFile
 from tests.cli.conftest import Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text("utf-8")
@@ -20,6 +21,9 @@ COMMANDS = {
     "dead-letters resubmit": "dead-letters resubmit orders",
     "dead-letters purge": "dead-letters purge orders --yes",
     "dead-letters purge --dry-run": "dead-letters purge orders --dry-run",
+    "outbox list": "outbox list {folder}/outbox.db",
+    "outbox drain": "outbox drain {folder}/outbox.db --entity none",
+    "outbox purge": "outbox purge {folder}/outbox.db --yes",
     "entities list": "entities list queues",
     "entities show": "entities show queue orders",
     "fault list": "fault list",
@@ -39,6 +43,9 @@ def test_a_command_prints_the_keys_of_the_page(
 ) -> None:
     if name == "fault list":
         broker.faults.hang()  # it has no settings
+    outbox = OutboxFile(tmp_path / "outbox.db", namespace="localhost")
+    outbox.put("orders", [("1", b"")])
+    outbox.close()
     words = COMMANDS[name].format(folder=tmp_path)
 
     printed = json.loads(pairbus(*words.split(), "--json").out)

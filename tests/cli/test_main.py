@@ -58,7 +58,7 @@ def test_the_help_of_a_command_or_of_its_group_has_the_exit_codes(pairbus: Run, 
     assert any("Exit codes: 0" in text for text in texts)
 
 
-@pytest.mark.parametrize("name", ["fault", "entities", "entities create", "dead-letters"])
+@pytest.mark.parametrize("name", ["fault", "entities", "entities create", "dead-letters", "outbox"])
 def test_the_help_of_a_group_has_an_example_and_the_exit_codes(pairbus: Run, name: str) -> None:
     text = pairbus(*name.split(), "--help").out
 

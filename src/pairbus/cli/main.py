@@ -76,6 +76,10 @@ COMMANDS: Final = {
         "pairbus.cli.pair.status:status",
         "Show both namespaces of a pair, the backlog, and what clients and syphons report.",
     ),
+    "outbox": Command(
+        "pairbus.cli.pair.outbox:app",
+        "List, show, send and delete the messages in the file of an outbox.",
+    ),
     "syphon": Command(
         "pairbus.cli.pair.syphon:syphon",
         "Bring diverted messages home: from the backlog queues to their entities, on Spark.",
