@@ -294,6 +294,24 @@ async def test_a_request_whose_head_never_ends_is_refused(tmp_path: Path) -> Non
 
 
 @in_a_loop
+async def test_thousands_of_requests_in_one_packet_are_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        few = await port.connect()
+        keep = HEALTH.replace(b"Connection: close\r\n", b"")
+        few.writer.write(keep * 10 + HEALTH)
+        assert (await few.read()).count(b"HTTP/1.1 200 OK") == 11
+        many = await port.connect()
+        many.writer.write(keep * 5000)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # what it did not read may cause this
+            answer = await many.read()
+        assert answer.count(b"HTTP/1.1 200 OK") < 100
+        for peer in (few, many):
+            await peer.close()
+        await port.emptied()
+
+
+@in_a_loop
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_stranger(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -199,8 +199,18 @@ def test_a_dead_letter_stays_if_its_copy_is_refused(pairbus: Run, dead_lettered:
     done = pairbus("dead-letters", "resubmit", dead_lettered, "--to", "absent", "--keep-ids")
 
     assert done.code == 1
-    assert "resubmitted 0 messages, then: 'absent' does not exist in " in done.err
+    assert "'absent' does not exist in " in done.err
     assert pairbus("dead-letters", "purge", dead_lettered, "--yes").out == "purged 6 messages\n"
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_target_that_does_not_exist_is_an_error_even_if_nothing_is_to_be_sent(
+    pairbus: Run, queue: str, more: tuple[str, ...]
+) -> None:
+    done = pairbus("dead-letters", "resubmit", queue, "--to", "absent", *more)
+
+    assert (done.code, done.out) == (1, "")
+    assert "'absent' does not exist in " in done.err
 
 
 def test_an_interrupt_between_sending_and_removing_leaves_the_message_in_both_places(

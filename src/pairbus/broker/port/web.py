@@ -28,6 +28,7 @@ from pairbus.broker.refusals import network_of
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _KEEP_ALIVE_SECONDS: Final = 30
+_PIPELINED_MAX: Final = 16
 
 
 class Web:
@@ -124,6 +125,9 @@ class HttpConnection(HttpToolsProtocol):
                 )
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _PIPELINED_MAX:
+            # One packet may hold thousands. The parser stops, and the client gets status 400.
+            raise ValueError(f"at most {_PIPELINED_MAX} requests may wait for their answers")
         self._is_in_head = True
         self._head_bytes = 0
         super().on_message_begin()

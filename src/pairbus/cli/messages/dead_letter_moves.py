@@ -35,6 +35,7 @@ from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.client import FastClient
 from pairbus.fast.compose import RowError, message_of
+from pairbus.fast.connection import attach_each
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import Receiver
@@ -61,6 +62,14 @@ class Result:
     is_opening: bool = True
     """Nothing is locked yet, so the command may end at once."""
     stop: Stop = field(default_factory=Stop)
+
+
+def check_destination(client: FastClient, target: Target, destination: EntityPath) -> None:
+    """Raises NamespaceError if messages cannot be sent there, even if there are none to send."""
+    with explain_errors(target, destination, right="Send"):
+        [error] = attach_each([client.sender(destination.path)])
+        if error is not None:
+            raise error
 
 
 def resubmit(

@@ -197,6 +197,8 @@ def resubmit(
     from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
 
     with connect(target) as client:
+        if to is not None:
+            moves.check_destination(client, target, destination)
         found = _find(client, target, path, filter, count)
         if found.enqueued and not new_ids and not keep_ids:
             moves.check_duplicates(target, destination, found.enqueued.values(), now=time.time())
