@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from pairbus.cli.output import format_count, format_duration, format_size, make_table
+from pairbus.cli.output import (
+    format_count,
+    format_duration,
+    format_size,
+    make_table,
+    print_table,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +73,34 @@ def test_a_narrow_screen_wraps_the_only_text_column_and_cuts_no_number() -> None
     assert lines[0].split() == ["change", "fewer", "operations", "USD", "less"]
     assert lines[1].endswith(" 59,666,666  1,234.56")
     assert len(lines) > 2
+
+
+def test_a_table_for_a_program_is_what_rich_would_print_with_enough_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = make_table("name", "text", right=("count",))
+    for number in range(30):
+        text = "日本 [bold]x[/] :smile: " * (number % 4)
+        table.add_row(f"queue-{number}" * (number % 3), text, f"{number**3:,}")
+    wide = Console(width=10_000, markup=False, highlight=False, emoji=False)
+    with wide.capture() as expected:
+        wide.print(table)
+
+    print_table(table)
+
+    lines = [line.rstrip() for line in expected.get().splitlines()]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_table_of_20_000_rows_is_printed_without_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take eight seconds."""
+    monkeypatch.setattr(Console, "print", None)
+    table = make_table("sequence", "body")
+    for number in range(20_000):
+        table.add_row(str(number), "hello")
+
+    print_table(table)
+
+    assert capsys.readouterr().out.count("\n") == 20_001
