@@ -20,6 +20,8 @@ FIRST_HOURS: Final = 1 / 6
 LATER_PROBE_SECONDS: Final = 30.0
 PEEK_SECONDS: Final = 60.0
 """How often a syphon peeks at what has arrived in a backlog queue whose messages wait."""
+IDLE_COUNT_SECONDS: Final = 900.0
+"""How often `pairbus syphon` counts an idle backlog, on a terminal or with --metrics-port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ import typer
 
 from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import format_count, make_table, print_json, print_table
-from pairbus.cli.pair.syphon_progress import IDLE_COUNT_SECONDS
 from pairbus.cli.parse import parse_duration
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
@@ -24,7 +23,7 @@ from pairbus.cost.estimate import (
     find_savings,
 )
 from pairbus.cost.prices import load
-from pairbus.cost.usage import RANGES, Usage
+from pairbus.cost.usage import IDLE_COUNT_SECONDS, RANGES, Usage
 from pairbus.errors import UsageError, requires_extra
 from pairbus.json_style import camel_case_keys
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from pairbus.cli.output import format_count, format_duration, print_json_line
+from pairbus.cost.usage import IDLE_COUNT_SECONDS
 from pairbus.json_style import camel_case_keys, utc_text
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 
@@ -17,7 +18,6 @@ PLAIN_SECONDS: Final = 10.0
 COUNT_SECONDS: Final = 5.0
 # How often to count if no round has ended: while messages wait, more may arrive.
 WAITING_COUNT_SECONDS: Final = 60.0
-IDLE_COUNT_SECONDS: Final = 900.0
 
 BacklogCounts = dict[str, tuple[int, int]]
 """Messages and dead letters of each backlog queue."""
