@@ -80,29 +80,39 @@ def test_a_flood_of_bad_tokens_slows_down_its_address_alone(broker):
         ]
 
     with ThreadPoolExecutor(10) as pool:
-        slow, quick = asked(GUESSER), asked(NEIGHBOUR)
-        health = pool.submit(ask_http, broker, "/$health", by=GUESSER)
+        slow = asked(GUESSER)
+        tries = [
+            [*asked(NEIGHBOUR), pool.submit(ask_http, broker, "/$health", by=GUESSER)]
+            for _ in range(3)
+        ]
 
     assert [one.result()[0] for one in slow] == [200, 401, 0, 0]
     waits = [one.result()[1] for one in slow]
-    others = [one.result()[1] for one in (*quick, health)]
+    # A busy machine may delay one of them.
+    others = [min(one.result()[1] for one in same) for same in zip(*tries, strict=True)]
     assert min(waits) >= 1.0
     assert max(others) < min(waits), (others, waits)
 
 
-@pytest.mark.parametrize("key", ["guess", DEFAULT_KEY])
-def test_on_one_connection_only_the_first_bad_tokens_are_answered_at_once(broker, key):
+def test_on_one_connection_only_the_first_bad_tokens_are_answered_at_once(broker):
     connection = Connection("127.0.0.1", broker.port)
     connection.open(SECONDS)
     links = RequestLinks(connection, "$cbs", until=time.monotonic() + SECONDS)
-    bad = {"operation": "put-token", "type": "jwt", "name": f"sb://localhost:{broker.port}/orders"}
-    asked = [(bad, token(broker, key))] * (FREE + 20)
+    put = {"operation": "put-token", "type": "jwt", "name": f"sb://localhost:{broker.port}/orders"}
 
-    answers = [one for one in links.ask_all(asked, until=time.monotonic() + 0.7) if one]
+    def seconds_for(key, status):
+        """How long the free ones take, and three more."""
+        began = time.monotonic()
+        asked = [(put, token(broker, key))] * (FREE + 3)
+        answers = links.ask_all(asked, until=began + SECONDS)
+        assert {one.properties["status-code"] for one in answers} == {status}
+        return time.monotonic() - began
 
+    # The last two bad ones wait for a second each. If the free ones took long, the bucket has
+    # drained meanwhile, and all take two seconds just the same.
+    assert min(seconds_for(DEFAULT_KEY, 202) for _ in range(3)) < 1.9
+    assert 1.9 <= seconds_for("guess", 401) < FREE / 2
     connection.close()
-    statuses = {one.properties["status-code"] for one in answers}
-    assert (statuses, len(answers)) == (({401}, FREE + 1) if key == "guess" else ({202}, FREE + 20))
 
 
 def test_wrong_passwords_count_as_well(broker):
