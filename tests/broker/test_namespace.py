@@ -1,9 +1,12 @@
 """A namespace as a whole: what it loads, what it makes, what time does to it."""
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
+from pairbus.broker import housekeeping
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
@@ -301,3 +304,26 @@ def test_a_failure_with_one_message_does_not_stop_the_clock(world, monkeypatch, 
     assert world.settle(lock, Settlement.COMPLETE) == "lock lost"  # what else was due has been done
     assert world.loop.delays[-1] == pytest.approx(0.02)
     assert not world.loop.timers[-1].cancelled()
+
+
+def test_damage_that_a_tick_meets_is_told_once_and_without_a_trace(
+    make_world, monkeypatch, caplog, tmp_path
+):
+    world = make_world()
+    garbage = tmp_path / "garbage.db"
+    garbage.write_bytes(b"no database" * 1000)
+
+    def read(*_, **__):
+        with closing(sqlite3.connect(garbage)) as file:
+            file.execute("SELECT * FROM message")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(housekeeping, "activate_due_messages", read)
+        patched.setattr(housekeeping, "next_deadline_ms", read)
+        for _ in range(3):
+            world.namespace.tick()
+
+    [told] = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert "local.db is damaged: file is not a database" in told.message
+    assert told.exc_info is None
+    assert "local.db is damaged" in world.send(encoded(b"x")).description

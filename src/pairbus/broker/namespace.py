@@ -41,7 +41,7 @@ from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.refusals import BadTokens, RefusalLog
 from pairbus.broker.storage.committer import Committer
 from pairbus.broker.storage.lock import sync_folder
-from pairbus.broker.storage.schema import find_damage, readable
+from pairbus.broker.storage.schema import find_damage, is_damage, readable
 from pairbus.broker.storage.store import Store
 from pairbus.cost.meter import Meter
 from pairbus.errors import BrokerError, DataFileError, StartError
@@ -194,6 +194,8 @@ class Namespace:
 
     def _refuse_changes(self, damage: list[str]) -> None:
         """Every change would make the damage worse. Senders get errors, and can divert."""
+        if isinstance(self.committer.refusal, DataFileError):
+            return  # it is known
         error = DataFileError(
             f"data file {self.store.path} is damaged: {damage[0]}. The broker changes nothing in "
             "it any more. Stop the broker, and restore the file from a backup; `pairbus broker "
@@ -370,6 +372,11 @@ class Namespace:
         try:
             self.faults.update()
             self._pass_time(now_ms)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
+            self._refuse_changes([str(error)])
         finally:  # the next tick must come, even after an error
             self.expect(self._next_deadline(now_ms))
 
@@ -394,7 +401,12 @@ class Namespace:
         self.run()
 
     def _next_deadline(self, now_ms: int) -> int:
-        next_ms = housekeeping.next_deadline_ms(self.store, self.directory)
+        try:
+            next_ms = housekeeping.next_deadline_ms(self.store, self.directory)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            next_ms = None
         at_ms = self._housekeeping_ms if next_ms is None else min(next_ms, self._housekeeping_ms)
         return max(at_ms, now_ms + _TICK_GAP_MS)
 

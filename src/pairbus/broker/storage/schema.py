@@ -90,6 +90,12 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
+def is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is wrong, and not the disk or a statement."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def find_damage(path: Path, should_stop: Callable[[], bool] = lambda: False) -> list[str]:
     """Read the whole file, on any thread. Returns what is wrong, at most ten findings."""
     with closing(open_reader(path)) as db:
