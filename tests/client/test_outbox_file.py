@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -328,6 +329,24 @@ def test_an_emptied_file_gives_its_disk_space_back(opened):
 
     assert file.file_bytes < 100_000
     assert file.counts.message_bytes == 0
+
+
+def test_the_counts_hold_while_threads_store_and_delete(opened):
+    file = opened()
+
+    def work(entity: str) -> None:
+        for number in range(15):
+            put(file, entity, str(number))
+            file.delete(file.oldest(entity, count=1, bytes_max=1))
+
+    threads = [threading.Thread(target=work, args=(f"q{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert list(file.messages()) == []
+    assert (file.counts.waiting, file.counts.message_bytes) == ({}, 0)
 
 
 def test_storing_takes_no_longer_with_many_messages(opened):

@@ -219,21 +219,19 @@ class OutboxFile:
         """A namespace has these messages. If the file cannot be written, they are not returned
         again by `oldest`, and the next call deletes them.
         """
-        with self._lock:
+        with self._lock, _translated(self.path):
             self._sent.update({each.id: each for each in messages})
-        with self._change() as db:
-            gone = list(self._sent.values())
-            db.executemany("DELETE FROM message WHERE id = ?", [(each.id,) for each in gone])
-            waiting = Counter(each.entity for each in gone if each.held is None)
-            self._count(
-                db,
-                {entity: -count for entity, count in waiting.items()},
-                held=-sum(each.held is not None for each in gone),
-                message_bytes=-sum(len(each.amqp) + ROW_BYTES for each in gone),
-            )
-        with self._lock:
-            for each in gone:
-                self._sent.pop(each.id, None)
+            gone = self._sent.values()
+            with self._transaction() as db:
+                db.executemany("DELETE FROM message WHERE id = ?", [(each.id,) for each in gone])
+                waiting = Counter(each.entity for each in gone if each.held is None)
+                self._count(
+                    db,
+                    {entity: -count for entity, count in waiting.items()},
+                    held=-sum(each.held is not None for each in gone),
+                    message_bytes=-sum(len(each.amqp) + ROW_BYTES for each in gone),
+                )
+            self._sent.clear()
             if not self.counts.message_bytes and self.file_bytes > _SHRINK_BYTES:
                 self._shrink()
 
@@ -279,20 +277,25 @@ class OutboxFile:
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self.path):
-            db = self._open()
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                # SQLite may have rolled back already. After a Ctrl-C, the change may be committed.
-                with suppress(sqlite3.Error):
-                    if db.in_transaction:
-                        db.execute("ROLLBACK")
-                    self.counts = OutboxCounts()
-                    self._count_rows(db)
-                raise
+        with self._lock, _translated(self.path), self._transaction() as db:
+            yield db
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Under the lock. What it yields is committed at the end."""
+        db = self._open()
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            db.execute("COMMIT")
+        except BaseException:
+            # SQLite may have rolled back already. After a Ctrl-C, the change may be committed.
+            with suppress(sqlite3.Error):
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                self.counts = OutboxCounts()
+                self._count_rows(db)
+            raise
 
     def _count(
         self,

@@ -1,0 +1,87 @@
+"""A paired client with an outbox that sends until it is killed.
+
+A process that has loaded everything forks a child for each line on stdin, so that a round takes
+little time: `send ROUND` sends until it is killed, `drain` ends when the outbox is empty. It prints
+the child's process id. What the child was told goes to a file, in single writes.
+
+    python -m tests.chaos.outbox_victim PRIMARY SECONDARY CA_FILE OUTBOX TOLD
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from datetime import timedelta
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+import pairbus
+from pairbus.client import pairing
+from pairbus.client.route import drains
+from pairbus.events import Event, LeftOutbox, OutboxOpened, StoredInOutbox
+
+QUEUES = ("plain", "exact")
+
+
+def main(primary: str, secondary: str, ca_file: str, outbox: str, told: str) -> None:
+    # Shorter rests, for more turns in a round.
+    pairing.QUEUE_REST_SECONDS = drains.REST_SECONDS = 0.2  # type: ignore[misc]
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            log = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            try:
+                run(line.split(), primary, secondary, ca_file, outbox, log)
+                os._exit(0)
+            except BaseException as error:
+                os.write(log, f"failed {error!r}\n".encode())
+                os._exit(1)
+        print(child, flush=True)
+
+
+def run(
+    words: list[str], primary: str, secondary: str, ca_file: str, outbox: str, log: int
+) -> None:
+    def tell(*said: object) -> None:
+        os.write(log, f"{' '.join(map(str, said))}\n".encode())
+
+    def observe(event: Event) -> None:
+        if isinstance(event, StoredInOutbox | LeftOutbox | OutboxOpened):
+            tell(type(event).__name__)
+
+    client = pairbus.ServiceBusClient.from_connection_string(primary, retry_total=0)
+    options = pairbus.SendAvailabilityPairedNamespaceOptions(
+        ServiceBusAdministrationClient.from_connection_string(
+            secondary, connection_verify=ca_file, retry_total=0
+        ),
+        pairbus.ServiceBusClient.from_connection_string(secondary, retry_total=0),
+        backlog_queue_count=2,
+        failover_interval=timedelta(0),
+        primary_namespace_name="east",
+        outbox=pairbus.Outbox(outbox),
+        observers=[observe],
+    )
+    options.ping_primary_interval = timedelta(seconds=0.2)
+    client.pair_namespace(options)
+    tell("paired")
+    assert client.pairing is not None
+    if words[0] == "drain":
+        while client.pairing.status().outbox.waiting:  # type: ignore[union-attr]
+            time.sleep(0.05)
+        client.close()
+        tell("empty")
+        return
+    senders = {queue: client.get_queue_sender(queue) for queue in QUEUES}
+    for number in itertools.count():
+        for queue, sender in senders.items():
+            id_ = f"{words[1]}-{number}"
+            sender.send_messages(ServiceBusMessage("x", message_id=id_), timeout=5)
+            tell("sent", queue, id_)
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
