@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon scale reference lock clean
+.PHONY: setup setup-tests demo test chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon bench-distance scale reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -65,22 +65,25 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# `make bench ARGS=--quick` takes seconds; `make bench-broker ARGS=--help` says what else there is.
-bench: bench-broker bench-topics bench-pairing bench-syphon
+# Writes docs/benchmarks.md. `make bench ARGS=--quick` only shows that it works; see ARGS=--help.
+bench: setup
+	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 bench-broker: setup
 	$(BIN)/python benchmarks/broker.py $(ARGS)
 
-# Without what only the first one knows, so that `make bench` takes the arguments of all.
 bench-topics: setup
-	$(BIN)/python benchmarks/topics.py $(filter-out --deep --only-deep --alone,$(ARGS))
+	$(BIN)/python benchmarks/topics.py $(ARGS)
 
 bench-pairing: setup
-	$(BIN)/python benchmarks/pairing.py $(filter-out --deep --only-deep --alone,$(ARGS))
+	$(BIN)/python benchmarks/pairing.py $(ARGS)
 
-# Starts Java machines. Takes --count and --counts, too.
+# Starts Java machines, as does the next one.
 bench-syphon: setup
-	$(BIN)/python benchmarks/syphon.py $(filter-out --deep --only-deep,$(ARGS))
+	$(BIN)/python benchmarks/syphon.py $(ARGS)
+
+bench-distance: setup
+	$(BIN)/python benchmarks/distance.py $(ARGS)
 
 # The tables and plots of docs/scale.md: a simulation, which takes some minutes.
 scale: setup

@@ -43,6 +43,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the result as JSON")
     form.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    form.add_argument("--save", metavar="FILE", help="write the result to this file, as JSON")
     return made
 
 
@@ -68,7 +69,9 @@ def main(options: argparse.ArgumentParser, run: Run, tables: report.Shape) -> in
         return 1
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    if given.json:
+    if given.save:
+        Path(given.save).write_text(json.dumps(result, indent=1) + "\n")
+    elif given.json:
         print(json.dumps(result, indent=1))
     elif given.markdown:
         print(report.markdown(result, tables))

@@ -69,11 +69,20 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, queues: Sequence[str], topics: Sequence[Topic] = ()) -> Iterator[Ours]:
+def broker(
+    folder: Path,
+    queues: Sequence[str],
+    topics: Sequence[Topic] = (),
+    *,
+    message_kilobytes_max: int = 0,
+) -> Iterator[Ours]:
+    """`message_kilobytes_max`: the queues accept messages up to this size, as in Premium."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = _write_config(folder, queues, topics)
+    config = _write_config(folder, queues, topics, message_kilobytes_max)
     command = [sys.executable, "-m", "pairbus", "broker", "--data", str(folder)]
     command += ["--config", str(config), "--namespace", "bench:0", "--allow-faults"]
+    if message_kilobytes_max:
+        command += ["--sku", "Premium"]
     log = folder / "stderr.log"
     begun = time.perf_counter()
     with log.open("wb") as stderr:
@@ -110,9 +119,13 @@ def broker(folder: Path, queues: Sequence[str], topics: Sequence[Topic] = ()) ->
         process.stdout.close()
 
 
-def _write_config(folder: Path, queues: Sequence[str], topics: Sequence[Topic]) -> Path:
+def _write_config(
+    folder: Path, queues: Sequence[str], topics: Sequence[Topic], message_kilobytes_max: int
+) -> Path:
     """Room for a million messages, and locks that outlast any row."""
     room, locks = {"MaxSizeInMegabytes": 20_480}, {"LockDuration": "PT5M"}
+    if message_kilobytes_max:
+        room["MaxMessageSizeInKilobytes"] = message_kilobytes_max
     namespace = {
         "Name": "bench",
         "Queues": [{"Name": name, "Properties": room | locks} for name in queues],

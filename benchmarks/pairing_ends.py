@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +62,11 @@ class Ends:
     @classmethod
     def given(cls, options: argparse.Namespace) -> Ends:
         return cls(**json.loads(options.ends))
+
+    def with_secondary_port(self, port: int) -> Ends:
+        """The same, with another port that leads to the secondary."""
+        before = self.secondary.split("/;")[0].rpartition(":")[2]
+        return replace(self, secondary=self.secondary.replace(f":{before}/", f":{port}/"))
 
     # blocking
 

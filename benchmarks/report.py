@@ -143,13 +143,18 @@ def show(result: dict[str, Any], console: Console, shape: Shape = tables) -> Non
 
 
 def markdown(result: dict[str, Any], shape: Shape = tables) -> str:
-    lines: list[str] = []
+    return "\n\n".join(markdown_tables(result, shape))
+
+
+def markdown_tables(result: dict[str, Any], shape: Shape = tables) -> list[str]:
+    """Each table as text. The notes follow the last one."""
+    found = []
     for table in shape(result):
-        lines += ["", f"**{table.title}**", "", _line(table.header)]
+        lines = [f"**{table.title}**", "", _line(table.header)]
         lines.append(_line(["---", *["--:"] * (len(table.header) - 1)]))
-        lines += [_line(row) for row in table.rows]
-    lines += [f"\nNote: {note}" for note in result["notes"]]
-    return "\n".join(lines).strip()
+        found.append("\n".join([*lines, *map(_line, table.rows)]))
+    found[-1] += "".join(f"\n\nNote: {note}" for note in result["notes"])
+    return found
 
 
 def _line(cells: list[str]) -> str:

@@ -11,9 +11,11 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from loop import LoadError
@@ -57,11 +59,13 @@ def _job(options: argparse.Namespace, runner: Any, **settings: Any) -> Any:
     from pairbus.syphon.job import Job
     from pairbus.syphon.options import SyphonOptions
 
+    def address(name: str) -> Any:
+        # With TLS, the port is not read from the text.
+        tls = {key: getattr(options, f"{name}_{key}", None) for key in ("ca_file", "port")}
+        return Address.from_connection_string(getattr(options, name), **tls)
+
     return Job(
-        SyphonOptions(
-            primaries={"contoso": Address.from_connection_string(options.primary)},
-            secondary=Address.from_connection_string(options.secondary),
-        ),
+        SyphonOptions(primaries={"contoso": address("primary")}, secondary=address("secondary")),
         runner,
         lambda: options.queues,
         **settings,
@@ -96,7 +100,9 @@ def _serve(options: argparse.Namespace, runner: Any) -> None:
         if order["do"] == "wakes":
             _tell(_wakes(options, runner, order["count"], order["target"]))
         else:
-            _tell(_drained(options, runner, order["count"]))
+            # An order may name another way to the same namespaces: over a distance, or with TLS.
+            there = argparse.Namespace(**vars(options) | order.get("ends", {}))
+            _tell(_drained(there, runner, order["count"]))
 
 
 def _drained(options: argparse.Namespace, runner: Any, count: int) -> dict[str, Any]:
@@ -150,12 +156,14 @@ def with_the_sdk(options: argparse.Namespace) -> None:
     """Receive up to a hundred messages, send them, complete them."""
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+    from syphon_stage import TARGETS
+
     home = ServiceBusClient.from_connection_string(options.primary)
     backlog = ServiceBusClient.from_connection_string(options.secondary)
     receivers = [backlog.get_queue_receiver(queue) for queue in options.queues]
-    for receiver in receivers:
-        receiver.__enter__()
-    senders: dict[str, Any] = {}
+    senders = {target: home.get_queue_sender(target) for target in TARGETS}
+    with ThreadPoolExecutor() as pool:  # opening a link takes half a second and eight round trips
+        list(pool.map(lambda link: link.__enter__(), [*receivers, *senders.values()]))
     for order in _orders():
         began = time.time()
         left = order["count"]
@@ -163,8 +171,6 @@ def with_the_sdk(options: argparse.Namespace) -> None:
             for receiver in receivers:
                 received = receiver.receive_messages(RECEIVED_AT_ONCE, max_wait_time=0.1)
                 for path, messages in _originals(received, ServiceBusMessage).items():
-                    if path not in senders:
-                        senders[path] = home.get_queue_sender(path).__enter__()
                     senders[path].send_messages(messages)
                 for message in received:
                     receiver.complete_message(message)
@@ -187,7 +193,77 @@ def _originals(received: list[Any], make: Callable[..., Any]) -> dict[str, list[
     return groups
 
 
+# --- the data source, and the obvious loops for reading and writing -------------------------------
+
+
+def data_source(options: argparse.Namespace) -> None:
+    """An order has a connection string: write to the queue, read it, stream it away."""
+    from pairbus.spark import register
+    from pairbus.spark.session import local_session
+
+    spark, _ = local_session()
+    spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    [queue] = options.queues
+    _source_rates(spark, options.secondary, queue, 10)  # so that workers have imported everything
+    for order in _orders():
+        found = _source_rates(spark, order["text"], queue, order["count"])
+        found |= _sdk_rates(order["text"], queue, order["sdk_count"])
+        _tell(found)
+
+
+def _source_rates(spark: Any, text: str, queue: str, count: int) -> dict[str, float]:
+    from pyspark.sql import functions as F
+
+    where = {"connectionString": text, "queue": queue}
+    rows = spark.range(count).select(F.lit(bytes(500)).alias("body"))
+
+    def stream() -> None:
+        frame = spark.readStream.format("servicebus").options(**where, receiveMode="peekLock")
+        with tempfile.TemporaryDirectory() as folder:
+            sink = frame.load().writeStream.format("noop").option("checkpointLocation", folder)
+            sink.trigger(availableNow=True).start().awaitTermination()
+
+    def read() -> None:
+        frame = spark.read.format("servicebus").options(**where, partitions=2).load()
+        frame.write.format("noop").mode("overwrite").save()
+
+    def write() -> None:
+        rows.write.format("servicebus").options(**where).mode("append").save()
+
+    return {step.__name__: count / _seconds(step) for step in (write, read, stream)}
+
+
+def _sdk_rates(text: str, queue: str, count: int) -> dict[str, float]:
+    from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+    client = ServiceBusClient.from_connection_string(text)
+    sender, receiver = client.get_queue_sender(queue), client.get_queue_receiver(queue)
+
+    def sdk_send() -> None:
+        for at in range(0, count, RECEIVED_AT_ONCE):
+            some = range(at, min(at + RECEIVED_AT_ONCE, count))
+            sender.send_messages([ServiceBusMessage(bytes(500)) for _ in some])
+
+    def sdk_receive() -> None:
+        left = count
+        while left:
+            for message in receiver.receive_messages(RECEIVED_AT_ONCE, max_wait_time=0.1):
+                receiver.complete_message(message)
+                left -= 1
+
+    with client, sender, receiver:
+        return {step.__name__: count / _seconds(step) for step in (sdk_send, sdk_receive)}
+
+
+def _seconds(step: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
 WAYS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "source": data_source,
     "spark": on_spark,
     "here": in_one_process,
     "sdk": with_the_sdk,

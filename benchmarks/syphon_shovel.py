@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import loop
 import native
 import rabbitmq
 import rows
+from delay import line
 from loop import LoadError
 
 AWAY, HOME = "away", "home"
@@ -43,6 +44,9 @@ class Kind:
     def title(self) -> str:
         return f"RabbitMQ's Shovel, {self.name} queues, prefetch {self.prefetch:,}"
 
+    def with_prefetch(self, prefetch: int) -> Kind:
+        return replace(self, prefetch=prefetch)
+
 
 KINDS = {
     # Version 2 of classic queues, which is optional, was faster than version 1.
@@ -54,6 +58,8 @@ KINDS = {
 class Shovels:
     def __init__(self, node: rabbitmq.Node, shovels: int = len(SOURCES)) -> None:
         self._node = node
+        self.port = 0
+        """If set, the shovels connect to the node over TCP at this port, and not within it."""
         self._names = [f"shovel-{number}" for number in range(shovels)]
 
     def drain(self, kind: Kind, count: int, size: int) -> dict[str, Any]:
@@ -96,11 +102,11 @@ class Shovels:
             source = number % len(SOURCES)
             values: dict[str, str | int] = {
                 "src-protocol": "amqp091",
-                "src-uri": f"amqp:///{AWAY}",
+                "src-uri": self._uri(AWAY),
                 "src-queue": SOURCES[source],
                 "src-prefetch-count": kind.prefetch,
                 "dest-protocol": "amqp091",
-                "dest-uri": f"amqp:///{HOME}",
+                "dest-uri": self._uri(HOME),
                 "dest-queue": TARGETS[source % len(TARGETS)],
                 "ack-mode": "on-confirm",
             }
@@ -111,6 +117,19 @@ class Shovels:
             f"[ok = rabbit_runtime_parameters:set({_erlang(AWAY)}, {_erlang('shovel')}, N, P, none)"
             f" || {{N, P}} <- [{', '.join(shovels)}]], Begun."
         )
+
+    @contextlib.contextmanager
+    def away(self, round_trip_ms: float) -> Iterator[None]:
+        """Both ends of every shovel are a round trip away, at 0 ms within the node."""
+        with line(self._node.port, round_trip_ms) as port:
+            self.port = port if round_trip_ms else 0
+            yield
+        self.port = 0
+
+    def _uri(self, vhost: str) -> str:
+        if not self.port:
+            return f"amqp:///{vhost}"
+        return f"amqp://{rabbitmq.USER}:{rabbitmq.PASSWORD}@127.0.0.1:{self.port}/{vhost}"
 
     def _clear(self) -> None:
         names = ", ".join(_erlang(name) for name in self._names)
