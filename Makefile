@@ -55,6 +55,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src tests/typing
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/calls.py
 	@$(BIN)/python scripts/audit
 
 # Known vulnerabilities of the pinned packages. Without a network it says so, and fails nothing.

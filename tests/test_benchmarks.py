@@ -5,9 +5,15 @@ import contextlib
 import importlib
 import itertools
 import json
+import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BROKER = [sys.executable, str(ROOT / "benchmarks" / "broker.py"), "--quick"]
 TOPICS = [sys.executable, str(ROOT / "benchmarks" / "topics.py"), "--quick"]
 PAIRING = [sys.executable, str(ROOT / "benchmarks" / "pairing.py"), "--quick"]
+DISTANCE = [sys.executable, str(ROOT / "benchmarks" / "distance.py"), "--quick"]
 SYPHON = [sys.executable, str(ROOT / "benchmarks" / "syphon.py"), "--quick"]
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 ROWS = {"single", "batch", "receive", "both"}
@@ -249,6 +256,133 @@ def running_commands():
         except OSError:  # it ended meanwhile
             continue
     return "\n".join(commands)
+
+
+# --- calls for each message
+
+
+@pytest.fixture
+def calls(benchmark_module):
+    return benchmark_module("calls")
+
+
+def test_calls_that_are_more_than_the_table_says_are_complained_of(calls):
+    table = {"a send": 100.0, "a receive": 10.0}
+    assert calls.complaints({"a send": 109.0, "a receive": 4.0}, table, 0.1) == []
+    assert calls.complaints({"a send": 120.0, "a drain": 1.0}, table, 0.1) == [
+        "a receive: not measured any more",
+        "a send: 120.0 calls, 20% more than 100.0",
+        "a drain: 1.0 calls, and calls.json does not have it",
+    ]
+
+
+def test_the_brokers_calls_are_the_same_each_time_and_those_of_the_table(calls):
+    found = {name: round(count, 1) for name, count in calls.broker_calls().items()}
+    again = {name: round(count, 1) for name, count in calls.broker_calls().items()}
+    assert found == again
+    kept = json.loads(calls.TABLE.read_text())
+    table = {name: count for name, count in kept["calls"].items() if name in found}
+    assert calls.complaints(found, table, kept["margin"]) == []
+
+
+def test_a_broker_that_completes_messages_one_by_one_again_is_noticed(calls, monkeypatch):
+    from pairbus.broker.messages.queue import Queue
+
+    complete = Queue.complete
+
+    def one_by_one(self, mailbox, messages, done, *arguments, now_ms):
+        for message in messages:
+            complete(self, mailbox, [message], done, *arguments, now_ms=now_ms)
+
+    monkeypatch.setattr(Queue, "complete", one_by_one)
+    found = calls.broker_calls()
+    kept = json.loads(calls.TABLE.read_text())
+    table = {name: count for name, count in kept["calls"].items() if name in found}
+    [complaint] = calls.complaints(found, table, kept["margin"])
+    assert complaint.startswith("broker: deliver and complete a message")
+
+
+# --- distance, and the page
+
+
+def test_bytes_pass_the_proxy_unchanged_after_a_round_trip(benchmark_module):
+    delay = benchmark_module("delay")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=echo, args=(server,))
+        thread.start()
+        with (
+            delay.line(server.getsockname()[1], 200) as port,
+            socket.create_connection(("127.0.0.1", port), 30) as client,
+            client.makefile("rb") as answers,
+        ):
+            data = os.urandom(300_000)
+            client.sendall(data)
+            assert answers.read(len(data)) == data
+            begun = time.monotonic()
+            client.sendall(b"x")
+            assert answers.read(1) == b"x"
+            assert time.monotonic() - begun >= 0.2
+            client.shutdown(socket.SHUT_WR)
+            assert answers.read(1) == b""
+        thread.join(30)
+    with delay.line(12345, 0) as port:
+        assert port == 12345
+
+
+def echo(server):
+    connection, _ = server.accept()
+    with connection:
+        while data := connection.recv(65_536):
+            connection.sendall(data)
+
+
+def test_a_quick_run_measures_diverted_sends_over_a_distance(tmp_path, benchmark_module):
+    distance = benchmark_module("distance")
+    result = quick(tmp_path, "--only", "sends", command=DISTANCE)
+    assert [row["shell"] for row in result["sends"]] == ["blocking", "asyncio"]
+    for row in result["sends"]:
+        for subject in ("paired", "plain"):
+            assert row[subject]["p99_ms"] >= distance.SEND_ROUND_TRIP_MS
+    assert "3 threads" in benchmark_module("report").markdown(result, distance.tables)
+
+
+def test_the_page_is_made_of_results_without_measuring(tmp_path, benchmark_module):
+    bench = benchmark_module("bench")
+    both = {"rate": 7.5, "rates": [7.5]}
+    result = {
+        "count": 10,
+        "size": 500,
+        "notes": ["a note"],
+        "machine": {"processor": "an abacus"},
+        "syphon": [
+            {"way": way, "ms": ms, "rate": 1000.0 / (1 + ms)}
+            for way in ("plain", "tls", "sdk")
+            for ms in (0, 30)
+        ],
+        "sends": [],
+        "sizes": [{"title": "1 KB", "bytes": 1000, "syphon": both, "copy": both}],
+        "source": [],
+    }
+    (tmp_path / "distance.json").write_text(json.dumps(result))
+
+    bench.write_page(tmp_path, tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+
+    assert "| syphon, TLS | 1,000 | 32 (0.03) |" in page
+    assert "{{" not in page
+    assert "Not measured yet." in page
+    plots = {name: (tmp_path / name).read_text() for name in re.findall(r"\((\S+\.svg)\)", page)}
+    assert plots.keys() == {"benchmarks-distance.svg", "benchmarks-size.svg"}
+    bench.write_page(tmp_path, tmp_path)
+    assert plots == {name: (tmp_path / name).read_text() for name in plots}
+
+
+def test_the_published_page_is_that_of_the_results(tmp_path, benchmark_module):
+    bench = benchmark_module("bench")
+    for image in bench.DOCS.glob("benchmarks-*.svg"):
+        shutil.copy(image, tmp_path)
+    bench.write_page(bench.RESULTS, tmp_path)
+    assert (tmp_path / bench.PAGE).read_text() == (bench.DOCS / bench.PAGE).read_text()
 
 
 def test_confirms_in_any_order_free_just_their_own_places(benchmark_module):
