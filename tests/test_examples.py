@@ -58,3 +58,41 @@ def test_the_example_of_tests_passes():
 
     assert ran.returncode == 0, ran.stdout
     assert "2 passed" in ran.stdout
+
+
+def test_a_web_service_takes_requests_in_an_outage(servicebus_pair):
+    example = (EXAMPLES / "web_service.py", "--requests", "4")
+    assert run(servicebus_pair, *example) == "4 to the primary, 0 diverted; healthy\n"
+
+    with servicebus_pair.primary.faults.unreachable():
+        printed = run(servicebus_pair, *example)
+
+    assert printed == "0 to the primary, 4 diverted; failed over\n"
+
+
+def test_a_batch_job_ends_with_every_message_stored(servicebus_pair, tmp_path):
+    outbox = ("--outbox", str(tmp_path / "job.outbox"))
+    example = EXAMPLES / "batch_job.py"
+
+    assert run(servicebus_pair, example, "--count", "3", *outbox) == (
+        "3 to the primary, 0 diverted, 0 in the outbox\n"
+    )
+    with servicebus_pair.primary.faults.cannot_send("orders"):
+        printed = run(servicebus_pair, example, "--count", "2", *outbox)
+
+    assert printed == "0 to the primary, 2 diverted, 0 in the outbox\n"
+
+
+@pytest.mark.req("X-03")
+def test_ordered_sessions_are_diverted_in_an_outage(servicebus_pair):
+    example = (EXAMPLES / "ordered_sessions.py", "--queue", "orders", "--count", "3")
+    assert run(servicebus_pair, *example) == "3 to the primary, 0 diverted; healthy\n"
+
+    with servicebus_pair.primary.faults.cannot_send("orders"):
+        printed = run(servicebus_pair, *example)
+
+    assert printed.startswith("orders fails: its messages wait in ")
+    assert printed.endswith("0 to the primary, 3 diverted; failed over\n")
+    assert [str(message) for message in servicebus_pair.backlog()] == [
+        f"entry {number}" for number in range(3)
+    ]

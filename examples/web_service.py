@@ -1,0 +1,54 @@
+"""A web service: each request sends a message, and must not wait long for a namespace that is down.
+
+python examples/web_service.py --requests 50
+"""
+
+import argparse
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--queue", default="orders")
+    parser.add_argument("--requests", type=int, default=20)
+    asked = parser.parse_args()
+
+    primary_string, secondary_string = (
+        os.environ["PAIRBUS_PRIMARY"],
+        os.environ["PAIRBUS_SECONDARY"],
+    )
+    with (
+        # One retry: it opens a new link if the service has closed an idle one.
+        ServiceBusClient.from_connection_string(primary_string, retry_total=1) as primary,
+        ServiceBusClient.from_connection_string(secondary_string) as secondary,
+        ServiceBusAdministrationClient.from_connection_string(secondary_string) as manager,
+    ):
+        options = SendAvailabilityPairedNamespaceOptions(
+            manager,
+            secondary,
+            failover_interval=timedelta(0),  # no request sees an error of the primary
+            failover_scope="namespace",
+            send_timeout=timedelta(seconds=5),
+            fail_back_pings=2,  # a primary that is up for a moment only is not worth going back to
+        )
+        primary.pair_namespace(options)
+
+        def handle(request: int) -> None:
+            with primary.get_queue_sender(asked.queue) as sender:
+                sender.send_messages(ServiceBusMessage(f"request {request}"))
+
+        with ThreadPoolExecutor(4) as workers:
+            list(workers.map(handle, range(asked.requests)))
+        state = primary.pairing.status().entity(asked.queue)
+        print(f"{state.sent} to the primary, {state.diverted} diverted; {state.state}")
+
+
+if __name__ == "__main__":
+    main()
