@@ -80,6 +80,12 @@ COMMANDS: Final = {
         "pairbus.cli.pair.outbox:app",
         "List, show, send and delete the messages in the file of an outbox.",
     ),
+    "dashboard": Command(
+        "pairbus.dashboard.command:dashboard",
+        "Show a pair on one page, live: state, backlog, failovers, dead letters, messages and "
+        "cost.",
+        "dashboard",
+    ),
     "syphon": Command(
         "pairbus.cli.pair.syphon:syphon",
         "Bring diverted messages home: from the backlog queues to their entities, on Spark.",

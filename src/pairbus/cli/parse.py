@@ -36,6 +36,14 @@ def parse_duration(text: str, option: str) -> timedelta:
     raise UsageError(f"{option} {text!r} is not a duration: use 90s, 5m, 2h, 7d or PT90S")
 
 
+def parse_positive_duration(text: str, option: str) -> float:
+    """In seconds. Raises UsageError."""
+    seconds = parse_duration(text, option).total_seconds()
+    if seconds <= 0:
+        raise UsageError(f"{option} {text}: must be more than 0s")
+    return seconds
+
+
 def parse_time(text: str, option: str, *, now: datetime) -> datetime:
     """A time, in UTC unless it says otherwise, or a duration from now. Raises UsageError."""
     try:

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.cli.options import option
-from pairbus.cli.parse import parse_duration
+from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import UsageError
 
@@ -36,11 +36,9 @@ class WatchOptions:
         """The interval in seconds; None: do not watch. Raises UsageError."""
         if self.interval is None:
             return _SECONDS if self.watch else None
-        seconds = parse_duration(self.interval, "--interval").total_seconds()
+        seconds = parse_positive_duration(self.interval, "--interval")
         if not self.watch:
             raise UsageError("--interval needs --watch")
-        if seconds <= 0:
-            raise UsageError(f"--interval {self.interval}: must be more than 0s")
         return seconds
 
 

@@ -36,11 +36,11 @@ logger = logging.getLogger("pairbus.dashboard")
 CPU_SHARE: Final = 1 / 60
 """The most that one source may take of a core: after costly answers it is asked less often."""
 PEEK_COUNT: Final = 100
-LOCAL_SECONDS: Final = 1.0
+LOCAL_SECONDS: Final = 0.5
 REMOTE_SECONDS: Final = 5.0
-COUNTS_FACTOR: Final = 2.0
-"""Counts and metrics are read half as often as a namespace is probed."""
-PEEK_FACTOR: Final = 5.0
+COUNTS_FACTOR: Final = 3.0
+"""Counts and metrics are read less often than a namespace is probed."""
+PEEK_FACTOR: Final = 10.0
 LEDGER_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 1.0
 

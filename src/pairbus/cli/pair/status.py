@@ -31,7 +31,7 @@ from pairbus.cli.pair.status_sources import (
 )
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
 from pairbus.cli.pair.targets import PairOptions, parse_pair
-from pairbus.cli.parse import parse_duration
+from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.target import Target
 from pairbus.cli.watch import WatchOptions
 from pairbus.errors import NamespaceError, UsageError
@@ -40,6 +40,18 @@ _RATE_SECONDS_MAX: Final = 6.0
 """How long to wait for two rounds of a syphon, which take about two seconds each."""
 _RATE_STEP_SECONDS: Final = 0.25
 _FAILED: Final = 1
+
+
+METRICS = Annotated[
+    list[str] | None,
+    option(
+        metavar="URL",
+        envvar="PAIRBUS_METRICS",
+        show_envvar=False,
+        help="Prometheus metrics of a client or a syphon; repeat it for each (default: "
+        "PAIRBUS_METRICS, separated by spaces).",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +69,7 @@ class _Questions:
 def status(
     *,
     pair: PairOptions,
-    metrics: Annotated[
-        list[str] | None,
-        option(
-            metavar="URL",
-            envvar="PAIRBUS_METRICS",
-            show_envvar=False,
-            help="Prometheus metrics of a client or a syphon; repeat it for each (default: "
-            "PAIRBUS_METRICS, separated by spaces).",
-        ),
-    ] = None,
+    metrics: METRICS = None,
     peek: Annotated[
         int,
         option(
@@ -102,11 +105,11 @@ def status(
     """
     targets = parse_pair(pair)
     questions = _Questions(
-        targets=_by_role(targets.primaries, targets.secondary),
+        targets=targets_by_role(targets.primaries, targets.secondary),
         primary_names=targets.names or None,
         urls=tuple(metrics_url(url) for text in metrics or () for url in text.split()),
         peek=peek,
-        seconds=_positive(timeout, "--timeout"),
+        seconds=parse_positive_duration(timeout, "--timeout"),
     )
     if not questions.targets and not questions.urls:
         raise UsageError(
@@ -126,19 +129,12 @@ def status(
         raise typer.Exit(_FAILED)
 
 
-def _by_role(primaries: Mapping[str, Target], secondary: Target | None) -> dict[str, Target]:
+def targets_by_role(primaries: Mapping[str, Target], secondary: Target | None) -> dict[str, Target]:
     roles = {
         f"primary {name}" if len(primaries) > 1 else "primary": target
         for name, target in primaries.items()
     }
     return roles if secondary is None else {**roles, "secondary": secondary}
-
-
-def _positive(text: str, name: str) -> float:
-    seconds = parse_duration(text, name).total_seconds()
-    if seconds <= 0:
-        raise UsageError(f"{name} {text}: must be more than 0s")
-    return seconds
 
 
 # -- asking -------------------------------------------------------------------------------------

@@ -1,0 +1,238 @@
+"""`pairbus dashboard`: the pair on one page."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from pairbus.cli.http import metrics_url
+from pairbus.cli.options import flatten_options, option
+from pairbus.cli.pair.status import METRICS, targets_by_role
+from pairbus.cli.pair.targets import PairOptions, parse_pair
+from pairbus.cli.parse import parse_positive_duration
+from pairbus.cost.prices import load
+from pairbus.dashboard.collect import Collector, make_sources
+from pairbus.dashboard.live import Live
+from pairbus.dashboard.messages import Changes
+from pairbus.dashboard.security import Access, Sessions
+from pairbus.dashboard.server import bind, serve
+from pairbus.errors import UsageError, check_installed
+
+PORT: Final = 8765
+TOKEN_LENGTH_MIN: Final = 16
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+@flatten_options
+def dashboard(
+    *,
+    pair: PairOptions,
+    metrics: METRICS = None,
+    ledger: Annotated[
+        Path | None, option(metavar="DIR", help="Ledger of a syphon, for its totals and its cost.")
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        option(metavar="FILE.toml", help="Price list (default: an example; see docs/cost.md)."),
+    ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Allow to resubmit and purge dead letters, and to start and end faults of local "
+            "brokers. Each change asks once more and is logged to stderr.",
+        ),
+    ] = False,
+    host: Annotated[
+        str,
+        option(
+            metavar="ADDRESS",
+            help="Address to listen on (default: 127.0.0.1). Any other than this machine's own "
+            "needs --certificate and --key, or --proxy-url.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        option(
+            min=0,
+            max=65535,
+            metavar="N",
+            help=f"Port to listen on (default: {PORT}); 0 lets the system choose one.",
+        ),
+    ] = PORT,
+    token: Annotated[
+        str | None,
+        option(
+            metavar="TEXT",
+            envvar="PAIRBUS_DASHBOARD_TOKEN",
+            show_envvar=False,
+            help="Token to log in with (default: PAIRBUS_DASHBOARD_TOKEN). If the dashboard can "
+            "be reached from other machines and none is given, it makes one and prints it.",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None, option(metavar="FILE", help="Certificate chain for TLS, as PEM.")
+    ] = None,
+    key: Annotated[
+        Path | None, option(metavar="FILE", help="Key of --certificate, as PEM.")
+    ] = None,
+    proxy_url: Annotated[
+        str | None,
+        option(
+            metavar="URL",
+            help="Where a reverse proxy with TLS serves the dashboard, as in "
+            "https://pair.example.com. Only requests for this name are accepted then.",
+        ),
+    ] = None,
+    session: Annotated[
+        str,
+        option(metavar="DURATION", help="How long a login is valid (default: 8h)."),
+    ] = "8h",
+    interval: Annotated[
+        str | None,
+        option(
+            metavar="DURATION",
+            help="How often to probe the namespaces (default: 500ms for brokers on this machine, 5s "
+            "for others).",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, option(metavar="DURATION", help="How long to wait for an answer (default: 5s).")
+    ] = "5s",
+) -> None:
+    """Show a pair on one page, live: state, backlog, failovers, dead letters, messages and cost.
+
+    It changes nothing unless it is started with --allow-changes. It keeps the last hour in memory.
+    On this machine's own address it needs no password; elsewhere it needs a token, and TLS. The
+    policy of the primary needs Manage and Listen, and so does that of the secondary: what is
+    missing is shown.
+
+    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it cannot start, 2 usage error.
+
+    \b
+    Examples:
+      pairbus dashboard
+      pairbus dashboard --metrics http://app-1:9100/metrics --metrics http://syphon:9464/metrics
+      pairbus dashboard --allow-changes --port 0
+      pairbus dashboard --host 0.0.0.0 --certificate cert.pem --key key.pem
+    """
+    check_installed("pairbus dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
+    given = parse_pair(pair)
+    targets = targets_by_role(given.primaries, given.secondary)
+    urls = tuple(metrics_url(url) for text in metrics or () for url in text.split())
+    if not targets and not urls:
+        raise UsageError(
+            "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
+            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
+        )
+    price_list = load(prices)
+    sources = make_sources(
+        targets,
+        primary_names=given.names or None,
+        urls=urls,
+        ledger=ledger,
+        timeout_seconds=parse_positive_duration(timeout, "--timeout"),
+        interval_seconds=None
+        if interval is None
+        else parse_positive_duration(interval, "--interval"),
+    )
+    if ledger is not None:
+        check_installed("--ledger", "spark", "pyarrow")
+    seconds = parse_positive_duration(session, "--session")
+    is_public = check_access(host, token, certificate, key, proxy_url)
+    is_token_made = is_public and not token
+    token = secrets.token_urlsafe(24) if is_token_made else token or None
+    _log_changes()
+    with bind(host, port) as listener:
+        scheme = "https" if certificate or proxy_url else "http"
+        address = _address(host, listener.getsockname()[1], certificate is not None)
+        access = Access(
+            hosts=allowed_hosts(host, listener.getsockname()[1], proxy_url),
+            scheme=scheme,
+            token=token,
+            session_seconds=seconds,
+        )
+        sessions = Sessions(seconds)
+        live = Live(
+            Collector(sources),
+            targets,
+            Changes(targets, are_allowed=allow_changes),
+            price_list,
+            sessions if token else None,
+        )
+
+        def on_ready() -> None:
+            print(f"dashboard ready: {proxy_url or address}", flush=True)
+            if is_token_made:
+                print(f"token: {token}", flush=True)
+
+        serve(live, sessions, access, listener, certificate=certificate, key=key, on_ready=on_ready)
+
+
+def check_access(
+    host: str,
+    token: str | None,
+    certificate: Path | None,
+    key: Path | None,
+    proxy_url: str | None,
+) -> bool:
+    """Whether other machines can reach it. Raises UsageError for what would not be safe."""
+    if (certificate is None) != (key is None):
+        raise UsageError("--certificate and --key belong together: give both")
+    for name, file in (("--certificate", certificate), ("--key", key)):
+        if file is not None and not file.is_file():
+            raise UsageError(f"{name} {file}: no such file")
+    if proxy_url is not None:
+        parts = urlsplit(proxy_url)
+        if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/"):
+            raise UsageError(
+                f"--proxy-url {proxy_url!r}: must be https:// and a host name, as in "
+                "https://pair.example.com; a path is not supported"
+            )
+    if token and len(token) < TOKEN_LENGTH_MIN:
+        raise UsageError(f"--token is too short: use at least {TOKEN_LENGTH_MIN} characters")
+    if _is_loopback(host) and proxy_url is None:
+        return False
+    if certificate is None and proxy_url is None:
+        raise UsageError(
+            f"--host {host} can be reached from other machines, so it needs TLS: give "
+            "--certificate and --key, or the URL of a proxy with TLS, with --proxy-url"
+        )
+    return True
+
+
+def allowed_hosts(host: str, port: int, proxy_url: str | None) -> frozenset[str] | None:
+    if proxy_url is not None:
+        return frozenset({urlsplit(proxy_url).netloc.lower()})
+    if _is_loopback(host):
+        return frozenset({f"{name}:{port}" for name in (*_LOOPBACK_NAMES, host.lower())})
+    return None  # the token and the certificate protect it, under whatever name
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str, port: int, is_tls: bool) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{name}:{port}/"
+
+
+def _log_changes() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("pairbus.dashboard")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # The SDK logs each lost connection, and without a handler that goes to stderr.
+    logging.getLogger().addHandler(logging.NullHandler())

@@ -1,0 +1,131 @@
+"""Serves the page, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pairbus.dashboard.live import Live
+from pairbus.dashboard.security import Access, Guard, Sessions
+from pairbus.errors import StartError, requires_extra
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_CLOSE_SECONDS: Final = 1
+RECONNECT_SECONDS: Final = 10.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Raises StartError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise StartError(
+            f"cannot listen on {host} port {port}: {reason}; choose another with --port, or 0 to "
+            "let the system choose"
+        ) from None
+    return listener
+
+
+def serve(
+    live: Live,
+    sessions: Sessions,
+    access: Access,
+    listener: socket.socket,
+    *,
+    certificate: Path | None,
+    key: Path | None,
+    on_ready: Callable[[], None],
+) -> None:
+    with requires_extra("pairbus dashboard", "dashboard"):
+        import uvicorn
+
+    app = make_app(live, access, sessions)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+        proxy_headers=False,
+        ssl_certfile=None if certificate is None else str(certificate),
+        ssl_keyfile=None if key is None else str(key),
+        ws="websockets-sansio",
+    )
+    try:
+        config.load()
+    except OSError as error:  # includes ssl.SSLError
+        raise StartError(f"cannot use --certificate {certificate} and --key {key}: {error}") from (
+            error
+        )
+    server = _Server(config)
+    asyncio.run(_run(server, listener, on_ready))
+
+
+async def _run(server: Any, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if server.should_exit:
+            os._exit(128 + number)
+        server.should_exit = True
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    loop.call_soon(on_ready)  # the socket listens already, so a browser only waits a moment
+    await server.serve([listener])
+
+
+def _Server(config: Any) -> Any:
+    import uvicorn
+
+    server = uvicorn.Server(config)
+    # The signals are ours: uvicorn would raise them again after it has ended.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+    return server
+
+
+def make_app(live: Live, access: Access, sessions: Sessions) -> Any:
+    """The page behind its guard, as an ASGI application."""
+    with requires_extra("pairbus dashboard", "dashboard"):
+        from nicegui import ui
+        from starlette.applications import Starlette
+        from starlette.middleware.gzip import GZipMiddleware
+
+        from pairbus.dashboard.page import make_page
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        task = asyncio.create_task(live.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    app = Starlette(lifespan=lifespan)
+    make_page(live)
+    ui.run_with(
+        app,
+        title="pairbus dashboard",
+        dark=None,
+        language="en-US",
+        tailwind=False,
+        binding_refresh_interval=None,
+        reconnect_timeout=RECONNECT_SECONDS,
+        show_welcome_message=False,
+        gzip_middleware_factory=None,  # below: the guard must see the text of the page
+    )
+    return GZipMiddleware(Guard(app, access, sessions))  # type: ignore[arg-type]
