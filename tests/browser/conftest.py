@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient as PlainClient
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.management import ServiceBusAdministrationClient
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from prometheus_client import CollectorRegistry, start_http_server
@@ -64,10 +64,32 @@ class Pair:
             )
         )
         self._sender = resources.enter_context(client.get_queue_sender("orders"))
+        plain = resources.enter_context(
+            PlainClient.from_connection_string(self.east.connection_string)
+        )
+        self._letters = plain.get_queue_sender("letters")
+        self._receiver = plain.get_queue_receiver("letters")
+        self._dead = plain.get_queue_receiver("letters", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+        for each in (self._letters, self._receiver, self._dead):
+            resources.enter_context(each)
+        self.backlog = resources.enter_context(partner.get_queue_receiver(BACKLOG_QUEUE))
 
     def send(self, count: int = 1) -> None:
-        for number in range(count):
-            self._sender.send_messages(ServiceBusMessage(f"order {number}"))
+        """To the queue `orders`, with the paired client."""
+        self._sender.send_messages([ServiceBusMessage(f"order {one}") for one in range(count)])
+
+    def dead_letter(self, reason: str, *messages: ServiceBusMessage) -> None:
+        """In the queue `letters`."""
+        self._letters.send_messages(list(messages))
+        for message in self._receiver.receive_messages(len(messages), max_wait_time=10):
+            self._receiver.dead_letter_message(message, reason=reason, error_description=reason)
+
+    def letters(self) -> tuple[list[str], list[str]]:
+        """The bodies in the queue `letters`, and of its dead letters."""
+        live, dead = (
+            one.peek_messages(100, sequence_number=1) for one in (self._receiver, self._dead)
+        )
+        return [str(one) for one in live], [str(one) for one in dead]
 
 
 @contextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import BACKLOG_QUEUE, Pair, Window, axe_source
+from tests.browser.conftest import Pair, Window, axe_source
 
 SEEN_SECONDS_MAX = 3.0
 ATTEMPTS = 3
@@ -42,7 +41,7 @@ def last_value(page: Page, panel: str) -> float | None:
     value = page.evaluate(
         """panel => {
             const chart = document.querySelector(`#${panel} .chart`);
-            const data = getElement(chart.id).chart.getOption().series[0].data;
+            const data = getElement(Number(chart.id.slice(1))).chart.getOption().series[0].data;
             return data.length ? data[data.length - 1][1] : null;
         }""",
         panel,
@@ -75,29 +74,26 @@ def test_an_outage_is_seen_within_three_seconds_and_its_end_as_well(page: Page, 
 
 def test_a_failover_moves_the_curve_the_timeline_and_the_estimate(page: Page, pair: Pair) -> None:
     with pair.east.faults.unreachable():
-        pair.send(60)
+        pair.send(300)
         seconds_until(page, "orders is failed over since")
         assert re.search(r"orders is failed over since \d\d:\d\d:\d\d", sentence(page))
-        seconds_until(page, "60 messages wait")
-        wait_for_curve(page, "backlog", lambda value: value == 60)
+        seconds_until(page, "300 messages wait")
+        wait_for_curve(page, "backlog", lambda value: value == 300)
         expect(page.locator("#timeline tbody tr", has_text="orders at").first).to_contain_text(
             "lasts"
         )
         expect(page.locator("#backlog tbody")).to_contain_text("orders", timeout=WAIT_MS)
         expect(page.locator("#clients tbody tr").first).to_contain_text("failed over")
-    with (
-        ServiceBusClient.from_connection_string(pair.west.connection_string) as client,
-        client.get_queue_receiver(BACKLOG_QUEUE) as receiver,
-    ):
-        for left in range(60, 0, -4):
-            for message in receiver.receive_messages(4, max_wait_time=5):
-                receiver.complete_message(message)
-            if "home in" in sentence(page):
-                break
-            time.sleep(0.25 if left > 8 else 2)
-        assert "home in" in sentence(page)
-        for message in receiver.receive_messages(60, max_wait_time=2):
-            receiver.complete_message(message)
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while "home in" not in sentence(page):
+        assert time.monotonic() < deadline, sentence(page)
+        for message in pair.backlog.receive_messages(4, max_wait_time=5):
+            pair.backlog.complete_message(message)
+        page.wait_for_timeout(200)
+    assert "not going down" not in page.inner_text(".numbers")
+    while messages := pair.backlog.receive_messages(100, max_wait_time=1):
+        for message in messages:
+            pair.backlog.complete_message(message)
     seconds_until(page, "nothing waits")
     wait_for_curve(page, "backlog", lambda value: value == 0)
     pair.send()  # a ping has found the primary, or this send does
@@ -107,34 +103,16 @@ def test_a_failover_moves_the_curve_the_timeline_and_the_estimate(page: Page, pa
     )
 
 
-def dead_letter(pair: Pair, *messages: ServiceBusMessage) -> None:
-    with ServiceBusClient.from_connection_string(pair.east.connection_string) as client:
-        with client.get_queue_sender("letters") as sender:
-            sender.send_messages(list(messages))
-        with client.get_queue_receiver("letters") as receiver:
-            for message in receiver.receive_messages(len(messages), max_wait_time=10):
-                receiver.dead_letter_message(
-                    message, reason=HOSTILE, error_description=f"why {HOSTILE}"
-                )
-
-
-def bodies(pair: Pair, sub_queue: ServiceBusSubQueue | None = None) -> list[str]:
-    with (
-        ServiceBusClient.from_connection_string(pair.east.connection_string) as client,
-        client.get_queue_receiver("letters", sub_queue=sub_queue) as receiver,
-    ):
-        return [str(message) for message in receiver.peek_messages(100)]
-
-
 def look(page: Page, entity: str) -> None:
     page.get_by_label("Filter by name").fill(entity)
-    page.locator("#entities tbody tr", has_text=entity).get_by_role(
+    expect(page.locator("#entities tbody tr:visible")).to_have_count(1, timeout=WAIT_MS)
+    page.locator("#entities tbody tr:visible", has_text=entity).get_by_role(
         "button", name=f"Look: {entity}"
     ).click()
 
 
 def test_dead_letters_are_resubmitted_and_purged_after_a_question(page: Page, pair: Pair) -> None:
-    dead_letter(pair, *(ServiceBusMessage(f"letter {number}") for number in range(3)))
+    pair.dead_letter("Test", *(ServiceBusMessage(f"letter {number}") for number in range(3)))
     expect(page.locator("#alerts")).to_contain_text(
         "The primary has 3 dead letters", timeout=WAIT_MS
     )
@@ -150,20 +128,18 @@ def test_dead_letters_are_resubmitted_and_purged_after_a_question(page: Page, pa
     expect(page.get_by_text("Delete 1 message of")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("Delete 1 message of")).to_be_hidden()
-    assert len(bodies(pair, ServiceBusSubQueue.DEAD_LETTER)) == 3
+    assert pair.letters() == ([], ["letter 0", "letter 1", "letter 2"])
 
     messages.get_by_role("button", name="Purge").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Purge").click()
     expect(messages).to_contain_text("Purged 1 message of", timeout=WAIT_MS)
-    assert bodies(pair, ServiceBusSubQueue.DEAD_LETTER) == ["letter 1", "letter 2"]
-    assert bodies(pair) == []
+    assert pair.letters() == ([], ["letter 1", "letter 2"])
 
     rows.filter(has_text="letter 1").get_by_role("checkbox").click()
     messages.get_by_role("button", name="Resubmit").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Resubmit").click()
     expect(messages).to_contain_text("Resubmitted 1 message of", timeout=WAIT_MS)
-    assert bodies(pair, ServiceBusSubQueue.DEAD_LETTER) == ["letter 2"]
-    assert bodies(pair) == ["letter 1"]
+    assert pair.letters() == (["letter 1"], ["letter 2"])
 
 
 def test_a_message_with_script_in_every_field_is_text(page: Page, pair: Pair) -> None:
@@ -177,12 +153,12 @@ def test_a_message_with_script_in_every_field_is_text(page: Page, pair: Pair) ->
         reply_to=HOSTILE,
         application_properties={HOSTILE: HOSTILE},
     )
-    dead_letter(pair, hostile)
+    pair.dead_letter(HOSTILE, hostile)
     page.wait_for_function(
         "document.querySelector('#entities').innerText.includes('letters')", timeout=WAIT_MS
     )
     look(page, "letters")
-    row = page.locator("#messages tbody tr:visible", has_text="<script>").first
+    row = page.locator("#messages tbody tr:visible", has_text="<div>").first
     expect(row).to_contain_text(HOSTILE[:40], timeout=WAIT_MS)
     row.get_by_role("button", name="Show").click()
     for form in ("XML", "text", "JSON", "hex"):
@@ -195,8 +171,7 @@ def test_a_message_with_script_in_every_field_is_text(page: Page, pair: Pair) ->
     assert "{{ 7*7 }}" in shown
     assert page.evaluate("window.hacked") is None
     assert page.locator("img[src=x]").count() == 0
-    with suppress(AssertionError):
-        assert page.evaluate("document.querySelectorAll('main script').length") == 0
+    assert page.evaluate("document.querySelectorAll('main script').length") == 0
 
 
 def test_a_filter_that_is_wrong_says_why(page: Page, pair: Pair) -> None:
@@ -236,9 +211,11 @@ def test_people_with_a_keyboard_or_a_screen_reader_can_use_it(
     dashboard: str, open_window: Callable[..., Window], width: int, scheme: str
 ) -> None:
     settings = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-    page = open_window(dashboard, **settings).page
+    window = open_window(dashboard, **settings)
+    page = window.page
     page.wait_for_function("document.querySelectorAll('.node.ok').length >= 2", timeout=WAIT_MS)
     page.wait_for_selector(f"body.body--{scheme}")
+    assert window.problems == []
     page.evaluate(axe_source())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
@@ -252,3 +229,4 @@ def test_people_with_a_keyboard_or_a_screen_reader_can_use_it(
     assert overflow <= 0
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.innerText") == "Skip to the messages"
+    window.problems.clear()  # axe's own style is refused, as it should be

@@ -82,3 +82,13 @@ def test_many_destinations_are_the_largest_and_the_others() -> None:
     history.add(pair(waiting=10**6, destinations=many), now=START)
     assert len(history.names("to:")) == 21
     assert "to:(others)" in history.names("to:")
+
+
+def test_after_a_peak_only_what_came_after_it_counts_for_the_slope() -> None:
+    history = History(now=START)
+    for second, waiting in ((0, 0), (2, 0), (4, 300), (6, 290), (8, 280)):
+        history.add(pair(waiting=waiting), now=START + second)
+    assert history.slope("waiting:", now=START + 8) == -5.0
+    history.add(pair(waiting=400), now=START + 10)
+    slope = history.slope("waiting:", now=START + 10)
+    assert slope == 40.0

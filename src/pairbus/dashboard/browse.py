@@ -14,7 +14,7 @@ from pairbus.dashboard.live import Live
 from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
 from pairbus.dashboard.model import Picture
 from pairbus.dashboard.panels import Viewer, time_cell
-from pairbus.dashboard.table import Cell, Row, Table, set_text, text
+from pairbus.dashboard.table import Cell, Row, Table, plain_button, set_text, text
 from pairbus.dashboard.widgets import confirm, in_thread, panel
 
 _PLAIN: Final = "messages"
@@ -73,12 +73,12 @@ class MessageBrowser:
                 can_select=self._live.changes.are_allowed,
             )
             with ui.element("div").classes("controls"):
-                self._back = _button("Previous messages", self._turn_back)
-                self._next = _button("More messages", self._turn)
+                self._back = plain_button("Previous messages", self._turn_back)
+                self._next = plain_button("More messages", self._turn)
                 if self._live.changes.are_allowed:
-                    self._all = _button("Select all", self._select_all)
-                    self._resubmit = _button("Resubmit", partial(self._change, "resubmit"))
-                    self._purge = _button("Purge", partial(self._change, "purge"))
+                    self._all = plain_button("Select all", self._select_all)
+                    self._resubmit = plain_button("Resubmit", partial(self._change, "resubmit"))
+                    self._purge = plain_button("Purge", partial(self._change, "purge"))
             self._build_message()
         self._show_controls()
 
@@ -268,7 +268,3 @@ class MessageBrowser:
             set_text(self._problem, error)
         else:
             set_text(self._note, f"{done[0].upper()}{done[1:]}.")
-
-
-def _button(label: str, on_click: Any) -> Any:
-    return ui.button(label, on_click=on_click).props("flat dense no-caps").classes("plain")

@@ -99,8 +99,8 @@ def dashboard(
         str | None,
         option(
             metavar="DURATION",
-            help="How often to probe the namespaces (default: 500ms for brokers on this machine, 5s "
-            "for others).",
+            help="How often to probe the namespaces (default: 500ms for brokers on this machine, "
+            "5s for others).",
         ),
     ] = None,
     timeout: Annotated[

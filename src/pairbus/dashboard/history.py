@@ -178,12 +178,18 @@ class History:
         return list(found.items())
 
     def slope(self, name: str, *, now: float, seconds: float = SLOPE_SECONDS) -> float | None:
-        """The change per second over the last `seconds`; None if too little is known."""
+        """The change per second over the last `seconds`; None if too little is known.
+
+        After a peak, only what came after it counts: a backlog that has just begun to shrink would
+        otherwise seem to grow.
+        """
         recent = takewhile(lambda point: point.at >= now - seconds, reversed(self._points))
-        known = [(one.at, one.values[name]) for one in recent if name in one.values]
+        known = [(one.at, one.values[name]) for one in recent if name in one.values][::-1]
         if len(known) < 3:
             return None
-        (last_at, last), (first_at, first) = known[0], known[-1]
+        peak = max(range(len(known)), key=lambda index: (known[index][1], index))
+        first_at, first = known[peak if len(known) - peak >= 3 else 0]
+        last_at, last = known[-1]
         return (last - first) / (last_at - first_at)
 
     # -- outages and failovers -------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pairbus.dashboard.panels import (
     TimelinePanel,
 )
 from pairbus.dashboard.security import LOGIN_PATH, SESSION
-from pairbus.dashboard.table import set_text, set_title, text
+from pairbus.dashboard.table import plain_button, set_text, set_title, text
 from pairbus.dashboard.texts import (
     Moment,
     Sentence,
@@ -101,8 +101,7 @@ class Page:
             self._names = text("span", " and ".join(self._addresses()), "names")
             self._mode = text("span", self._mode_text(), "badge")
             self._updated = text("time", "")
-            theme = ui.button("Dark", on_click=self._toggle).props("flat dense no-caps")
-            self._theme_button = theme.classes("plain")
+            self._theme_button = plain_button("Dark", self._toggle)
         with ui.element("div").classes("board"):
             with ui.element("section").classes("summary").props('aria-label="Summary"') as banner:
                 self._banner = banner

@@ -183,9 +183,8 @@ class EntityPanel:
                 on_open=self._open,
             )
 
-    def _open(self, key: tuple[str, str, bool] | None) -> None:
-        if key is not None:
-            self._on_open(*key)
+    def _open(self, key: tuple[str, str, bool] | None) -> Any:
+        return None if key is None else self._on_open(*key)
 
     def update(self, picture: Picture, live: Live) -> None:
         problems = [

@@ -219,6 +219,7 @@ def _login_page(problem: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'  # without a session, there is no other
         f"<title>pairbus dashboard: log in</title><style>{_STYLE}</style></head><body><main>"
         '<form method="post" action="/login"><h1>pairbus dashboard</h1>'
         f"{note}"
@@ -286,7 +287,7 @@ def _with_headers(send: Send, access: Access, host: str) -> Send:
         "content-security-policy": content_security_policy(nonce, safe_host, access.scheme),
         "x-frame-options": "DENY",
         "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
+        "referrer-policy": "same-origin",  # with "no-referrer", the login would have no Origin
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "permissions-policy": "camera=(), geolocation=(), microphone=()",

@@ -14,6 +14,8 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 ROWS: Final = 10
+KEYS_MAX: Final = 200
+"""The number of rows that a click may refer to, including those that have just been shown."""
 
 
 def text(tag: str, value: str = "", classes: str = "") -> Any:
@@ -81,9 +83,12 @@ class Table:
         self._empty_text = empty
         self.selected: set[Any] = set()
         self._lines: list[_Line] = []
-        self._fit = 0
+        self._keys: dict[str, Any] = {}
+        self._next_key = 0
         self._on_open, self._open_label, self._can_select = on_open, open_label, can_select
-        with ui.element("div").classes("table-box"), ui.element("table") as table:
+        box = ui.element("div").classes("table-box")
+        box.props(f'tabindex="0" role="region" aria-label="{title}"')  # it may have to scroll
+        with box, ui.element("table"):
             text("caption", title, "visually-hidden")
             with ui.element("thead"), ui.element("tr"):
                 if can_select:
@@ -93,12 +98,12 @@ class Table:
                 if on_open is not None:
                     text("th", "Action", "narrow")
             self._body = ui.element("tbody")
-        self._table = table
+        self._table = box
         self._empty = text("p", empty, "empty")
         with ui.element("nav").classes("pager").props(f'aria-label="Pages of {title}"') as pager:
-            self._back = _button("Previous", lambda: self._turn(-1))
+            self._back = plain_button("Previous", lambda: self._turn(-1))
             self._where = text("span", "")
-            self._next = _button("Next", lambda: self._turn(1))
+            self._next = plain_button("Next", lambda: self._turn(1))
         self._pager = pager
         self._show()
 
@@ -156,8 +161,12 @@ class Table:
             if self._on_open is not None:
                 on_open = self._on_open
                 with ui.element("td").classes("narrow"):
-                    line.button = _button(
-                        self._open_label, lambda: on_open(line.row.key if line.row else None)
+                    line.button = plain_button(self._open_label, None)
+                    # The row that was clicked, even if another has taken its place by now.
+                    line.button.on(
+                        "click",
+                        lambda event: on_open(self._keys.get(str(event.args))),
+                        js_handler="(event) => emit(event.currentTarget.dataset.key)",
                     )
         self._lines.append(line)
 
@@ -180,7 +189,19 @@ class Table:
             line.checkbox.update()
         if line.button is not None:
             line.button.props["aria-label"] = f"{self._open_label}: {name}"
+            line.button.props["data-key"] = self._id_of(row.key)
             line.button.update()
+
+    def _id_of(self, key: Any) -> str:
+        """A name for a row in the browser."""
+        if len(self._keys) > KEYS_MAX:
+            self._keys = {}
+        found = next((name for name, one in self._keys.items() if one == key), None)
+        if found is None:
+            self._next_key += 1
+            found = f"row-{self._next_key}"
+            self._keys[found] = key
+        return found
 
     def _select(self, line: _Line, is_on: bool) -> None:
         if line.row is None:
@@ -191,5 +212,7 @@ class Table:
             self.selected.discard(line.row.key)
 
 
-def _button(label: str, on_click: Callable[[], Any]) -> Any:
-    return ui.button(label, on_click=on_click).props("flat dense no-caps").classes("plain")
+def plain_button(label: str, on_click: Callable[[], Any] | None) -> Any:
+    # Without a color: nicegui's would win over the style sheet, which has one for each theme.
+    button = ui.button(label, on_click=on_click, color=None)
+    return button.props("flat dense no-caps").classes("plain")

@@ -7,7 +7,7 @@ from typing import Any
 from nicegui import run, ui
 
 from pairbus.dashboard.charts import Options
-from pairbus.dashboard.table import text
+from pairbus.dashboard.table import plain_button, text
 from pairbus.errors import PairbusError, one_line
 
 
@@ -57,9 +57,7 @@ async def confirm(question: str, action: str) -> bool:
     ):
         text("p", question)
         with ui.element("div").classes("controls"):
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props(
-                "flat no-caps autofocus"
-            ).classes("plain")
+            plain_button("Cancel", lambda: dialog.submit(False)).props("autofocus")
             ui.button(action, on_click=lambda: dialog.submit(True)).props(
                 "no-caps unelevated color=negative"
             )
