@@ -19,6 +19,7 @@ INPUTS = [
     "requirements-proton.lock",
     "requirements-oldest-spark.lock",
     "tests/interop/node/package-lock.json",
+    "tests/browser/package-lock.json",
 ]
 
 # Answers what the script asks, makes a .venv with itself in it, and installs nothing.
@@ -43,8 +44,8 @@ class Machine:
         self.bin.mkdir()
         for name in USED:
             (self.bin / name).symlink_to(shutil.which(name))
-        self.give("cc", "make", "node")
-        self.give("npm", does="mkdir -p tests/interop/node/node_modules")
+        self.give("cc", "make", "node", "chromium")
+        self.give("npm", does="mkdir -p tests/interop/node/node_modules tests/browser/node_modules")
         self.give("java", does="""echo 'openjdk version "17.0.1"' >&2""")
         self.give("id", does="echo 0")
         self.give("apt-get")
@@ -85,7 +86,7 @@ def test_a_second_run_does_and_says_nothing(machine):
     status, said, installs = machine.setup("--tests")
 
     assert status == 0, said
-    assert [call.split()[0] for call in installs] == [*["python3"] * 4, "npm"]
+    assert [call.split()[0] for call in installs] == [*["python3"] * 4, "npm", "npm"]
     assert machine.setup("--tests") == (0, "", [])
     assert machine.setup() == (0, "", [])
 
@@ -106,7 +107,7 @@ def test_without_a_compiler_everything_but_proton_is_installed(machine):
 
     assert status == 0, said
     assert not [call for call in installs if "proton" in call]
-    assert [call.split()[0] for call in installs] == [*["python3"] * 3, "npm"]
+    assert [call.split()[0] for call in installs] == [*["python3"] * 3, "npm", "npm"]
 
 
 def test_an_unknown_option_is_a_usage_error(machine):
@@ -125,18 +126,19 @@ def test_a_changed_lock_is_installed_and_nothing_else(machine, changed):
     status, said, installs = machine.setup("--tests")
 
     assert status == 0, said
-    assert {call.split()[0] for call in installs} == {"npm" if "node" in changed else "python3"}
+    assert {call.split()[0] for call in installs} == {"npm" if "package-lock" in changed else "python3"}
 
 
 def test_root_gets_the_missing_debian_packages(machine):
-    machine.take("java", "npm")
-    machine.give("apt-get", does=f"[[ $* != *npm ]] || cp {machine.bin}/node {machine.bin}/npm")
+    machine.take("java", "npm", "chromium")
+    machine.give("apt-get", does=f"[[ $* != *npm* ]] || cp {machine.bin}/node {machine.bin}/npm")
 
     status, said, installs = machine.setup("--tests")
 
     assert status == 0, said
     debian = [call for call in installs if call.startswith("apt-get install ")]
-    assert [call.split()[-1] for call in debian] == ["openjdk-17-jre-headless", "npm"]
+    packages = [word for call in debian for word in call.split()[2:] if not word.startswith("-")]
+    assert packages == ["openjdk-17-jre-headless", "npm", "chromium"]
 
 
 def test_others_are_told_which_packages_to_install(machine):
