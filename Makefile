@@ -6,7 +6,7 @@ UPGRADE :=
 
 BIN := .venv/bin
 
-.PHONY: setup setup-tests demo test chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon bench-distance scale reference lock clean
+.PHONY: setup setup-tests demo test test-browser screenshots chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon bench-distance scale reference lock clean
 .NOTPARALLEL:
 
 setup:
@@ -18,6 +18,7 @@ setup-tests:
 demo: setup
 	@$(BIN)/pairbus demo
 
+BROWSER := tests/browser
 ALONE := tests/chaos tests/pairing/test_outage.py tests/syphon/test_outage.py tests/amqp/client/test_rabbitmq.py
 JAVA := tests/syphon tests/verify tests/demo/test_command.py tests/test_benchmarks.py
 
@@ -32,10 +33,19 @@ export PYTHONDONTWRITEBYTECODE :=
 # one Java machine, in a process of their own beside all these, whose report comes last.
 test: setup-tests
 	@$(BIN)/pytest --collect-only -qq >/dev/null
-	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER)
 	$(BIN)/pytest -m spark tests/spark >.setup/spark.log 2>&1 & spark=$$!; \
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE); \
 	code=$$?; wait $$spark || code=1; cat .setup/spark.log; exit $$code
+	$(BIN)/pytest $(BROWSER)
+
+# The dashboard in the system's Chromium: one pair, one browser, one process for all of it.
+test-browser: setup-tests
+	$(BIN)/pytest $(BROWSER)
+
+# docs/dashboard/*.png
+screenshots: setup-tests
+	$(BIN)/python -m tests.browser.screenshots
 
 # Everything goes wrong at once, and every message is counted: see docs/reliability.md.
 # `make chaos SECONDS=1800 SEED=2026 ARGS="--report chaos.html"`
@@ -112,6 +122,6 @@ dist: setup
 	$(BIN)/python -m hatchling build
 
 clean:
-	rm -rf .venv .setup tests/interop/node/node_modules dist \
+	rm -rf .venv .setup tests/interop/node/node_modules tests/browser/node_modules dist \
 	  .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -126,7 +126,9 @@ def test_a_changed_lock_is_installed_and_nothing_else(machine, changed):
     status, said, installs = machine.setup("--tests")
 
     assert status == 0, said
-    assert {call.split()[0] for call in installs} == {"npm" if "package-lock" in changed else "python3"}
+    assert {call.split()[0] for call in installs} == {
+        "npm" if "package-lock" in changed else "python3"
+    }
 
 
 def test_root_gets_the_missing_debian_packages(machine):

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient as PlainClient
-from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSubQueue
 from azure.servicebus.management import ServiceBusAdministrationClient
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from prometheus_client import CollectorRegistry, start_http_server
@@ -30,13 +30,12 @@ from pairbus.broker import Broker
 from pairbus.telemetry.prometheus import PrometheusObserver
 
 START_SECONDS_MAX = 60.0
-BACKLOG_QUEUE = "east/x-servicebus-transfer/0"
 
 
 class Pair:
     """Two brokers, and a paired client that publishes its metrics."""
 
-    def __init__(self, resources: ExitStack) -> None:
+    def __init__(self, resources: ExitStack, *, backlog_queues: int = 1) -> None:
         self.east = resources.enter_context(Broker(queues=["orders", "payments", "letters"]))
         self.west = resources.enter_context(Broker())
         client = ServiceBusClient.from_connection_string(self.east.connection_string, retry_total=0)
@@ -56,14 +55,17 @@ class Pair:
             SendAvailabilityPairedNamespaceOptions(
                 manager,
                 partner,
-                backlog_queue_count=1,
+                backlog_queue_count=backlog_queues,
                 failover_interval=timedelta(0),
                 ping_primary_interval=timedelta(seconds=1),
                 primary_namespace_name="east",
                 observers=[PrometheusObserver(registry)],
             )
         )
-        self._sender = resources.enter_context(client.get_queue_sender("orders"))
+        self._senders = {
+            queue: resources.enter_context(client.get_queue_sender(queue))
+            for queue in ("orders", "payments")
+        }
         plain = resources.enter_context(
             PlainClient.from_connection_string(self.east.connection_string)
         )
@@ -72,17 +74,32 @@ class Pair:
         self._dead = plain.get_queue_receiver("letters", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
         for each in (self._letters, self._receiver, self._dead):
             resources.enter_context(each)
-        self.backlog = resources.enter_context(partner.get_queue_receiver(BACKLOG_QUEUE))
+        self.backlogs = {
+            queue: resources.enter_context(partner.get_queue_receiver(queue))
+            for queue in (f"east/x-servicebus-transfer/{one}" for one in range(backlog_queues))
+        }
 
-    def send(self, count: int = 1) -> None:
-        """To the queue `orders`, with the paired client."""
-        self._sender.send_messages([ServiceBusMessage(f"order {one}") for one in range(count)])
+    @property
+    def backlog(self) -> ServiceBusReceiver:
+        (only,) = self.backlogs.values()
+        return only
+
+    def send(self, count: int = 1, queue: str = "orders") -> None:
+        """With the paired client."""
+        messages = [ServiceBusMessage(f"{queue} {one}") for one in range(count)]
+        self._senders[queue].send_messages(messages)
 
     def dead_letter(self, reason: str, *messages: ServiceBusMessage) -> None:
         """In the queue `letters`."""
+        wanted = {str(one) for one in messages}
         self._letters.send_messages(list(messages))
-        for message in self._receiver.receive_messages(len(messages), max_wait_time=10):
-            self._receiver.dead_letter_message(message, reason=reason, error_description=reason)
+        while wanted:
+            for message in self._receiver.receive_messages(10, max_wait_time=10):
+                if str(message) not in wanted:
+                    self._receiver.complete_message(message)
+                    continue
+                self._receiver.dead_letter_message(message, reason=reason, error_description=reason)
+                wanted.discard(str(message))
 
     def letters(self) -> tuple[list[str], list[str]]:
         """The bodies in the queue `letters`, and of its dead letters."""
@@ -152,6 +169,12 @@ def dashboard(pair: Pair) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    with launch() as running:
+        yield running
+
+
+@contextmanager
+def launch() -> Iterator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "the tests need Chromium: scripts/setup --tests installs it"
     with sync_playwright() as playwright:

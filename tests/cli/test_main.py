@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text("utf-8
 PRIMARY = "Endpoint=sb://a;SharedAccessKeyName=p;SharedAccessKey=k"
 SECONDARY = PRIMARY.replace("//a", "//b")
 # These print nothing that a program would read, or what they print is JSON already.
-WITHOUT_JSON = {"broker", "entities export", "package-for-spark"}
+WITHOUT_JSON = {"broker", "dashboard", "entities export", "package-for-spark"}
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -102,13 +102,18 @@ def metrics_url(text: str) -> str:
 
 def scrape(url: str, *, seconds: float) -> list[Sample]:
     """The metrics that a process publishes. Raises NamespaceError."""
+    return list(parse_metrics(fetch_metrics(url, seconds=seconds)))
+
+
+def fetch_metrics(url: str, *, seconds: float) -> str:
+    """Raises NamespaceError."""
     parts = urlsplit(url)
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     with HttpClient.for_url(url, seconds=seconds) as client:
         response = client.request("GET", path, headers={"Accept": "text/plain"})
     if response.status != http.HTTPStatus.OK:
         raise NamespaceError(f"it answers with {response.status} {response.reason}")
-    return list(parse_metrics(response.body.decode("utf-8", "replace")))
+    return response.body.decode("utf-8", "replace")
 
 
 def parse_metrics(text: str) -> Iterator[Sample]:

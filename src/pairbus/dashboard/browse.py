@@ -12,7 +12,7 @@ from pairbus.cli.output import format_count, format_size
 from pairbus.dashboard.bodies import BodyForm, MessagePage, best_form, body_text
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
-from pairbus.dashboard.model import Picture
+from pairbus.dashboard.model import EntityRow, Picture
 from pairbus.dashboard.panels import Viewer, time_cell
 from pairbus.dashboard.table import Cell, Row, Table, plain_button, set_text, text
 from pairbus.dashboard.widgets import confirm, in_thread, panel
@@ -29,6 +29,8 @@ class MessageBrowser:
         self._starts: list[int] = [0]
         self._shown: MessagePage | None = None
         self._names: dict[str, list[str]] = {}
+        self._entities: tuple[EntityRow, ...] = ()
+        self._named_role: Any = None
 
     def build(self) -> None:
         roles = list(self._live.targets)
@@ -103,6 +105,9 @@ class MessageBrowser:
 
     def update(self, picture: Picture) -> None:
         """Keeps the names of the entities up to date."""
+        if picture.entities == self._entities and self._role_input.value == self._named_role:
+            return
+        self._entities, self._named_role = picture.entities, self._role_input.value
         names: dict[str, list[str]] = {}
         for one in picture.entities:
             if one.kind != "topic":

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
 from pairbus.cli.broker.fault_client import FaultClient
-from pairbus.cli.http import HttpClient, parse_metrics, scrape
+from pairbus.cli.http import HttpClient, fetch_metrics, parse_metrics
 from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
 from pairbus.cli.target import Target
 from pairbus.dashboard.readings import (
@@ -28,12 +28,13 @@ from pairbus.dashboard.readings import (
     Readings,
     read_broker,
     read_process,
+    wanted_lines,
 )
 from pairbus.errors import NamespaceError, PairbusError, one_line
 
 logger = logging.getLogger("pairbus.dashboard")
 
-CPU_SHARE: Final = 1 / 60
+CPU_SHARE: Final = 1 / 150
 """The most that one source may take of a core: after costly answers it is asked less often."""
 PEEK_COUNT: Final = 100
 LOCAL_SECONDS: Final = 0.5
@@ -41,8 +42,8 @@ REMOTE_SECONDS: Final = 5.0
 COUNTS_FACTOR: Final = 3.0
 """Counts and metrics are read less often than a namespace is probed."""
 PEEK_FACTOR: Final = 10.0
+PROCESSES_FEW: Final = 10
 LEDGER_SECONDS: Final = 30.0
-_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,8 @@ def make_sources(
             add("brokers", role, partial(_read_broker, target, seconds), pace * COUNTS_FACTOR)
             add("faults", role, partial(_read_faults, target), pace * COUNTS_FACTOR)
     for url in urls:
-        pace = interval_seconds or LOCAL_SECONDS
+        # With many processes each is asked less often: there are more of them.
+        pace = (interval_seconds or LOCAL_SECONDS) * max(1.0, len(urls) / PROCESSES_FEW)
         add("processes", url, partial(_read_process, url, timeout_seconds), pace * COUNTS_FACTOR)
     if ledger is not None:
         add("ledger", str(ledger), partial(_read_ledger, ledger), LEDGER_SECONDS)
@@ -209,7 +211,7 @@ def _read_broker(target: Target, seconds: float) -> BrokerReading:
         response = client.request("GET", "/$metrics", headers={"Host": target.host})
     if response.status != 200:
         raise NamespaceError(f"it answers with {response.status} {response.reason}")
-    return read_broker(parse_metrics(response.body.decode("utf-8", "replace")))
+    return read_broker(parse_metrics(wanted_lines(response.body.decode("utf-8", "replace"))))
 
 
 def _read_faults(target: Target) -> tuple[Mapping[str, Any], ...]:
@@ -217,7 +219,10 @@ def _read_faults(target: Target) -> tuple[Mapping[str, Any], ...]:
 
 
 def _read_process(url: str, seconds: float) -> Any:
-    return read_process(scrape(url, seconds=seconds))
+    text = fetch_metrics(url, seconds=seconds)
+    if not text.startswith("#") and "pairbus_" not in text:
+        raise NamespaceError("it does not answer with Prometheus metrics")
+    return read_process(parse_metrics(wanted_lines(text)))
 
 
 def _read_ledger(folder: Path) -> Any:

@@ -5,7 +5,7 @@ Whatever nobody has said is None: the page says "unknown".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -124,7 +124,7 @@ def describe(readings: Readings, history: History, prices: PriceList, *, now: fl
     return Picture(
         at=now,
         sentence=_sentence(readings, history, waiting, left, now, is_unknown=is_unknown),
-        severity=None if is_unknown else max((a.severity for a in alerts), default=Severity.INFO),
+        severity=None if is_unknown else _severity(alerts, waiting),
         nodes=_nodes(readings, now),
         flows=flows,
         waiting=waiting,
@@ -141,6 +141,12 @@ def describe(readings: Readings, history: History, prices: PriceList, *, now: fl
         outbox=_outbox(readings),
         unknown=_unknown(readings, flows),
     )
+
+
+def _severity(alerts: Sequence[Alert], waiting: int | None) -> Severity:
+    """That of the worst alert. As long as messages wait, not all is well."""
+    worst = max((one.severity for one in alerts), default=Severity.INFO)
+    return max(worst, Severity.WARNING) if waiting else worst
 
 
 # -- the sentence --------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ from pairbus.dashboard.widgets import Chart, panel
 
 REFRESH_SECONDS: Final = 0.5
 CHART_SECONDS: Final = 2.0
+CALM_CHART_SECONDS: Final = 8.0
+"""How often charts are drawn while nothing happens: only their axis moves."""
 _TONES: Final = {None: "unknown", 0: "ok", 1: "warning", 2: "critical"}
 _VIEWER: Final = """
 return [
@@ -191,7 +193,8 @@ class Page:
         self._browser.update(picture)
         self._faults.update(live.readings, now=now)
         set_text(self._unknown, " ".join(picture.unknown))
-        if now - self._drawn_at >= CHART_SECONDS:
+        is_calm = not picture.waiting and not picture.severity
+        if now - self._drawn_at >= (CALM_CHART_SECONDS if is_calm else CHART_SECONDS):
             self._drawn_at = now
             self.draw(now=now)
 

@@ -170,7 +170,8 @@ class EntityPanel:
 
     def __init__(self, viewer: Viewer, on_open: Callable[[str, str, bool], Any]) -> None:
         self._on_open = on_open
-        self._rows: tuple[EntityRow, ...] = ()
+        self._question: tuple[Any, ...] = ()
+        """What the table shows, so that a thousand unchanged rows cost nothing."""
         with panel("Entities and dead letters", "entities"):
             with ui.element("div").classes("controls"):
                 self._filter = ui.input("Filter by name").props("dense outlined").classes("grow")
@@ -194,6 +195,10 @@ class EntityPanel:
         ]
         set_text(self._problems, " ".join(problems))
         wanted = str(self._filter.value or "").strip().lower()
+        question = (picture.entities, wanted, self._only_dead.value)
+        if question == self._question and picture.entities:
+            return
+        self._question = question
         shown = [
             one
             for one in picture.entities

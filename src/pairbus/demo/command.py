@@ -22,7 +22,7 @@ from pairbus.cli.options import option
 from pairbus.cli.parse import parse_duration
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
-from pairbus.errors import UsageError
+from pairbus.errors import UsageError, check_installed
 from pairbus.spark.session import require_spark
 
 RESTART_SECONDS: Final = 10.0
@@ -62,6 +62,13 @@ def demo(
             help="Keep running after the result, for your own experiments. Ctrl-C ends it.",
         ),
     ] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Show the demo on a page in your browser, too; prints its address.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines; the last one is the ledger.")
     ] = False,
@@ -87,6 +94,7 @@ def demo(
       pairbus demo
       pairbus demo --seed 7 --rate 100
       pairbus demo --keep
+      pairbus demo --dashboard --keep
       pairbus demo --json | tail -n 1
     """
     least, most = _PHASE_SECONDS
@@ -94,13 +102,23 @@ def demo(
     if not least <= seconds <= most:
         raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
     require_spark("the demo")
+    if dashboard:
+        check_installed("--dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
     # The SDK logs each lost connection, and without a handler that goes to stderr.
     logging.getLogger().addHandler(logging.NullHandler())
     view = make_view(as_json=as_json)
     with SignalFlag() as flag:
         try:
             with temporary_folder("pairbus-demo-") as folder:
-                run = DemoRun(folder, view, flag.check, seconds=seconds, rate=rate, seed=seed)
+                run = DemoRun(
+                    folder,
+                    view,
+                    flag.check,
+                    seconds=seconds,
+                    rate=rate,
+                    seed=seed,
+                    dashboard=dashboard,
+                )
                 try:
                     result = run.run()
                     if keep:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -219,6 +220,7 @@ class SyphonProcess(ChildProcess):
         secondary: str,
         *,
         ca_files: tuple[str | None, str | None] = (None, None),
+        metrics_port: int | None = None,
     ) -> None:
         scratch = self.folder / "spark"
         scratch.mkdir(exist_ok=True)
@@ -237,7 +239,9 @@ class SyphonProcess(ChildProcess):
             if file is not None
             for word in (name, file)
         ]
-        self.spawn(["syphon", "--primary-name", self._primary_name, "--json", *trusted], variables)
+        metrics = [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
+        words = ["syphon", "--primary-name", self._primary_name, "--json", *metrics, *trusted]
+        self.spawn(words, variables)
 
     def on_line(self, line: str) -> None:
         try:
@@ -248,3 +252,34 @@ class SyphonProcess(ChildProcess):
             self.is_ready = True
         elif message["event"] == "round":
             self.brought_home += message["broughtHome"]
+
+
+class DashboardProcess(ChildProcess):
+    """`pairbus dashboard` on the demo."""
+
+    def __init__(self, folder: Path, primary_name: str) -> None:
+        super().__init__("dashboard", folder)
+        self._primary_name = primary_name
+        self.address = ""
+        """Empty until it is ready."""
+
+    def start(self, primary: str, secondary: str, metrics: Sequence[str]) -> None:
+        variables = {
+            "PAIRBUS_PRIMARY": primary,
+            "PAIRBUS_SECONDARY": secondary,
+            "PAIRBUS_METRICS": " ".join(metrics),
+        }
+        words = ["dashboard", "--port", "0", "--allow-changes"]
+        self.spawn([*words, "--primary-name", self._primary_name], variables)
+
+    def on_line(self, line: str) -> None:
+        _, ready, address = line.partition("dashboard ready: ")
+        if ready:
+            self.address = address
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for a process that is told its port before it starts."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -14,7 +14,12 @@ from random import Random
 from typing import Any, Final
 
 from pairbus.demo.delivery_check import DeliveryCheck, total
-from pairbus.demo.processes import BrokerProcess, SyphonProcess
+from pairbus.demo.processes import (
+    BrokerProcess,
+    DashboardProcess,
+    SyphonProcess,
+    free_port,
+)
 from pairbus.demo.script import Action, DemoFacts, Phase, PhaseSeconds, Script, Step
 from pairbus.demo.traffic import (
     ENTITIES,
@@ -49,6 +54,7 @@ class DemoRun:
         seed: int,
         syphon: Any = None,
         entities: Mapping[str, Any] = ENTITIES,
+        dashboard: bool = False,
     ) -> None:
         """`check_interrupt` is called often, and raises to end the demo. `syphon` replaces the
         `SyphonProcess` in tests."""
@@ -60,6 +66,7 @@ class DemoRun:
         self.primary = BrokerProcess(PRIMARY, folder, entities)
         self.secondary = BrokerProcess(SECONDARY, folder)
         self.syphon = SyphonProcess(folder, PRIMARY) if syphon is None else syphon
+        self.dashboard = DashboardProcess(folder, PRIMARY) if dashboard else None
         self.senders = Senders(self.check, rate=rate, seed=seed)
         self.receivers = Receivers(self.check)
         self.counter = MessageCounter()
@@ -123,8 +130,9 @@ class DemoRun:
         """Kills all processes at once. Threads that still run get errors and end."""
         for worker in (self.senders, self.receivers, self.counter):
             worker.stop()
-        for process in (self.syphon, self.primary, self.secondary):
-            process.kill()
+        for process in (self.dashboard, self.syphon, self.primary, self.secondary):
+            if process is not None:
+                process.kill()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -135,11 +143,25 @@ class DemoRun:
         self._wait_for(lambda: self.primary.is_ready and self.secondary.is_ready)
         east, west = self.primary.connection_string, self.secondary.connection_string
         ca_files = str(self.primary.ca_file), str(self.secondary.ca_file)
-        self._run_in_thread(lambda: self.senders.pair(east, west, ca_files[1]))
-        self.syphon.start(east, west)
+        has_metrics = self.dashboard is not None
+        self._run_in_thread(
+            lambda: self.senders.pair(east, west, ca_files[1], has_metrics=has_metrics)
+        )
+        if self.dashboard is None:
+            self.syphon.start(east, west)
+        else:
+            self._start_dashboard(self.dashboard, east, west)
         self.receivers.start(east, [place for places in PLACES.values() for place in places])
         self.counter.start(east, west, ca_files)
         self.senders.start()
+
+    def _start_dashboard(self, dashboard: DashboardProcess, east: str, west: str) -> None:
+        port = free_port()
+        self.syphon.start(east, west, metrics_port=port)
+        urls = (self.senders.metrics_url, f"http://127.0.0.1:{port}/metrics")
+        dashboard.start(east, west, urls)
+        self._wait_for(lambda: dashboard.address)
+        self._view.note(f"The dashboard is at {dashboard.address}")
 
     def _wait_for(self, is_done: Callable[[], object]) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -170,8 +192,8 @@ class DemoRun:
         """Raises if a process ended that should run. Restarts the primary when it is due,
         repeatedly until it is ready.
         """
-        for process in (self.secondary, self.syphon):
-            if process.has_ended:
+        for process in (self.secondary, self.syphon, self.dashboard):
+            if process is not None and process.has_ended:
                 raise NamespaceError(f"the demo cannot continue: {process.exit_message}")
         now = time.monotonic()
         if self._killed_at is None and self.primary.has_ended:

@@ -23,6 +23,7 @@ from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.client.route.status import PairingStatus
 from pairbus.demo.delivery_check import DeliveryCheck
 from pairbus.errors import one_line
+from pairbus.telemetry.prometheus import PrometheusObserver
 
 PRIMARY: Final = "east"
 SECONDARY: Final = "west"
@@ -106,8 +107,13 @@ class Senders(Worker):
         """The duration of the slowest send that succeeded."""
         self.error = ""
         """The error of the last send that raised."""
+        self.metrics_url = ""
+        """Where the client publishes its metrics; empty if it does not."""
 
-    def pair(self, primary: str, secondary: str, ca_file: str) -> None:
+    def pair(
+        self, primary: str, secondary: str, ca_file: str, *, has_metrics: bool = False
+    ) -> None:
+        observers = [self._publish_metrics()] if has_metrics else []
         # Without retries, the first failure shows at once; with an interval of 0, it fails over.
         client = ServiceBusClient.from_connection_string(primary, retry_total=0)
         partner = PlainClient.from_connection_string(secondary)
@@ -124,9 +130,20 @@ class Senders(Worker):
                 failover_interval=timedelta(0),
                 ping_primary_interval=timedelta(seconds=1),
                 primary_namespace_name=PRIMARY,
+                observers=observers,
             )
         )
         self._client = client
+
+    def _publish_metrics(self) -> PrometheusObserver:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+        for call in (thread.join, server.server_close, server.shutdown):  # in reverse order
+            self._resources.callback(call)
+        self.metrics_url = f"http://127.0.0.1:{server.server_port}/metrics"
+        return PrometheusObserver(registry)
 
     @property
     def status(self) -> PairingStatus | None:

@@ -1,0 +1,100 @@
+"""`pairbus dashboard` on the command line: what it refuses, and what it prints."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trustme
+
+from pairbus.dashboard.command import allowed_hosts, check_access
+from pairbus.errors import UsageError
+
+PRIMARY = (
+    "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path, Path]:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    files = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    issued.cert_chain_pems[0].write_to_path(files[0])
+    issued.private_key_pem.write_to_path(files[1])
+    authority.cert_pem.write_to_path(files[2])
+    return files
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"host": "0.0.0.0"}, "needs TLS"),
+        ({"host": "example.com", "token": "x" * 20}, "needs TLS"),
+        ({"token": "short"}, "at least 16 characters"),
+        ({"certificate": Path("a")}, "belong together"),
+        ({"certificate": Path("/no/cert"), "key": Path("/no/key")}, "no such file"),
+        ({"proxy_url": "http://pair.example.com"}, "must be https://"),
+        ({"proxy_url": "https://pair.example.com/path"}, "a path is not supported"),
+    ],
+)
+def test_what_would_not_be_safe_is_refused(settings: dict[str, object], text: str) -> None:
+    every = {"host": "127.0.0.1", "token": None, "certificate": None, "key": None}
+    with pytest.raises(UsageError, match=text):
+        check_access(**{**every, "proxy_url": None, **settings})  # type: ignore[arg-type]
+
+
+def test_only_loopback_needs_no_token(certificate: tuple[Path, Path, Path]) -> None:
+    cert, key, _ = certificate
+    assert not check_access("127.0.0.1", None, None, None, None)
+    assert not check_access("::1", None, None, None, None)
+    assert check_access("0.0.0.0", None, cert, key, None)
+    assert check_access("127.0.0.1", None, None, None, "https://pair.example.com")
+
+
+def test_it_is_served_under_its_own_names_only() -> None:
+    assert allowed_hosts("127.0.0.1", 80, None) == {"localhost:80", "127.0.0.1:80", "[::1]:80"}
+    assert allowed_hosts("127.0.0.1", 80, "https://pair.example.com/") == {"pair.example.com"}
+
+
+@pytest.mark.req("X-09")
+def test_on_another_address_it_makes_a_token_and_uses_tls(
+    certificate: tuple[Path, Path, Path],
+) -> None:
+    cert, key, authority = certificate
+    words = ["dashboard", "--host", "0.0.0.0", "--port", "0", "--primary", PRIMARY]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pairbus", *words, "--certificate", str(cert), "--key", str(key)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if "PAIRBUS" not in name},
+    )
+    assert process.stdout is not None
+    try:
+        address, token = process.stdout.readline(), process.stdout.readline()
+        port = int(address.rstrip("/\n").rpartition(":")[2])
+        assert address == f"dashboard ready: https://0.0.0.0:{port}/\n"
+        assert len(token.removeprefix("token: ").strip()) >= 32
+        context = ssl.create_default_context(cafile=str(authority))
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+        connection.request("GET", "/")
+        response = connection.getresponse()
+        assert (response.status, response.headers["location"]) == (303, "/login")
+        response.read()
+        origin = {"Origin": f"https://localhost:{port}"}
+        body = f"token={token.removeprefix('token: ').strip()}"
+        connection.request("POST", "/login", body, origin)
+        response = connection.getresponse()
+        assert response.status == 303
+        assert "Secure" in response.headers["set-cookie"]
+        connection.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.stdout.close()
+        assert process.wait(20) == 0
