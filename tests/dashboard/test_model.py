@@ -168,6 +168,7 @@ def test_sends_to_the_primary_do_not_include_what_the_syphon_sends(history: Hist
         (pair(waiting=3, processes={CLIENT: client()}), "no syphon"),
         (pair(processes={SYPHON: syphon(failing_queues=1)}), "unreadable"),
         (pair(processes={CLIENT: client(syphons_down=1)}), "syphon down"),
+        (pair(processes={CLIENT: client(outbox={"pairbus_outbox_messages": 2.0})}), "outbox"),
         (pair(processes={CLIENT: Answer(error="Connection refused")}), "silent processes"),
         (pair(ledger=Answer(error="there is no ledger")), "ledger"),
         (

@@ -13,7 +13,7 @@ from typing import Final
 
 from pairbus.cli.output import format_count
 from pairbus.dashboard.history import History
-from pairbus.dashboard.readings import SECONDARY, Readings
+from pairbus.dashboard.readings import SECONDARY, SILENT_SECONDS, Readings
 from pairbus.dashboard.texts import Moment, Sentence, client_name, names
 
 RECENT_SECONDS: Final = 60.0
@@ -54,7 +54,7 @@ def _namespace_alerts(readings: Readings, history: History, now: float) -> Itera
         if outages and outages[-1].end is None:
             since = (" since ", Moment(at=outages[-1].begin, is_exact=outages[-1].is_begin_known))
         error = answer.error or (answer.value.error if answer.value else None)
-        reason = error or f"no answer within {2:g} s"
+        reason = error or f"no answer within {SILENT_SECONDS:g} s"
         yield Alert(
             key=f"down {role}",
             severity=Severity.CRITICAL,
@@ -96,6 +96,17 @@ def _client_alerts(readings: Readings, history: History, now: float) -> Iterator
                 "minute. Applications get errors.",
             ),
             remedy="Restore one of the namespaces.",
+        )
+    stored = sum(one.outbox.get("pairbus_outbox_messages", 0.0) for one in published.values())
+    if stored:
+        yield Alert(
+            key="outbox",
+            severity=Severity.CRITICAL,
+            text=(
+                f"{format_count(round(stored))} {'waits' if stored == 1 else 'wait'} in the outbox "
+                "of an application: neither namespace has accepted them.",
+            ),
+            remedy="Restore one of the namespaces. `pairbus outbox` shows what is in the file.",
         )
     if history.rates.throttles.increase(now=now, seconds=RECENT_SECONDS) >= 1:
         yield Alert(

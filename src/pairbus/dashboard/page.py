@@ -41,6 +41,7 @@ from pairbus.dashboard.texts import (
 from pairbus.dashboard.widgets import Chart, panel
 
 REFRESH_SECONDS: Final = 0.5
+VIEWER_SECONDS_MAX: Final = 30.0
 CHART_SECONDS: Final = 2.0
 CALM_CHART_SECONDS: Final = 8.0
 """How often charts are drawn while nothing happens: only their axis moves."""
@@ -88,11 +89,15 @@ class Page:
         self._dark_mode = ui.dark_mode(None)
         self._build()
         self.refresh()
-        await ui.context.client.connected()
-        found = await ui.run_javascript(_VIEWER, timeout=10.0)
-        self.zone = zone_of(found[0])
-        self._set_dark(found[1] == "dark")
         self._timer = ui.timer(REFRESH_SECONDS, self.refresh)
+        await ui.context.client.connected()
+        try:
+            found = await ui.run_javascript(_VIEWER, timeout=VIEWER_SECONDS_MAX)
+        except TimeoutError:
+            return  # a browser that is too busy to answer gets UTC and the light theme's charts
+        if found:
+            self.zone = zone_of(found[0])
+            self._set_dark(found[1] == "dark")
 
     # -- building --------------------------------------------------------------------------------
 

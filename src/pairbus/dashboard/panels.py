@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import tzinfo
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nicegui import ui
 
@@ -16,6 +16,15 @@ from pairbus.dashboard.model import EntityRow, Picture
 from pairbus.dashboard.table import Cell, Row, Table, set_text, text
 from pairbus.dashboard.texts import client_name, clock, count, utc_clock
 from pairbus.dashboard.widgets import Chart, panel
+
+
+OUTBOX: Final = {
+    "pairbus_outbox_messages": "waiting",
+    "pairbus_outbox_stored_messages_total": "stored",
+    "pairbus_outbox_sent_messages_total": "sent",
+    "pairbus_outbox_held_messages_total": "not sent any more",
+    "pairbus_outbox_stalls_total": "failed attempts",
+}
 
 
 class Viewer(Protocol):
@@ -159,10 +168,12 @@ class ClientPanel:
             ]
         )
         outbox = ", ".join(
-            f"{name.removeprefix('pairbus_outbox_').replace('_', ' ')}: {value:,.0f}"
+            f"{OUTBOX[name]} {value:,.0f}"
             for name, value in sorted(picture.outbox.items())
+            if name in OUTBOX
         )
-        set_text(self._outbox, f"Outbox: {outbox}" if outbox else "")
+        is_used = any(picture.outbox.values())
+        set_text(self._outbox, f"Outbox: {outbox}" if is_used else "")
 
 
 class EntityPanel:
