@@ -17,7 +17,6 @@ from pairbus.dashboard.table import Cell, Row, Table, set_text, text
 from pairbus.dashboard.texts import client_name, clock, count, utc_clock
 from pairbus.dashboard.widgets import Chart, panel
 
-
 OUTBOX: Final = {
     "pairbus_outbox_messages": "waiting",
     "pairbus_outbox_stored_messages_total": "stored",
