@@ -11,7 +11,7 @@ from pairbus.amqp.client.connection import Connection
 from pairbus.amqp.client.requests import RequestLinks
 from pairbus.amqp.codec.types import Symbol
 from pairbus.amqp.frames import SASL_HEADER, encode_frame
-from pairbus.broker import Broker, Policy, Right
+from pairbus.broker import Broker, Policy, QueueDescription, Right
 from pairbus.broker.entities.policies import DEFAULT_KEY, default_policy
 from pairbus.broker.links.tokens import make_token
 
@@ -129,3 +129,50 @@ def test_wrong_passwords_count_as_well(broker):
             one.result()
 
     assert ask_amqp(broker, by=GUESSER) >= 1.0
+
+
+OWN = Policy(name="own", key="b3du", rights=frozenset(Right))
+BAD = {
+    "no token": lambda audience: "",
+    "a guess": lambda audience: signed(default_policy().name, "guess", audience),
+    "a guess for a key of the entity": lambda audience: signed("own", "guess", audience),
+    "expired": lambda audience: signed(default_policy().name, DEFAULT_KEY, audience, seconds=-60),
+    "for another host": lambda audience: signed(
+        default_policy().name, DEFAULT_KEY, audience.replace("localhost", "other.example")
+    ),
+}
+
+
+def signed(name, key, audience, *, seconds=60):
+    policy = Policy(name=name, key=key, rights=frozenset(Right))
+    return make_token(policy, audience=audience, expires_at=int(time.time()) + seconds)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_with_a_bad_token_every_entity_looks_alike(bad):
+    with_key = QueueDescription(name="orders", authorization_rules=(OWN,))
+    names = ("orders", "plain", "unknown")
+    with Broker(queues=[with_key, "plain"]) as broker:
+        connection = Connection("127.0.0.1", broker.port)
+        connection.open(SECONDS)
+        links = RequestLinks(connection, "$cbs", until=time.monotonic() + SECONDS)
+        seen = {"cbs": set(), "http": set()}
+        for name in names:
+            audience = f"sb://localhost:{broker.port}/{name}"
+            request = {"operation": "put-token", "type": "jwt", "name": audience}
+            answer = links.ask(request, bad(audience), until=time.monotonic() + SECONDS)
+            seen["cbs"].add(repr(answer.properties).replace(name, "*"))
+            for method in ("GET", "PUT", "DELETE"):
+                seen["http"].add((method, *refused_over_http(broker, method, name, bad(audience))))
+        connection.close()
+    assert (len(seen["cbs"]), len(seen["http"])) == (1, 3), seen
+
+
+def refused_over_http(broker, method, name, token):
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port, timeout=SECONDS)
+    connection.request(method, f"/{name}?api-version=2021-05", headers={"Authorization": token})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    assert answer.status == 401
+    return answer.status, text.partition("TrackingId")[0].replace(name, "*")
