@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from pairbus.cli.broker.serve import raise_file_limit
 
 COMMAND = [sys.executable, "-m", "pairbus"]
 SECONDS = 60
@@ -339,6 +342,19 @@ def test_a_key_on_the_command_line_is_warned_about_and_one_in_a_file_is_not(
         assert "SharedAccessKeyName=app;SharedAccessKey=s3cret;" in process.lines[0]
     assert "see the keys of --policy in its list of processes" in shown.stop()[2]
     assert hidden.stop() == (0, "", "")
+
+
+def test_the_broker_may_open_as_many_files_as_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(16_384, hard), hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_faults_with_the_well_known_key_need_a_broker_that_allows_them(

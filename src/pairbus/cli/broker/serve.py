@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_DATA: Final = Path("pairbus-data")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_FILES: Final = 16_384
 
 
 class Sku(StrEnum):
@@ -266,9 +267,22 @@ def run(
 ) -> None:
     from pairbus.broker.server import Server, new_event_loop
 
+    raise_file_limit()
     server = Server(namespaces, host=host, tls_only=tls_only, allow_insecure=allow_insecure)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(server, shows_keys=shows_keys))
+
+
+def raise_file_limit() -> None:
+    """Each connection is a file. The usual limit of 1024 would be less than the broker's own."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(server: Server, *, shows_keys: bool) -> None:
