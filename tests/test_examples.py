@@ -48,6 +48,32 @@ def test_orders_are_taken_in_an_outage(servicebus_pair, example):
     assert len(servicebus_pair.backlog()) == count
 
 
+@pytest.mark.req("X-04")
+def test_orders_wait_on_the_disk_while_both_namespaces_fail(servicebus_pair, tmp_path):
+    file = tmp_path / "outbox.db"
+    with (
+        servicebus_pair.primary.faults.cannot_send(),
+        servicebus_pair.secondary.faults.cannot_send(),
+    ):
+        first = run(servicebus_pair, EXAMPLES / "outbox.py", file, "--count", "3", "--wait", "0")
+    second = run(servicebus_pair, EXAMPLES / "outbox.py", file, "--count", "1")
+
+    assert first.splitlines() == [
+        "neither namespace answers: orders for orders are kept here",
+        "3 orders accepted, 3 of all still wait in the outbox",
+    ]
+    assert second.splitlines() == [
+        "3 orders of an earlier run are sent first",
+        "1 orders accepted, 0 of all still wait in the outbox",
+    ]
+    with (
+        servicebus_pair.client() as client,
+        client.get_queue_receiver("orders") as receiver,
+    ):
+        bodies = [str(each) for each in receiver.peek_messages(10)]
+    assert bodies == ["order 0", "order 1", "order 2", "order 0"]
+
+
 def test_the_example_of_tests_passes():
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", EXAMPLES / "order_tests.py"],
