@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus import PairingError
+from pairbus import Outbox, PairingError
 from pairbus.events import Diverted, FailBackDelayed, FailedBack, FailedOver, Returning
 from pairbus.fast.address import Address
 from pairbus.syphon.drain import DrainTask, drain
@@ -144,3 +144,28 @@ def test_a_policy_without_listen_is_refused_when_pairing(world):
     with pytest.raises(PairingError, match=r"could not peek at backlog queue .*Listen claim"):
         world.pair(client, factory=world.factory(text), fail_back="ordered")
     world.pair(client, factory=world.factory(text))
+
+
+@pytest.mark.req("X-04")
+def test_messages_from_an_outbox_keep_their_place_behind_those_in_the_backlog(world, tmp_path):
+    queue = world.queue(requires_session=True)
+    client = world.pair(
+        ping_primary_interval=SECOND, fail_back="ordered", outbox=Outbox(tmp_path / "outbox.db")
+    )
+    sender = world.sender(client, queue)
+
+    def send(*bodies: str) -> None:
+        world.send(sender, *bodies, session_id="s", timeout=3)
+
+    send("1")
+    with world.primary.fault("cannot_send", queue):
+        send("2", "3")
+        with world.secondary.fault("cannot_send"):
+            send("4", "5")
+            assert client.pairing.status().outbox.waiting == 2
+        wait_until(lambda: not client.pairing.status().outbox.waiting, "an empty outbox")
+        assert [str(message) for message in world.backlog()] == ["2", "3", "4", "5"]
+    with syphon(world):
+        world.wait_for(FailedBack)
+        send("6")
+        assert arrived(world, queue, "s", 6) == ["1", "2", "3", "4", "5", "6"]

@@ -108,11 +108,14 @@ class Router:
     def plan(self, path: str, *, now: float, can_hold: bool = True) -> Plan:
         """With `can_hold=False`, the caller has no time to wait."""
         entity = self._entity(path, now=now)
-        self._advance(entity, now=now)
-        state = entity.health.state
-        if state is HealthState.HEALTHY or state is HealthState.SUSPECT:
-            return ToPrimary(entity.health.epoch)
-        if state is HealthState.HOLDING and can_hold:
+        health = entity.health
+        # Asked for every message, so what is usual comes first: time changes nothing then.
+        if health.state is HealthState.HEALTHY and not health.doublings:
+            return ToPrimary(health.epoch)
+        self._observe(entity, None, now=now)
+        if health.state.is_on_primary:
+            return ToPrimary(health.epoch)
+        if health.state is HealthState.HOLDING and can_hold:
             return Hold(HOLD_POLL_SECONDS)
         return self.plan_backlog(path, now=now, can_hold=can_hold)
 
@@ -258,7 +261,7 @@ class Router:
         entity = self._entities.get(path.lower())
         if entity is None:
             raise KeyError(f"no sender of this client has used {path!r}")
-        self._advance(entity, now=now)
+        self._observe(entity, None, now=now)
         if entity.health.state is HealthState.HEALTHY:
             return False
         self._observe(entity, Signal.MARKED_HEALTHY, now=now)
@@ -277,7 +280,7 @@ class Router:
             return []
         tasks: list[BackgroundTask] = []
         for entity in self._agenda.take(now=now):
-            self._advance(entity, now=now)
+            self._observe(entity, None, now=now)
             ping = entity.take_ping(ping_seconds=self._ping_seconds, now=now)
             peek = entity.take_peek(now=now)
             tasks.extend(task for task in (ping, peek) if task is not None)
@@ -431,12 +434,6 @@ class Router:
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
         return entity.queue
-
-    def _advance(self, entity: RoutedEntity, *, now: float) -> None:
-        health = entity.health
-        # Time changes nothing else, and this is asked for every send.
-        if health.state is not HealthState.HEALTHY or health.doublings:
-            self._observe(entity, None, now=now)
 
     def _observe(self, entity: RoutedEntity, signal: Signal | None, *, now: float) -> None:
         """Update the health, by a signal or by time alone, and act on a change."""
