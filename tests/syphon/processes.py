@@ -20,7 +20,7 @@ from pairbus.cli.target import parse_target
 from pairbus.syphon.receipts import ReceiptOutcome
 from tests.chaos.process import BrokerProcess
 from tests.syphon.driver import LEDGER, PRIMARY, SECONDARY
-from tests.syphon.stage import Stage, backlog_names, copies, firsts, numbered
+from tests.syphon.stage import Namespace, Stage, backlog_names, copies, firsts, numbered
 
 CHUNK = 100
 TASKS = 2
@@ -34,7 +34,7 @@ PRIMARY_QUEUES: dict[str, dict[str, Any]] = {
     "unique": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1H"},
 }
 # The round must last long enough to be killed in the middle.
-LATENCY_SECONDS = 0.05
+LATENCY_SECONDS = 0.1
 
 
 @contextmanager
@@ -192,7 +192,11 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 
 def slow_primary(stage: Stage, latency_seconds: float = LATENCY_SECONDS) -> FaultClient:
-    faults = FaultClient(parse_target(stage.primary.connection_string))
+    return slow(stage.primary, latency_seconds)
+
+
+def slow(namespace: Namespace, latency_seconds: float = LATENCY_SECONDS) -> FaultClient:
+    faults = FaultClient(parse_target(namespace.connection_string))
     faults.add({"kind": "slow", "latencySeconds": latency_seconds})
     return faults
 

@@ -1,11 +1,17 @@
 """Namespaces that are far away or slow: rounds are short, and still messages come home once."""
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
+from pairbus.amqp.client import transport
+from pairbus.amqp.client.links import ClientReceiverLink
 from pairbus.broker import Broker
+from pairbus.client.sdk.messages import diverted
+from pairbus.fast.message import ReceivedMessage
 from pairbus.syphon import window
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.receipts import ReceiptOutcome
+from tests.syphon.backlog import encoded
 from tests.syphon.stage import Stage, backlog_names, copies, count, numbered, possible_duplicates
 
 BACKLOGS = backlog_names(2)
@@ -58,6 +64,37 @@ def test_a_primary_that_answers_late_is_given_more_time_and_gets_nothing_again_a
     home = stage.home()
     assert sorted(set(home)) == ids
     assert copies(home) <= possible_duplicates(receipts) <= 40
+
+
+@pytest.mark.req("S-01")
+def test_memory_is_bounded_by_bytes_however_many_messages_are_granted(stage, monkeypatch):
+    most, read, size = 200_000, 32_000, 20_000
+    monkeypatch.setattr(window, "BYTES_MAX", most)
+    monkeypatch.setattr(transport, "READ_SIZE", read)
+    links, peak = {}, [0]
+    arrived = ClientReceiverLink._arrived
+
+    def watched(link, *message):
+        arrived(link, *message)
+        links[id(link)] = link
+        inboxes = [one for each in links.values() for one in each.inbox]
+        buffered = sum(len(one.data) for one in inboxes if isinstance(one, ReceivedMessage))
+        peak[0] = max(peak[0], buffered)
+
+    monkeypatch.setattr(ClientReceiverLink, "_arrived", watched)
+    ids = numbered(80)
+    for queue, some in zip(BACKLOGS, (ids[:40], ids[40:]), strict=True):
+        large = [ServiceBusMessage(bytes(size), message_id=one) for one in some]
+        stage.put([encoded(diverted(one, "orders")) for one in large], queue)
+
+    with stage.primary.faults.slow(latency_seconds=0.02):
+        drained = stage.drain(chunk=1_000)
+
+    assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 80
+    # Each settlement may read a little more.
+    assert size < peak[0] <= most + 4 * read + size < 80 * size / 2
+    monkeypatch.undo()
+    assert sorted(stage.home()) == ids
 
 
 def reopened(known):

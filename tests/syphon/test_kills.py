@@ -28,6 +28,7 @@ from tests.syphon.processes import (
     driver,
     filled_stage,
     kill,
+    slow,
     slow_primary,
     two_drivers,
     wait_until,
@@ -47,13 +48,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.mark.req("S-03", "S-06", "X-02")
 def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_path):
-    faults = slow_primary(stage)
+    faults = [slow(namespace) for namespace in (stage.primary, stage.secondary)]
     with driver(stage, tmp_path) as syphon:
         for number in (200, 500):
             await_arrivals(stage, number)
             kill(wait_until(syphon.workers, "a worker")[0])
         assert any(stage.left(queue) for queue in BACKLOGS), "the workers were killed too late"
-        faults.clear_all()
+        for each in faults:
+            each.clear_all()
         await_empty_backlog(stage)
         syphon.end()
 

@@ -7,6 +7,7 @@ on its way, and no message is locked. So a cached connection never holds up a me
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -112,6 +113,52 @@ class ConnectionCache:
             self._timer = threading.Timer(self._idle_seconds_max, self.close_idle)
             self._timer.daemon = True  # it ends with the process, and so do the connections
             self._timer.start()
+
+
+class EarlyOpening:
+    """Opens a connection in a thread of its own, while the task opens another one.
+
+    The client is the thread's until `wait` returns.
+    """
+
+    def __init__(self, client: FastClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_abandoned = False
+        self._has_timed_out = False
+
+    def start(self, *, deadline: float) -> None:
+        """`deadline` (monotonic): the opening ends, and fails, by then."""
+        if not self._client.is_open:
+            self._client.set_deadline(deadline)
+            self._thread = threading.Thread(target=self._open, args=(deadline,), daemon=True)
+            self._thread.start()
+
+    def _open(self, deadline: float) -> None:
+        # An error is not lost: whoever needs the connection tries again, and gets it.
+        with contextlib.suppress(Exception):
+            self._client.open()
+        self._has_timed_out = not self._client.is_open and time.monotonic() >= deadline
+        with self._lock:
+            self._thread = None
+        if self._is_abandoned:
+            self._client.close()
+
+    def wait(self) -> bool:
+        """Returns whether the namespace has not answered in time."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        return self._has_timed_out
+
+    def abandon(self) -> bool:
+        """Do not wait for a namespace that does not answer: if the opening has not ended yet, the
+        client is closed when it has. Returns whether that is so.
+        """
+        with self._lock:
+            self._is_abandoned = self._thread is not None
+        return self._is_abandoned
 
 
 def _split(leases: list[Lease], count: int) -> tuple[list[Lease], list[Lease]]:

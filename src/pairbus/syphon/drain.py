@@ -25,15 +25,15 @@ from pairbus.fast.client import wait_together
 from pairbus.fast.connection import attach_all
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all
+from pairbus.syphon import window
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.connection_cache import ConnectionCache
+from pairbus.syphon.connection_cache import ConnectionCache, EarlyOpening
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.window import (
     ANSWER_SECONDS_MAX,
-    BYTES_MAX,
     NEAR_MAX,
     TaskWindow,
 )
@@ -118,6 +118,7 @@ class _Drain:
         self._grants_no_more = task.at_most is not None
         self._full: set[str] = set()
         self._window = TaskWindow(task.seconds, chunk=task.chunk)
+        self._opening = EarlyOpening(self._primary)
         self._has_opened_primary = False
         self._has_reached_primary = False
 
@@ -129,7 +130,8 @@ class _Drain:
                 self._end()
             self._is_clean = self._has_no_doubts()
         finally:
-            for lease in self._leases:
+            is_abandoned = self._opening.abandon()
+            for lease in self._leases[1:] if is_abandoned else self._leases:
                 self._cache.give_back(lease, is_clean=self._is_clean)
         if self._delivery.bug is not None:
             raise self._delivery.bug
@@ -163,6 +165,7 @@ class _Drain:
         secondary costs no work time.
         """
         began = time.monotonic()
+        self._opening.start(deadline=began + self._task.open_seconds)
         self._secondary.set_deadline(began + self._task.open_seconds)
         attach_all([queue.receiver for queue in self._queues])
         for queue in list(self._active):
@@ -178,11 +181,13 @@ class _Drain:
         self._set_deadlines()
 
     def _open_primary(self, batch: QueueBatch) -> None:
-        """The first batch opens the connection to the primary."""
+        """The first batch needs the connection to the primary, and links there."""
         self._has_opened_primary = True
         self._delivery.sends_until = math.inf
         began = time.monotonic()
-        self._primary.set_deadline(began + self._task.open_seconds)
+        has_timed_out = self._opening.wait()
+        seconds = 0.0 if has_timed_out else self._task.open_seconds
+        self._primary.set_deadline(time.monotonic() + seconds)
         self._delivery.start(batch)
         self._has_reached_primary = self._primary.is_open
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
@@ -236,11 +241,20 @@ class _Drain:
             and not queue.receiver.is_draining
         ]
         seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
-        clients = [self._primary]
-        if not self._in_flight or self._buffered_bytes < BYTES_MAX:
-            # Otherwise enough has arrived. The secondary waits until some of it is acknowledged.
-            clients.append(self._secondary)
-        wait_together(clients, self._has_news, time.monotonic() + seconds)
+        until = time.monotonic() + seconds
+        if self._has_enough():
+            # The secondary waits until some of what has arrived is acknowledged.
+            wait_together([self._primary], self._has_news, until)
+        else:
+            both = [self._primary, self._secondary]
+            wait_together(both, lambda: self._has_news() or self._has_enough(), until)
+
+    def _has_enough(self) -> bool:
+        """Whether so much has arrived that no more is read. It is, if nothing is in flight to the
+        primary: then an answer of the secondary is awaited.
+        """
+        buffered = sum(queue.receiver.buffered_bytes for queue in self._queues)
+        return bool(self._in_flight) and buffered >= window.BYTES_MAX
 
     def _has_news(self) -> bool:
         return (
@@ -279,12 +293,8 @@ class _Drain:
             queue.settling_count for queue in self._queues
         )
         room = min(size - unsettled, max(1, size // 2))
-        is_full = sum(batch.size for batch in in_flight) >= BYTES_MAX
+        is_full = sum(batch.size for batch in in_flight) >= window.BYTES_MAX
         return 0 if is_full or (unsettled and room < size // 4) else room
-
-    @property
-    def _buffered_bytes(self) -> int:
-        return sum(queue.receiver.buffered_bytes for queue in self._queues)
 
     def _start_batches(self) -> None:
         """Sends what has arrived: from each queue, in turn, that has no batch in flight."""
@@ -296,7 +306,7 @@ class _Drain:
                 continue
             self._active.remove(queue)
             try:
-                received = queue.receiver.take(max(room, 1), max_bytes=BYTES_MAX // 4)
+                received = queue.receiver.take(max(room, 1), max_bytes=window.BYTES_MAX // 4)
             except AzureError as error:
                 self._queue_failed(queue, error)
                 continue
