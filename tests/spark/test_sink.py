@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
 from pairbus.fast.compose import RowError
+from pairbus.fast.connection_cache import ConnectionCache
 from pairbus.fast.errors import SendIncomplete
 from pairbus.spark import ServiceBusDataSource, sink
 from pairbus.spark.options import WriteOptions, write_options
@@ -36,6 +37,7 @@ from pairbus.spark.sink import (
 from tests.spark.world import Bus, names
 
 Buses = Callable[..., Bus]
+NO_CACHE = ConnectionCache(clients_max=0)
 
 
 def options_for(bus: Bus, **options: str) -> WriteOptions:
@@ -47,7 +49,8 @@ def batch(*rows: dict[str, Any]) -> Any:
 
 
 def write_rows(bus: Bus, *rows: dict[str, Any], seed: str = "s", **options: str) -> sink.Sent:
-    return write(iter([batch(*rows)]), options_for(bus, **options), seed, sleep=pytest.fail)
+    made = options_for(bus, **options)
+    return write(iter([batch(*rows)]), made, seed, run=seed, cache=NO_CACHE, sleep=pytest.fail)
 
 
 def test_rows_go_where_the_option_says(make_bus: Buses) -> None:
@@ -91,13 +94,32 @@ def test_rows_of_many_batches_keep_their_order(make_bus: Buses) -> None:
         batch(*({"messageId": str(number)} for number in range(first, first + 100)))
         for first in range(0, 500, 100)
     ]
-    assert write(iter(batches), options_for(bus, queue="q"), "s").count == 500
+    options = options_for(bus, queue="q")
+    assert write(iter(batches), options, "s", run="r", cache=NO_CACHE).count == 500
     assert names(bus.peek("q")) == [str(number) for number in range(500)]
 
 
 def test_nothing_is_connected_for_nothing() -> None:
     address = {"connectionString.env": "NOT_SET_ANYWHERE", "queue": "q"}
-    assert write(iter([]), write_options(address, has_destination=False), "s").count == 0
+    options = write_options(address, has_destination=False)
+    assert write(iter([]), options, "s", run="r", cache=NO_CACHE).count == 0
+
+
+def test_the_tasks_of_one_run_share_a_connection_unless_one_failed(make_bus: Buses) -> None:
+    bus, cache = make_bus("q"), ConnectionCache()
+    options = options_for(bus, queue="q", retrySeconds="0.01")
+
+    def task(number: int, **row: Any) -> None:
+        rows = iter([batch({"messageId": str(number)} | row)])
+        write(rows, options, f"s/{number}", run="r", cache=cache)
+
+    for number in range(3):
+        task(number)
+        assert len(cache) == 1
+    with pytest.raises(RowError):
+        task(3, timeToLive="soon")
+    assert len(cache) == 0
+    assert names(bus.peek("q")) == ["0", "1", "2"]
 
 
 def test_a_task_that_is_repeated_writes_the_same_ids(make_bus: Buses) -> None:

@@ -7,6 +7,7 @@ exceptions. It has no sessions, no deferral, no WebSockets and no retries.
     address.py      a namespace: connection string, environment variable or credential
     token_cache.py tokens.py   logging in with an identity; tokens on a connection
     client.py       FastClient, which makes everything else
+    connection_cache.py   clients that outlive a task
     sender.py receiver.py management.py   what a client makes for an entity
     message.py errors.py                  what they return and raise
     columns.py rows.py compose.py typed.py   messages as rows of plain values, and back

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pairbus.errors import PairbusError
-from pairbus.fast.client import FastClient
 from pairbus.fast.columns import DESTINATION
 from pairbus.fast.compose import RowError, message_of
+from pairbus.fast.connection_cache import OF_THIS_PROCESS, ConnectionCache, Lease
 from pairbus.fast.errors import SendIncomplete
 from pairbus.fast.peek import with_retries
 from pairbus.fast.sender import Sender
@@ -50,7 +50,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         context = TaskContext.get()
-        return write(iterator, self._options, f"{self._run}/{_partition(context)}")
+        return write(iterator, self._options, f"{self._run}/{_partition(context)}", run=self._run)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -58,7 +58,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        return write(iterator, self._options, stream_seed(TaskContext.get()))
+        context = TaskContext.get()
+        return write(iterator, self._options, stream_seed(context), run=stream_run(context))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Does nothing: the service has the messages."""
@@ -79,6 +80,13 @@ def stream_seed(context: Any) -> str:
     return f"{query}/{batch}/{_partition(context)}"
 
 
+def stream_run(context: Any) -> str:
+    """The same for all batches of a query, until it is restarted: their tasks share connections."""
+    query = context and context.getLocalProperty("sql.streaming.queryId")
+    group = context and context.getLocalProperty("spark.jobGroup.id")
+    return f"{query}/{group}" if query and group else uuid4().hex
+
+
 def _partition(context: Any) -> int:
     return int(context.partitionId()) if context else 0
 
@@ -91,27 +99,35 @@ def write(
     options: WriteOptions,
     seed: str,
     *,
+    run: str,
+    cache: ConnectionCache = OF_THIS_PROCESS,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> Sent:
-    """When this returns, the service has accepted all rows."""
+    """When this returns, the service has accepted all rows. Tasks with the same `run` share
+    connections.
+    """
     count = size = 0
-    client: FastClient | None = None
+    lease: Lease | None = None
     senders: dict[str, _RetryingSender] = {}
+    is_clean = False
     try:
         for batch in record_batches:
-            if client is None:
-                client = options.address.client(timeout_seconds=options.timeout_seconds)
+            if lease is None:
+                seconds = options.timeout_seconds
+                lease = cache.lend(run, options.address, timeout_seconds=seconds)
             for path, messages in _grouped(batch, options.path, seed, count, clock).items():
                 sender = senders.get(path)
                 if sender is None:
-                    sender = senders[path] = _RetryingSender(client.sender(path), options, sleep)
+                    sender = _RetryingSender(lease.client.sender(path), options, sleep)
+                    senders[path] = sender
                 sender.send(messages)
                 size += sum(map(len, messages))
             count += batch.num_rows
+        is_clean = not any(sender.has_failed for sender in senders.values())
     finally:
-        if client is not None:
-            client.close()
+        if lease is not None:
+            cache.give_back(lease, is_clean=is_clean)
     return Sent(count, size)
 
 
@@ -147,6 +163,7 @@ class _RetryingSender:
     def __init__(
         self, sender: Sender, options: WriteOptions, sleep: Callable[[float], None]
     ) -> None:
+        self.has_failed = False
         self._sender = sender
         self._options = options
         self._sleep = sleep
@@ -159,6 +176,7 @@ class _RetryingSender:
             try:
                 self._sender.send(left)
             except SendIncomplete as failed:
+                self.has_failed = True
                 ranges = chain(failed.refused_ranges, failed.doubtful_ranges)
                 left = [left[index] for index in sorted(chain.from_iterable(ranges))]
                 raise

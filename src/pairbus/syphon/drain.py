@@ -23,11 +23,11 @@ from pairbus.client.route.envelope import EnvelopeError
 from pairbus.fast.address import Address
 from pairbus.fast.client import wait_together
 from pairbus.fast.connection import attach_all
+from pairbus.fast.connection_cache import ConnectionCache, EarlyOpening
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all
 from pairbus.syphon import window
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.connection_cache import ConnectionCache, EarlyOpening
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
@@ -186,14 +186,15 @@ class _Drain:
         self._delivery.sends_until = math.inf
         began = time.monotonic()
         has_timed_out = self._opening.wait()
-        seconds = 0.0 if has_timed_out else self._task.open_seconds
-        self._primary.set_deadline(time.monotonic() + seconds)
+        opened = time.monotonic()
+        self._primary.set_deadline(opened + (0.0 if has_timed_out else self._task.open_seconds))
         self._delivery.start(batch)
         self._has_reached_primary = self._primary.is_open
         answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
-        lease, waited = self._leases[0], time.monotonic() - began
-        lease.opening_seconds = took = lease.opening_seconds or waited
-        self._window.primary_opened(took=took, waited=waited, answer_seconds=answer_seconds)
+        lease, now = self._leases[0], time.monotonic()
+        took = lease.opening_seconds or self._opening.seconds + now - opened
+        lease.opening_seconds = took
+        self._window.primary_opened(took=took, waited=now - began, answer_seconds=answer_seconds)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:

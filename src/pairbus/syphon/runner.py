@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pairbus.syphon.connection_cache import OF_THIS_PROCESS
+from pairbus.fast.connection_cache import OF_THIS_PROCESS
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.receipts import Drained
 

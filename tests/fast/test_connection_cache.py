@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from pairbus.broker import Broker
+from pairbus.fast.connection_cache import CLIENTS_MAX, ConnectionCache, EarlyOpening
 from pairbus.fast.receiver import Receiver
-from pairbus.syphon.connection_cache import CLIENTS_MAX, ConnectionCache, EarlyOpening
 from pairbus.syphon.drain import drain
 from pairbus.syphon.receipts import ReceiptOutcome
 from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered

@@ -1,8 +1,9 @@
-"""Clients that outlive a task: a round is short, and opening a distant connection takes a second.
+"""Clients that outlive a task: tasks are short, and opening a distant connection takes a second.
 
-Spark keeps its Python workers, so the cache of a worker serves the tasks of many rounds. A client
-is lent to one task at a time. Only a clean one comes back: its links are attached, but nothing is
-on its way, and no message is locked. So a cached connection never holds up a message.
+Spark keeps its Python workers, so the cache of a worker serves the tasks of many rounds of a
+syphon, and of many batches of a stream. A client is lent to one task at a time. Only a clean one
+comes back: its links are attached, but nothing is on its way, and no message is locked. So a cached
+connection never holds up a message.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 
 IDLE_SECONDS_MAX: Final = 10.0
-"""A client that no task has taken for this long is closed: the syphon is idle, or has ended. No
+"""A client that no task has taken for this long is closed: its user is idle, or has ended. No
 service ends a connection that soon, so it needs no heartbeats.
 """
 CLIENTS_MAX: Final = 4
@@ -127,6 +128,8 @@ class EarlyOpening:
         self._thread: threading.Thread | None = None
         self._is_abandoned = False
         self._has_timed_out = False
+        self.seconds = 0.0
+        """How long it took."""
 
     def start(self, *, deadline: float) -> None:
         """`deadline` (monotonic): the opening ends, and fails, by then."""
@@ -136,9 +139,11 @@ class EarlyOpening:
             self._thread.start()
 
     def _open(self, deadline: float) -> None:
+        began = time.monotonic()
         # An error is not lost: whoever needs the connection tries again, and gets it.
         with contextlib.suppress(Exception):
             self._client.open()
+        self.seconds = time.monotonic() - began
         self._has_timed_out = not self._client.is_open and time.monotonic() >= deadline
         with self._lock:
             self._thread = None
