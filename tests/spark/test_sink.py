@@ -117,7 +117,7 @@ def test_the_tasks_of_one_run_share_a_connection_unless_one_failed(make_bus: Bus
         task(number)
         assert len(cache) == 1
     with pytest.raises(RowError):
-        task(3, timeToLive="soon")
+        task(3, timeToLive=-5)
     assert len(cache) == 0
     assert names(bus.peek("q")) == ["0", "1", "2"]
 
