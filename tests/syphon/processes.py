@@ -225,5 +225,6 @@ def check(stage: Stage, *, tasks_killed: int) -> None:
         assert not missing, f"{path}: {len(missing)} messages were lost: {missing[:5]}"
         assert len(firsts(ids)) == EACH
     assert copies(found["unique"]) == 0
-    assert sum(map(copies, found.values())) <= tasks_killed * CHUNK
+    copied = sum(map(copies, found.values()))
+    assert copied <= tasks_killed * CHUNK, f"{copied} messages arrived twice"
     assert [stage.dead_lettered(queue) for queue in BACKLOGS] == [[] for _ in BACKLOGS]
