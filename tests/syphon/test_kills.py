@@ -78,7 +78,7 @@ def test_of_two_syphons_at_once_one_is_killed_and_the_other_loses_no_message(sta
         before = other.brought_home()
         faults.clear_all()
         await_empty_backlog(stage)
-        assert other.brought_home() > before
+        wait_until(lambda: other.brought_home() > before, "the other has brought the rest home")
         other.end()
 
     check(stage, tasks_killed=TASKS)
