@@ -60,7 +60,7 @@ def test_killed_executors_are_replaced_and_no_message_is_lost(cluster, tmp_path)
             assert set(cluster.executors()).isdisjoint(killed)
             syphon.end()
 
-        check(stage, tasks_killed=2)
+        check(stage, tmp_path / "ledger", tasks_killed=2)
 
 
 @pytest.mark.req("S-01", "S-07")

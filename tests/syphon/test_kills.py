@@ -59,7 +59,7 @@ def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_pa
         await_empty_backlog(stage)
         syphon.end()
 
-    check(stage, tasks_killed=2)
+    check(stage, tmp_path / "ledger", tasks_killed=2)
     messages = ParquetDataset(tmp_path / "ledger" / FOLDER).read(["message_id"])
     assert set(messages["message_id"].to_pylist()) == set(SENT)
 
@@ -81,7 +81,7 @@ def test_of_two_syphons_at_once_one_is_killed_and_the_other_loses_no_message(sta
         wait_until(lambda: other.brought_home() > before, "the other has brought the rest home")
         other.end()
 
-    check(stage, tasks_killed=TASKS)
+    check(stage, tmp_path / "ledger", tasks_killed=TASKS)
     assert _unaccounted(tmp_path / "ledger", SENT) == (len(SENT), [])
 
 

@@ -1,8 +1,8 @@
 """The data source `servicebus`: the class that Spark registers, and the batch reader.
 
 Spark pickles everything here and sends it to the tasks, so nothing here holds a connection: each
-read opens and closes its own, and the tasks of a write share some. Streams are in `peek_stream.py` and `lock_stream.py`,
-writing is in `sink.py`.
+read opens and closes its own, and the tasks of a write share some. Streams are in `peek_stream.py`
+and `lock_stream.py`, writing is in `sink.py`.
 """
 
 from __future__ import annotations
