@@ -104,9 +104,9 @@ const scenarios = {
     const own = connectionString
       .replace(/SharedAccessKeyName=[^;]*/, "SharedAccessKeyName=own")
       .replace(/SharedAccessKey=[^;]*/, "SharedAccessKey=c2Vjb25kYXJ5");
-    const keeper = new ServiceBusAdministrationClient(own);
-    assert.equal((await keeper.getQueue(name)).name, name);
-    await fails(keeper.getQueue("nobody"), "UnauthorizedRequestError");
+    const ofOneQueue = new ServiceBusAdministrationClient(own);
+    assert.equal((await ofOneQueue.getQueue(name)).name, name);
+    await fails(ofOneQueue.getQueue("nobody"), "UnauthorizedRequestError");
   },
 
   async "a topic and its subscriptions are made, changed and removed"({ admin, name }) {
