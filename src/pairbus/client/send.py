@@ -91,6 +91,9 @@ class SendCall:
         self._sender = sender
         self._path: str = sender.entity_name
         self._count = request.count
+        self._may_store = (
+            pairing.outbox is not None and request.count > 0 and not request.is_from_outbox
+        )
         self._time = TimeBudget(timeout, pairing.timing.send_seconds)
         self._batches: list[BacklogBatch] | None = None
         self._diverted_count = 0
@@ -107,7 +110,17 @@ class SendCall:
             # failed over or failed back, or a backlog queue left the rotation.
             while True:
                 try:
-                    is_done = yield from self._attempt()
+                    if self._may_store and self._pairing.has_stored(self._path):
+                        # Behind the earlier messages of the entity.
+                        is_done = yield from self._in_outbox()
+                    elif isinstance(plan := self._plan(), ToPrimary):
+                        is_done = yield from self._on_primary(plan)
+                    elif isinstance(plan, ToBacklog) and self._count:
+                        is_done = yield from self._in_backlog(plan)
+                    elif isinstance(plan, Hold) and self._count:
+                        is_done = yield from self._wait(plan.seconds, ValueError(_CLOSED))
+                    else:
+                        return None  # there is nothing to send: the call only opens the link
                 except (BacklogExhausted, PoolExhausted):
                     if not self._may_store:
                         raise
@@ -127,20 +140,6 @@ class SendCall:
             self._give_back(is_usable=False)
             if self._is_diverting:
                 self._pairing.backlog_call_ended(self._path)
-
-    def _attempt(self) -> Generator[Step, Any, bool]:
-        """Follow one plan. Returns whether the call is done."""
-        if self._may_store and self._pairing.has_stored(self._path):
-            return (yield from self._in_outbox())  # behind the earlier messages of the entity
-        plan = self._plan()
-        if isinstance(plan, ToPrimary):
-            return (yield from self._on_primary(plan))
-        if isinstance(plan, ToBacklog) and self._count:
-            return (yield from self._in_backlog(plan))
-        if isinstance(plan, Hold) and self._count:
-            yield from self._wait(plan.seconds, ValueError(_CLOSED))
-            return False
-        return True  # there is nothing to send: the call only opens the link
 
     def _plan(self) -> Plan:
         # Once a part of the call is in the backlog, the rest follows it: on the primary, that part
@@ -311,11 +310,6 @@ class SendCall:
 
     # --- the outbox -------------------------------------------------------------------------------
 
-    @property
-    def _may_store(self) -> bool:
-        is_outbox = self._pairing.outbox is not None
-        return is_outbox and self._count > 0 and not self.request.is_from_outbox
-
     def _in_outbox(self) -> Generator[Step, Any, bool]:
         """Store what is left. A part of the call may be in the backlog."""
         self._pairing.check_storable(self._path)
@@ -371,10 +365,11 @@ class SendCall:
         left = self._time.in_backlog(now=self._pairing.clock())
         return left > seconds + BACKLOG_SECONDS_MIN
 
-    def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, None]:
-        """Holds neither the lock nor a connection during the wait."""
+    def _wait(self, seconds: float, error: Exception) -> Generator[Step, Any, bool]:
+        """Holds neither the lock nor a connection during the wait. The call is not done then."""
         if seconds and (yield Wait(seconds)):
             raise error  # the client was closed
+        return False
 
     def _release_lock(self) -> None:
         self._sender.lock.release(self)  # no effect if this call does not hold it
