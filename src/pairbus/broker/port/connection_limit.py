@@ -110,7 +110,7 @@ class ConnectionLimit:
         """A slot for a new connection from this socket address."""
         slot = Slot(self, peer)
         crowd = self._strangers.get(slot.network, {})
-        if len(crowd) >= self._limits.unauthenticated_per_address_max:
+        if crowd and len(crowd) >= self._limits.unauthenticated_per_address_max:
             self._replace(crowd)
         elif self._stranger_count >= self._limits.unauthenticated_max:
             self.replace_stranger()

@@ -20,8 +20,10 @@ BATCH_WORK_MAX: Final = 100 * WORK_MAX
 
 _CHARACTERS_IN_A_STEP: Final = 16
 _OPERATOR_STEPS: Final = 3
+_LIKE_STEPS: Final = 7
 _NEWID_STEPS: Final = 15
 _FOUND_AT_ONCE: Final = 32
+_TEXT: Final = re.compile("'[^']*'")
 _OPERATORS: Final = re.compile("[-+*/%<>]")
 _NEWID: Final = re.compile("newid", re.IGNORECASE)
 _LIKE: Final = re.compile("like", re.IGNORECASE)
@@ -45,12 +47,13 @@ def work_of(filters: Iterable[Filter]) -> RuleWork:
     steps = scans = 0
     for one in filters:
         if isinstance(one, SqlFilter):
-            text = one.expression
-            steps += 1 + len(text) // _CHARACTERS_IN_A_STEP
-            steps += len(_OPERATORS.findall(text)) * _OPERATOR_STEPS
-            steps += len(_NEWID.findall(text)) * _NEWID_STEPS
-            slow = len(_SLOW_LIKE.findall(text)) + text.count("+")
-            scans += len(_LIKE.findall(text)) + slow * _FOUND_AT_ONCE
+            code = _TEXT.sub("''", one.expression)
+            likes = len(_LIKE.findall(code))
+            steps += max(1, len(one.expression) // _CHARACTERS_IN_A_STEP)
+            steps += len(_OPERATORS.findall(code)) * _OPERATOR_STEPS
+            steps += len(_NEWID.findall(code)) * _NEWID_STEPS + likes * _LIKE_STEPS
+            slow = len(_SLOW_LIKE.findall(one.expression)) + code.count("+")
+            scans += likes + slow * _FOUND_AT_ONCE
         elif isinstance(one, CorrelationFilter):
             steps += 1
     return RuleWork(steps, scans)
