@@ -79,7 +79,9 @@ class Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help=f"a fleet of 1/{QUICK} of the size")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"1/{QUICK} of the fleet; writes nothing"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/scale.md and its plots")
     arguments = parser.parse_args()
     size = QUICK if arguments.quick else 1
@@ -98,7 +100,7 @@ def main() -> None:
         [storm_table(outages), flap_table(flaps), drain_table(drains, size), spread_table()]
     )
     print(text)
-    if arguments.write:
+    if arguments.write and not arguments.quick:
         page = DOCS / "scale.md"
         before, _, rest = page.read_text("utf-8").partition(BEGIN)
         page.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2], "utf-8")

@@ -81,6 +81,9 @@ def all_options(manager: ServiceBusAdministrationClient) -> PairedNamespaceOptio
         primary_namespace_name="contoso",
         ping_mode="link",
         failover_scope="namespace",
+        fail_back_pings=2,
+        fail_back="ordered",
+        fail_back_wait_max=timedelta(hours=1),
         secondary_connections="lazy",
         send_timeout=timedelta(seconds=30),
         throttle_wait=timedelta(seconds=10),
@@ -93,6 +96,7 @@ def wrong_options(manager: ServiceBusAdministrationClient) -> None:
     # What a checker finds before it is run: an ignore that is not needed is an error here.
     SendAvailabilityPairedNamespaceOptions(manager, manager, "10")  # type: ignore[arg-type]
     SendAvailabilityPairedNamespaceOptions(manager, manager, ping_mode="http")  # type: ignore[arg-type]
+    SendAvailabilityPairedNamespaceOptions(manager, manager, fail_back="sorted")  # type: ignore[arg-type]
     SendAvailabilityPairedNamespaceOptions(manager, manager, failover_interval=60)  # type: ignore[arg-type]
     SendAvailabilityPairedNamespaceOptions(manager, manager, observers=[len])  # type: ignore[list-item]
 
