@@ -87,9 +87,12 @@ class Slot:
     def is_closing(self) -> bool:
         return False
 
+    def authenticated(self) -> bool:
+        return True
+
     def nothing(self, *_: object, **__: object) -> None: ...
 
-    occupy = free = reset = authenticated = nothing
+    occupy = free = reset = nothing
     set_write_buffer_limits = pause_reading = resume_reading = close = abort = nothing
 
 
