@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,7 +22,6 @@ from typing import Any
 
 from rich.console import Console
 
-import machine
 import ours
 import report
 from loop import LoadError
@@ -85,7 +87,7 @@ def blank(options: argparse.Namespace, base: Path, size: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "size": size,
         "rounds": options.rounds,
-        "machine": machine.describe(base),
+        "machine": describe_machine(base),
         "notes": [],
     }
     if result["machine"]["data folder on"] in ("tmpfs", "ramfs"):
@@ -93,3 +95,43 @@ def blank(options: argparse.Namespace, base: Path, size: int) -> dict[str, Any]:
             f"{options.folder} is memory, not a disk: commits cost nothing there"
         )
     return result
+
+
+# --- what the figures were measured on: a figure without its machine says nothing -----------------
+
+
+def describe_machine(data: Path) -> dict[str, str]:
+    return {
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "memory": f"{_memory_gb():.0f} GB",
+        "system": f"{platform.system()} {platform.release()}, {_distribution()}",
+        "data folder on": _filesystem(data),
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        "load before": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return " ".join(line.partition(":")[2].split())
+    return platform.machine()
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return "unknown distribution"
+
+
+def _filesystem(folder: Path) -> str:
+    """The type of the mount that `folder` is on: the longest mount point above it."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    above = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(above, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]
