@@ -4,11 +4,12 @@ import os
 import signal
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from pairbus.demo.processes import BrokerProcess, ChildProcess
+from pairbus.demo.processes import BrokerProcess, ChildProcess, DashboardProcess, free_port
 
 SECONDS_MAX = 30
 
@@ -93,3 +94,19 @@ def test_a_kill_ends_everything_that_the_child_has_started(tmp_path, monkeypatch
 
     assert not runs(int(lines[0]))
     child.kill()  # once is enough, and twice does no harm
+
+
+def test_the_dashboard_says_where_it_is(tmp_path):
+    port = free_port()
+    nobody = f"Endpoint=sb://localhost:{port};SharedAccessKeyName=a;SharedAccessKey=b"
+    nobody += ";UseDevelopmentEmulator=true"
+    dashboard = DashboardProcess(tmp_path, "east")
+    dashboard.start(nobody, nobody, [f"http://127.0.0.1:{port}/metrics"])
+    try:
+        wait_until(lambda: dashboard.address or dashboard.has_ended)
+        assert dashboard.address, dashboard.exit_message
+        with urllib.request.urlopen(dashboard.address, timeout=30) as page:
+            assert b"<title>pairbus dashboard</title>" in page.read()
+    finally:
+        dashboard.kill()
+    assert not dashboard.is_running

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
@@ -74,11 +74,6 @@ class CounterRates:
         """By how much the counters have grown in the last `seconds`."""
         rates = self.rate(now=now, seconds=seconds)
         return 0.0 if rates is None else rates * seconds
-
-    def forget(self, known: Iterable[str]) -> None:
-        """Drop the sources that are not among these."""
-        keep = set(known)
-        self._points = {name: one for name, one in self._points.items() if name in keep}
 
     @staticmethod
     def _rate(points: deque[tuple[float, float]], since: float) -> float | None:

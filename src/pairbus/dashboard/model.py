@@ -23,7 +23,7 @@ SLOW_RATE: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A namespace, the syphons, or the applications in the picture of the pair."""
+    """A namespace, the syphons, or the clients in the picture of the pair."""
 
     key: str
     title: str
@@ -254,7 +254,7 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
     nodes.append(
         Node(
             key="clients",
-            title="Applications",
+            title="Clients",
             state=("failed over" if over else "up") if clients else "unknown",
             detail=f"{format_count(pairings, 'client')} in {processes}"
             if clients

@@ -34,6 +34,7 @@ from pairbus.dashboard.texts import (
     about,
     clock,
     milliseconds,
+    plain_text,
     rate,
     utc_clock,
     zone_of,
@@ -216,7 +217,7 @@ class Page:
     def _show_summary(self, picture: Picture) -> None:
         tone = _TONES[picture.severity]
         _set_tone(self._banner, tone)
-        set_text(self._sentence, self.plain(picture.sentence, picture.at))
+        set_text(self._sentence, plain_text(picture.sentence, self.zone, now=picture.at))
         set_title(self._sentence, _utc_note(picture.sentence))
         set_text(self._updated, clock(picture.at, self.zone))
         set_title(self._updated, utc_clock(picture.at))
@@ -235,7 +236,9 @@ class Page:
         waiting = picture.waiting
         set_text(self._waiting, "unknown" if waiting is None else f"{waiting:,}")
         left = picture.seconds_to_empty
-        eta = "unknown" if waiting is None else "not going down"
+        is_down = any(one.state == "down" for one in picture.nodes if one.key != "secondary")
+        eta = "after the outage" if is_down else "not going down"
+        eta = "unknown" if waiting is None else eta
         if left is not None:
             eta = "-" if not waiting else about(left)
         set_text(self._eta, eta)
@@ -270,14 +273,9 @@ class Page:
                 name = Severity(alert.severity).name.lower()
                 with ui.element("li").classes(f"alert {tone}"):
                     text("strong", name, "state")
-                    said = text("p", self.plain(alert.text, picture.at))
+                    said = text("p", plain_text(alert.text, self.zone, now=picture.at))
                     said.props["title"] = _utc_note(alert.text)
                     text("p", alert.remedy, "remedy")
-
-    def plain(self, sentence: Sentence, now: float) -> str:
-        return "".join(
-            one if isinstance(one, str) else clock(one.at, self.zone, now=now) for one in sentence
-        )
 
     # -- theme -----------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from pairbus.syphon.discovery import namespace_of
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
 SILENT_SECONDS: Final = 2.0
 """A namespace that has not answered a probe for this long counts as down, before the time-out."""
@@ -43,10 +42,6 @@ class Answer(Generic[Value]):
     """Why the last question had no answer."""
     asked_at: float | None = None
     """When it was asked, if it has not answered yet."""
-
-    @property
-    def is_loading(self) -> bool:
-        return self.at is None and self.error is None
 
     @property
     def is_current(self) -> bool:

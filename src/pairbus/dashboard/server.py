@@ -69,7 +69,7 @@ def serve(
         raise StartError(f"cannot use --certificate {certificate} and --key {key}: {error}") from (
             error
         )
-    server = _Server(config)
+    server = _make_server(config)
     asyncio.run(_run(server, listener, on_ready))
 
 
@@ -87,7 +87,7 @@ async def _run(server: Any, listener: socket.socket, on_ready: Callable[[], None
     await server.serve([listener])
 
 
-def _Server(config: Any) -> Any:
+def _make_server(config: Any) -> Any:
     import uvicorn
 
     server = uvicorn.Server(config)
