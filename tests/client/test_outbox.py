@@ -149,6 +149,27 @@ def test_a_message_that_fits_the_primary_only_waits_for_the_primary(world):
     assert world.of(HeldInOutbox) == []
 
 
+def test_what_was_sent_and_could_not_be_deleted_is_deleted_later_and_not_sent_again(
+    world, monkeypatch
+):
+    world.put("1")
+    transaction = world.outbox.file._transaction
+
+    def fail():
+        raise OutboxError("the disk is full")
+
+    monkeypatch.setattr(world.outbox.file, "_transaction", fail)
+    for _ in range(2):
+        with pytest.raises(OutboxError):
+            world.drain()
+    monkeypatch.setattr(world.outbox.file, "_transaction", transaction)
+    world.drain()
+
+    assert world.sent == [["1"]]
+    assert world.left() == []
+    assert world.outbox.waiting == 0
+
+
 def test_bytes_that_cannot_be_read_are_held(world):
     world.outbox.file.put("orders", [("broken", b"\xff\xff")])
     world.put("2")

@@ -234,6 +234,8 @@ def drain(outbox: ClientOutbox, task: Drain) -> Generator[Any, Any, None]:
             partial(OutboxFile.oldest, entity=task.path, count=count, bytes_max=BATCH_BYTES)
         )
         if not found:
+            if outbox.has(task.path):  # they were sent, and could not be deleted at that time
+                yield OnDisk(lambda file: file.delete([]))
             return
         if (reason := _too_old(outbox, found[0])) is not None:
             yield from _hold(outbox, found[0], reason)

@@ -11,7 +11,6 @@ before `open` is called. Every method may wait for the disk, and may be called f
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sqlite3
 import threading
@@ -397,9 +396,12 @@ def _keep_connections() -> None:
     """In a child process: never close the parent's connections. SQLite would delete the log, with
     the messages that the parent has stored there.
     """
-    for each in list(_opened):
-        if each._db is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each._db))
+    connections = [each._db for each in list(_opened) if each._db is not None]
+    if connections:
+        import ctypes  # not every program needs it
+
+        for connection in connections:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -405,7 +405,9 @@ class PairingCore:
             if self.outbox is not None and self._is_announced:
                 drains, drain_due = self.outbox.take_due(
                     now=now,
-                    can_send=lambda path: not isinstance(router.plan(path, now=now), Nowhere),
+                    can_send=lambda path: (
+                        not isinstance(router.plan(path, now=now, can_hold=False), Nowhere)
+                    ),
                 )
                 tasks += drains
                 next_due = min((at for at in (next_due, drain_due) if at is not None), default=None)
