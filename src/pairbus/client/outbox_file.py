@@ -102,8 +102,11 @@ class OutboxFile:
         """The size of the file and of its log, as long as the file is open."""
         if self._db is None:
             return 0
-        log = self.path.with_name(f"{self.path.name}-wal")
-        return sum(each.stat().st_size for each in (self.path, log) if each.exists())
+        size = 0
+        for each in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with suppress(FileNotFoundError):  # SQLite deletes the log when the file is closed
+                size += each.stat().st_size
+        return size
 
     def open(self) -> None:
         """Open the file, or create it. No effect if it is open. Raises OutboxError."""
