@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from pyarrow.parquet import ParquetDataset
 
 from pairbus.broker import Broker
 from pairbus.cli.main import main
@@ -17,6 +18,7 @@ from pairbus.cli.pair.syphon import _check_master
 from pairbus.cli.pair.syphon_progress import PlainProgress
 from pairbus.errors import UsageError
 from pairbus.syphon.ledger import ledger_files
+from pairbus.syphon.message_lines import FOLDER
 from tests.syphon.syphon_command import KEY, QUEUES, at_once, divert, environment, two_brokers
 
 
@@ -131,7 +133,8 @@ def test_several_primaries_share_a_syphon_and_other_backlogs_are_ignored(
         divert(namespaces, "orders", 1, stranger)
         both = f"{brokers[0].connection_string} {other.connection_string}"
 
-        words = ("--primary-name", "fabrikam", "--once", "--ledger", str(tmp_path))
+        ledger = ("--ledger", str(tmp_path), "--ledger-messages")
+        words = ("--primary-name", "fabrikam", "--once", *ledger)
         code, out, err = run(
             *words, PAIRBUS_PRIMARY=both, PAIRBUS_SECONDARY=secondary.connection_string
         )
@@ -144,6 +147,9 @@ def test_several_primaries_share_a_syphon_and_other_backlogs_are_ignored(
         assert at_once(other, "orders", 3) == 3
         assert at_once(secondary, stranger, 1) == 1
     assert ledger_files(tmp_path)
+    lines = ParquetDataset(tmp_path / FOLDER).read(["queue", "message_id"]).to_pylist()
+    assert len(lines) == 8
+    assert {line["queue"] for line in lines} >= {fabrikam}
 
 
 def test_a_key_that_the_primary_refuses_is_exit_code_1_before_spark_starts(run, brokers):
@@ -234,6 +240,13 @@ def test_an_unknown_master_is_refused_before_anything_starts(run):
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("pairbus: --master 'foo' is not a Spark master")
+
+
+def test_lines_of_messages_without_a_ledger_are_a_usage_error(run):
+    code, out, err = run("--once", "--ledger-messages")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("pairbus: --ledger-messages writes to a ledger")
 
 
 def test_the_error_without_java_says_what_to_install(run):

@@ -50,6 +50,12 @@ def test_a_broker_takes_every_fault_that_is_planned_for_it_and_no_kind_is_left_o
             from_json({"kind": each.kind, "seconds": each.seconds, **each.settings})
 
 
+def test_a_name_and_a_target_mean_one_thing():
+    names = [(kind.name, target) for kind in TABLE for target in set(kind.targets)]
+
+    assert len(names) == len(set(names))
+
+
 def test_without_a_syphon_there_is_no_fault_for_it():
     table = kinds_for(WORKERS, has_syphon=False)
 

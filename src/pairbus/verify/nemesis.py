@@ -91,7 +91,8 @@ def _kill(rig: Rig, fault: Fault) -> End:
     return lambda: rig.restart(fault.target)
 
 
-def _restart(rig: Rig, fault: Fault) -> End:
+def _terminate(rig: Rig, fault: Fault) -> End:
+    """By SIGTERM, as an operator would. It is started again."""
     process = _running(rig, fault.target)
     process.request_stop()
 
@@ -204,7 +205,9 @@ def kinds(workers: Sequence[str], *, has_syphon: bool = True) -> tuple[FaultKind
     table = [
         FaultKind(name="kill", group="kill", targets=processes, begin=_kill, takes_target=True),
         FaultKind(name="stop", group="stop", targets=processes, begin=_stop, takes_target=True),
-        FaultKind(name="restart", group="stop", targets=BROKERS, begin=_restart, takes_target=True),
+        FaultKind(
+            name="terminate", group="stop", targets=BROKERS, begin=_terminate, takes_target=True
+        ),
         FaultKind(
             name="cut",
             group="network",
