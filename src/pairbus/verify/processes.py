@@ -18,6 +18,8 @@ from pairbus.verify.proxy import Link, Network
 from pairbus.verify.worker import Assignment
 
 _FAULT_SECONDS: Final = 5.0
+_PASSING_REASONS: Final = ("already in use", "No space left", "disk is full")
+"""Why a broker cannot start now, but can later."""
 _RETRY_SECONDS: Final = 1.0
 """How long to wait before a process that has ended by itself is started again."""
 
@@ -180,17 +182,19 @@ class RunProcesses:
         """Raises if a process has ended by itself, which no fault explains.
 
         On local brokers, a syphon may end by itself: it was started during an outage, or its Java
-        was killed. It is started again, as a service manager would do. A broker is, too, if another
-        program has taken its port for a moment.
+        was killed. It is started again, as a service manager would do. A broker is, too, if it was
+        started while its disk was full, or while another program had its port for a moment.
         """
         for name, process in self.processes.items():
             if is_down(name) or not process.has_ended:
                 self._ended_at.pop(name, None)
                 continue
             message = process.exit_message
-            is_port_taken = isinstance(process, BrokerProcess) and "in use" in message
+            may_recover = isinstance(process, BrokerProcess) and any(
+                reason in message for reason in _PASSING_REASONS
+            )
             is_syphon = isinstance(process, PairSyphon) and self._local is not None
-            if not is_port_taken and not is_syphon:
+            if not may_recover and not is_syphon:
                 raise NamespaceError(f"the run cannot continue: {message}")
             now = time.monotonic()
             if now - self._ended_at.setdefault(name, now) >= _RETRY_SECONDS:

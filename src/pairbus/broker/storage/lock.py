@@ -86,9 +86,12 @@ class DataFileLock:
             ) from None
 
     def _write(self, state: str) -> None:
-        # Always the same length, so that a full disk does not matter.
-        os.pwrite(self._note, f"{os.getpid():>10} {state:<7}\n".encode("ascii"), 0)
-        os.fsync(self._note)
+        # Always the same length, so that a full disk does not matter, on most file systems.
+        try:
+            os.pwrite(self._note, f"{os.getpid():>10} {state:<7}\n".encode("ascii"), 0)
+            os.fsync(self._note)
+        except OSError as error:
+            raise DataFileError(f"{self._note_path} cannot be written: {error.strerror}") from error
 
 
 def sync_folder(folder: Path) -> None:

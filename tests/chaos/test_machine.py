@@ -1,0 +1,48 @@
+"""The machine of `make chaos` fails as asked, and works again."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.machine import MachineBroker
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MachineBroker]:
+    made = MachineBroker("east", tmp_path)
+    yield made
+    made.kill()
+
+
+def wait_for_start(broker: MachineBroker) -> None:
+    deadline = time.monotonic() + 60
+    while not broker.is_ready and not broker.has_ended:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_broker_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_later(
+    broker: MachineBroker,
+) -> None:
+    broker.start()
+    wait_for_start(broker)
+    broker.kill()
+
+    broker.fail(is_disk_full=True)
+    broker.start()
+    wait_for_start(broker)
+
+    assert broker.has_ended
+    assert broker.exit_message.endswith("east.lock cannot be written: No space left on device")
+    broker.kill()
+    broker.fail()
+    broker.start()
+    wait_for_start(broker)
+    assert broker.is_ready
