@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from pairbus.broker.storage.lock import sync_folder
 from pairbus.errors import StartError
 
 logger = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ class Certificates:
 def _locked(folder: Path) -> Iterator[None]:
     """Two brokers may share a folder: one makes the certificates, the other uses them."""
     folder.mkdir(parents=True, exist_ok=True)
-    _sync_names(folder.parent)
+    sync_folder(folder.parent)
     with open(folder / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -154,15 +155,7 @@ def _write(path: Path, data: bytes, *, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
-    _sync_names(path.parent)
-
-
-def _sync_names(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync_folder(path.parent)
 
 
 def _canonical(name: str) -> str | None:
