@@ -31,6 +31,7 @@ RESULTS = HERE / "results"
 EARLIER = RESULTS / "earlier.md"
 DOCS = HERE.parent / "docs"
 PAGE = "benchmarks.md"
+INTERRUPTED = 130
 
 # With the rounds that fit into 20 minutes together.
 PROGRAMS: dict[str, tuple[report.Shape, tuple[str, ...]]] = {
@@ -56,23 +57,23 @@ def main() -> int:
         results, docs = RESULTS, DOCS
         if options.quick:
             results = docs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not options.page:
-            for name in options.only or PROGRAMS:
-                if code := _run(name, results, options):
-                    return code
+        names = [] if options.page else options.only or list(PROGRAMS)
+        failed = [name for name in names if not _run(name, results, options)]
         write_page(results, docs)
         print(f"wrote {docs / PAGE}" + (", and deleted it" if options.quick else ""))
-    return 0
+    return 1 if failed else 0
 
 
-def _run(name: str, results: Path, options: argparse.Namespace) -> int:
+def _run(name: str, results: Path, options: argparse.Namespace) -> bool:
     begun = time.monotonic()
     rounds = ["--quick"] if options.quick else PROGRAMS[name][1]
     command = [sys.executable, str(HERE / f"{name}.py"), "--save", str(results / f"{name}.json")]
     # Ctrl-C reaches that program as well, which ends what it has started.
     code = subprocess.run([*command, *rounds, "--folder", options.folder], check=False).returncode
+    if code == INTERRUPTED:
+        raise SystemExit(code)
     print(f"{name}: {time.monotonic() - begun:.0f} s" + (f", failed with {code}" if code else ""))
-    return code
+    return code == 0
 
 
 # --- the page -------------------------------------------------------------------------------------

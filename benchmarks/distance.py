@@ -29,6 +29,7 @@ import report
 import syphon_shovel
 from command import Progress
 from delay import line
+from loop import LoadError
 from pairing_ends import DISABLED, QUEUE, SHELLS, Ends
 from syphon_movers import READY_SECONDS_MAX, Mover
 from syphon_stage import BACKLOGS, SIZE, TARGETS, Stage
@@ -89,10 +90,21 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
                 if "sizes" in parts:
                     result["sizes"] = _sizes(options, base, stage, spark, progress)
         if "sends" in parts:
-            result["sends"] = _sends(options, one, two, progress)
+            with _noted(result, "diverted sends"):
+                result["sends"] = _sends(options, one, two, progress)
         if "source" in parts:
-            result["source"] = _source(options, base / "source", two, progress)
+            with _noted(result, "the data source"):
+                result["source"] = _source(options, base / "source", two, progress)
     return result
+
+
+@contextlib.contextmanager
+def _noted(result: dict[str, Any], what: str) -> Iterator[None]:
+    """If a part fails, the figures of the parts before it are worth keeping."""
+    try:
+        yield
+    except LoadError as error:
+        result["notes"].append(f"{what}: not measured, because of this error: {error}")
 
 
 # --- the syphon and its peers ---------------------------------------------------------------------

@@ -34,7 +34,7 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 # A drain hangs if it is slower than this many messages a second, after the start.
 RATE_MIN = 50
 START_SECONDS_MAX = 60.0
-LATE_SECONDS = 1.0
+LATE_SECONDS = 20.0
 QUIET_SECONDS = 0.05
 
 
