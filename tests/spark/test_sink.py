@@ -31,6 +31,7 @@ from pairbus.spark.sink import (
     StreamSink,
     WriteFailed,
     _RetryingSender,
+    stream_run,
     stream_seed,
     write,
 )
@@ -137,8 +138,14 @@ def test_a_task_that_is_repeated_writes_the_same_ids(make_bus: Buses) -> None:
 class Context:
     """The part of a Spark task that is used."""
 
-    def __init__(self, query: str | None, batch: str | None, partition: int) -> None:
-        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
+    def __init__(
+        self, query: str | None, batch: str | None, partition: int, group: str | None = None
+    ) -> None:
+        self._properties = {
+            "sql.streaming.queryId": query,
+            "streaming.sql.batchId": batch,
+            "spark.jobGroup.id": group,
+        }
         self._partition = partition
 
     def getLocalProperty(self, name: str) -> str | None:
@@ -160,6 +167,15 @@ def test_ids_belong_to_a_query_a_batch_and_a_task() -> None:
     # Where it cannot be known, no two are the same: better twice than not at all.
     assert stream_seed(None) != stream_seed(None)
     assert stream_seed(Context("q", None, 0)) != stream_seed(Context("q", None, 0))
+
+
+def test_the_batches_of_a_query_share_connections_until_it_is_restarted() -> None:
+    runs = [stream_run(Context("q", batch, 0, "run")) for batch in ("0", "1")]
+    assert runs[0] == runs[1]
+    assert stream_run(Context("q", "0", 0, "another")) not in runs
+    assert stream_run(Context("other", "0", 0, "run")) not in runs
+    assert stream_run(None) != stream_run(None)
+    assert stream_run(Context("q", "0", 0)) != stream_run(Context("q", "0", 0))
 
 
 def test_a_queue_that_is_not_there_is_named_and_not_tried_again(make_bus: Buses) -> None:
