@@ -106,7 +106,7 @@ def waiting(client: Any) -> int:
 
 
 def wait_until_empty(client: Any) -> None:
-    until(lambda: not waiting(client), "the outbox is empty", 20)
+    until(lambda: not waiting(client), "the outbox is empty")
 
 
 def test_messages_wait_in_the_file_and_reach_the_primary_in_their_order(world):
@@ -202,7 +202,7 @@ def test_a_client_that_starts_with_messages_in_the_file_sends_them_first(world, 
         world.send(sender, "1", "2")
         began = time.monotonic()
         first.close()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         assert "2 messages for" in caplog.text
         assert "are left in the outbox file" in caplog.text
 
@@ -295,7 +295,7 @@ def test_closing_while_messages_leave_returns_in_time_and_loses_none(world, capl
 
     began = time.monotonic()
     client.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert not [each for each in threading.enumerate() if each.name.startswith("pairbus-outbox")]
 
     again = world.pair()
