@@ -73,6 +73,7 @@ def open_pages(browser: Browser, address: str) -> dict[str, Page]:
 def shoot(pages: dict[str, Page], *sizes: str) -> None:
     for name, page in pages.items():
         if name.partition("-")[0] in sizes:
+            page.wait_for_selector(".node.ok", timeout=120_000)
             page.screenshot(path=FOLDER / f"{name}.png", timeout=120_000)
             print(FOLDER / f"{name}.png")
 

@@ -11,6 +11,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker
+from pairbus.cli.pair.status_sources import probe
 from pairbus.cli.target import parse_target
 from pairbus.dashboard.collect import Collector, Source, make_sources
 from pairbus.dashboard.messages import Changes, dead_letter_path, peek_page
@@ -72,6 +73,14 @@ def test_a_local_broker_answers_every_question(
     assert [one.path for one in readings.backlog_counts() or ()] == [
         "contoso/x-servicebus-transfer/0"
     ]
+
+
+def test_a_broker_does_not_take_probes_for_bad_tokens(broker: Broker) -> None:
+    target = parse_target(broker.connection_string)
+    for _ in range(40):  # more than a broker forgives before it slows the address down
+        state = probe("primary", target, seconds=5)
+    assert state.connect_seconds is not None
+    assert state.connect_seconds < 0.9
 
 
 def test_a_source_that_does_not_answer_blocks_no_other(run: Callable[..., Readings]) -> None:

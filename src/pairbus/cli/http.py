@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pairbus.cli.target import Target, why_unreachable
+from pairbus.cli.target import Target, bearer_token, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 _BYTES_MAX: Final = 16 * 1024 * 1024
+_TOKEN_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,26 @@ class HttpClient:
             return HttpResponse(response.status, response.reason, response.read(_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
             raise NamespaceError(why_unreachable(error)) from error
+
+
+def authorization(target: Target) -> str:
+    """The header of that name. Raises NamespaceError."""
+    # Use the broker's signing code: the fast client's would load the SDK.
+    from pairbus.broker.entities.policies import Policy, Right
+    from pairbus.broker.links.tokens import make_token
+
+    if target.identity is not None:
+        return f"Bearer {bearer_token(target)}"
+    if signature := target.signature.reveal():
+        return signature
+    # The rights have no effect here: a signature does not contain them, and the broker knows those
+    # of its own policy.
+    policy = Policy(
+        name=target.policy_name, key=target.key.reveal(), rights=frozenset({Right.MANAGE})
+    )
+    return make_token(
+        policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS
+    )
 
 
 # -- Prometheus ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pairbus.errors import StartError, requires_extra
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _CLOSE_SECONDS: Final = 1
-RECONNECT_SECONDS: Final = 10.0
+RECONNECT_SECONDS: Final = 30.0
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from http import HTTPStatus
 from typing import Any, Final
 
-from pairbus.broker.entities.policies import Policy, Right
-from pairbus.broker.links.tokens import make_token
-from pairbus.cli.http import HttpClient, HttpResponse
-from pairbus.cli.target import Target, bearer_token, cannot_reach
+from pairbus.cli.http import HttpClient, HttpResponse, authorization
+from pairbus.cli.target import Target, cannot_reach
 from pairbus.errors import NamespaceError, UsageError
 
 _PATH: Final = "/$faults"
 _SECONDS_MAX: Final = 30.0
-_TOKEN_SECONDS: Final = 300.0
 
 
 class FaultClient:
@@ -51,7 +47,7 @@ class FaultClient:
         return self._check(self._request(method, _PATH, body))
 
     def _request(self, method: str, path: str, body: object = None) -> HttpResponse:
-        headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
+        headers = {"Authorization": authorization(self._target), "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
             with HttpClient.for_target(self._target, seconds=self._seconds) as client:
@@ -71,22 +67,6 @@ class FaultClient:
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise NamespaceError(f"{address} answers: {answer.get('error')}")
         return answer
-
-    def _authorization(self) -> str:
-        # Use the broker's signing code: the fast client's would load the SDK.
-        target = self._target
-        if target.identity is not None:
-            return f"Bearer {bearer_token(target)}"
-        if signature := target.signature.reveal():
-            return signature
-        # The rights have no effect here: a signature does not contain them, and the broker knows
-        # those of its own policy.
-        policy = Policy(
-            name=target.policy_name, key=target.key.reveal(), rights=frozenset({Right.MANAGE})
-        )
-        return make_token(
-            policy, audience=f"sb://{target.address}/", expires_at=time.time() + _TOKEN_SECONDS
-        )
 
 
 def _json(response: HttpResponse) -> dict[str, Any] | None:
