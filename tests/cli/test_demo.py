@@ -32,5 +32,5 @@ def test_every_option_is_on_the_page():
     command = load_command("demo")
     shown = [parameter for parameter in command.params if not parameter.hidden]
 
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert not [each.opts[0] for each in shown if f"| `{each.opts[0]}" not in page]

@@ -132,8 +132,8 @@ class Batch(ServiceBusMessageBatch):
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
         identified = _with_id(message)
         if self.path is not None:
-            detached = _detached(_raw(identified))
             try:
+                detached = _detached(_raw(identified))
                 super().add_message(diverted(detached, self.path))
             except Exception:
                 self.make_plain()
