@@ -114,7 +114,6 @@ def bring_home(broker: Broker) -> None:
                     sender.send_messages(home[at : at + 500])
 
 
-@pytest.mark.alone
 @pytest.mark.req("X-04")
 def test_every_send_that_returned_is_delivered(tmp_path: Path) -> None:
     rng = random.Random(SEED)
