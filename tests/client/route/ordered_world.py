@@ -50,7 +50,7 @@ class OrderedWorld:
         self.is_up = True
         self.queues = {f"q{n}": [] for n in range(queues)}
         self.up_queues = set(self.queues)
-        self.sequence = 0
+        self.sequences = dict.fromkeys(self.queues, 0)  # each queue counts by itself
         self.primary = []  # (client, thread, number), in the order of arrival
         self.clients = [
             Client(
@@ -116,9 +116,9 @@ class OrderedWorld:
         queue = call.plan.queue
         is_up = queue in self.up_queues
         if is_up:
-            self.sequence += 1
+            self.sequences[queue] += 1
             self.queues[queue].append(
-                Stored(self.sequence, client, thread, call.number, diverted_at=self.now)
+                Stored(self.sequences[queue], client, thread, call.number, diverted_at=self.now)
             )
         if is_up and is_answered:
             router.sent(PATH, call.plan, count=1, now=self.now)

@@ -296,6 +296,35 @@ def test_a_queue_that_never_took_a_message_can_be_left():
     assert client.plan() == ToBacklog(QUEUES[1])
 
 
+def test_another_queue_is_peeked_at_from_its_beginning():
+    client = Ordered().away()
+    client.peek(PeekedPage(first=None, last=50, is_end=False))
+    plan = client.begin()
+    assert client.peek(NONE_LEFT).from_sequence == 51
+    client.router.failed("orders", plan, FULL, now=client.now)
+    client.router.backlog_attempt_ended("orders", now=client.now)
+    other = client.router.plan("orders", now=client.now, can_hold=False)
+    assert other == ToBacklog(QUEUES[1])
+    assert client.router.backlog_begins("orders", other, is_first=False, now=client.now)
+    client.end(other)
+
+    assert client.at(11).peek(first_at(3, 10.0)).from_sequence == 0
+    assert client.state() == "holding"
+
+
+def test_an_entity_that_is_used_first_while_others_return_starts_on_the_primary():
+    client = Ordered(together=True)
+    client.router.failed("orders", client.plan(), DOWN, now=client.now, is_unreachable=True)
+    assert isinstance(client.plan("later"), ToBacklog)
+    client.divert()
+    for ping in client.at(10).due():
+        if ping.path == "orders":
+            client.answer(ping)
+
+    assert client.state() == "returning"
+    assert client.plan("latest") == ToPrimary(0)
+
+
 def test_a_closed_client_peeks_no_more():
     client = Ordered().away()
     tasks = client.due()

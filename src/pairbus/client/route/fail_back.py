@@ -96,6 +96,10 @@ class OwnBacklog:
         self.stall_seconds = STALL_SECONDS
         self.hold_from, self.hold_rest_seconds = now, HOLD_REST_SECONDS
 
+    def queue_changed(self) -> None:
+        """Each queue has sequence numbers of its own."""
+        self.cursor, self.first = 0, None
+
     def hold_ended(self, *, now: float) -> None:
         """Sends have waited in vain."""
         self.hold_from = now + self.hold_rest_seconds

@@ -92,7 +92,9 @@ class Router:
         self._last_sent: float | None = None
         """When the primary last accepted a message of any entity."""
         self._unreachable: BaseException | None = None
-        """All entities failed over together because of this, and none is back yet."""
+        """All entities failed over together because of this, and the primary has not answered
+        any of them enough pings yet.
+        """
 
     # sending
 
@@ -433,6 +435,7 @@ class Router:
             return entity.queue
         if entity.queue is None or not self._rotation.has(entity.queue):
             entity.queue = self._rotation.pick()
+            entity.own.queue_changed()
         return entity.queue
 
     def _observe(self, entity: RoutedEntity, signal: Signal | None, *, now: float) -> None:
@@ -461,6 +464,7 @@ class Router:
 
     def _returning(self, entity: RoutedEntity, *, now: float) -> None:
         entity.own.wait_begins(now=now)
+        self._unreachable = None  # it answers
         self._note(
             events.Returning(
                 namespace=self._namespace,
