@@ -72,6 +72,19 @@ def test_messages_of_an_entity_come_out_in_their_order_and_without_regard_to_cas
     assert file.entities == {"orders": "orders", "invoices": "invoices"}
 
 
+def test_so_do_those_of_an_entity_whose_name_is_not_ascii(opened):
+    file = opened()
+    put(file, "\u00c4pfel", "1")
+    put(file, "\u00e4pfel", "2")
+    assert file.counts.waiting == {"\u00e4pfel": 2}
+    assert oldest(file, "\u00e4pfel") == ["1", "2"]
+    file.close()
+
+    again = opened()
+    put(again, "\u00c4PFEL", "3")
+    assert oldest(again, "\u00e4pfel") == ["1", "2", "3"]
+
+
 def test_a_portion_has_at_least_one_message_and_no_more_bytes_than_asked_for(opened):
     file = opened()
     put(file, "orders", "1", "2", "3", size=100)

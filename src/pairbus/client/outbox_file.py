@@ -187,11 +187,13 @@ class OutboxFile:
         added = sum(len(amqp) + ROW_BYTES for _, amqp in messages)
         now_ms = int(self.clock() * 1000)
         with self._change() as db:
+            entity = self._spelled(entity)
             before = self.counts.message_bytes
             if self._bytes_max is not None and before + added > self._bytes_max:
                 raise OutboxError(
                     f"outbox file {self.path} is full: its messages have {before} bytes, "
-                    f"{added} more are needed, and max_bytes is {self._bytes_max}"
+                    f"{added} more are needed, and max_bytes is {self._bytes_max}; it has room "
+                    "again when a namespace accepts messages"
                 )
             db.executemany(
                 "INSERT INTO message (entity, stored_ms, message_id, amqp) VALUES (?, ?, ?, ?)",
@@ -205,7 +207,8 @@ class OutboxFile:
         size = 0
         with self._lock, _translated(self.path):
             rows = self._open().execute(
-                f"{_SELECT} WHERE entity = ? AND held IS NULL ORDER BY id", (entity,)
+                f"{_SELECT} WHERE entity = ? AND held IS NULL ORDER BY id",
+                (self._spelled(entity),),
             )
             for row in rows:
                 message = StoredMessage(*row)
@@ -276,6 +279,12 @@ class OutboxFile:
             if db is not None:
                 with suppress(sqlite3.Error):  # on a full disk; its log keeps everything
                     db.close()
+
+    def _spelled(self, entity: str) -> str:
+        """All messages of an entity have its first spelling: SQLite compares letters without regard
+        to case only if they are ASCII.
+        """
+        return self.entities.get(entity.lower(), entity)
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
@@ -377,7 +386,7 @@ def _translated(path: Path) -> Iterator[None]:
                 "file of its own"
             )
         elif name.startswith("SQLITE_FULL"):
-            text = f"outbox file {path} cannot be written: the disk is full"
+            text = f"outbox file {path} cannot be written: the disk is full; free some space"
         elif name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or not name:
             text = (
                 f"outbox file {path} is damaged ({error}): restore it from a backup, or move it "

@@ -309,7 +309,8 @@ class PairingCore:
         if refusal is not None:
             raise OutboxError(
                 f"earlier messages for {path!r} wait in the outbox, and the primary refuses them: "
-                f"{one_line(refusal)}"
+                f"{one_line(refusal).rstrip('.')}; they are sent when it accepts them, or delete "
+                "them with `pairbus outbox purge`"
             ) from refusal
 
     def stored(self, path: str, count: int) -> None:

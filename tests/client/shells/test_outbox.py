@@ -20,6 +20,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import BacklogExhausted, Outbox, PairingError
+from pairbus.errors import OutboxError
 from pairbus.events import LeftOutbox, OutboxOpened, OutboxStalled, SendFailed, StoredInOutbox
 from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
@@ -303,6 +304,37 @@ def test_closing_while_messages_leave_returns_in_time_and_loses_none(world, capl
     found = world.in_order(queue)
     assert set(found) == {f"{number:03}" for number in range(500)}
     assert not caplog.records
+
+
+def test_a_send_that_needs_the_outbox_when_the_client_is_closed_learns_that(world):
+    client = world.pair()
+    client.close()
+
+    with pytest.raises(OutboxError, match="has been closed with its client"):
+        client.pairing.on_disk(lambda file: file.put("orders", [("1", b"x")]))
+
+
+def test_closing_that_was_cancelled_can_be_repeated(world):
+    if not isinstance(world.stage.shell, AsyncioShell):
+        pytest.skip("a blocking call cannot be cancelled")
+    client = world.pair()
+    pairing = bare(client).pairing
+    busy = threading.Event()
+
+    async def close_and_cancel() -> None:
+        disk = asyncio.ensure_future(pairing.on_disk(lambda file: busy.wait(30)))
+        await asyncio.sleep(0)  # the disk is slow
+        closing = asyncio.ensure_future(pairing.close())
+        await asyncio.sleep(0.5)
+        closing.cancel()
+        await asyncio.wait([closing])
+        busy.set()
+        await disk
+        await pairing.close()
+
+    world.stage.run(close_and_cancel)
+
+    world.pair()  # the file is free
 
 
 def test_a_cancelled_send_is_stored_or_not_but_never_half(world):

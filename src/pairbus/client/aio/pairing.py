@@ -101,8 +101,8 @@ class Pairing(PairingCore):
         await self.worker.stop()
         await self.pool.close()
         if self.outbox is not None and not self._is_disk_closed:
-            self._is_disk_closed = True
             await asyncio.wrap_future(self._disk.submit(self.outbox.close))
+        self._is_disk_closed = True
         self._disk.shutdown()
 
     # --- what the worker runs ---------------------------------------------------------------------
@@ -185,8 +185,10 @@ class Pairing(PairingCore):
             self.probe_ended(queue, None)
 
     async def on_disk(self, work: Callable[[OutboxFile], Result]) -> Result:
-        """What waits for the disk. If this is cancelled, the work still ends."""
+        """What waits for the disk. If this is cancelled, work that has begun still ends."""
         assert self.outbox is not None
+        if self._is_disk_closed:
+            return work(self.outbox.file)  # raises OutboxError, and waits for nothing
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, work, self.outbox.file)
 
