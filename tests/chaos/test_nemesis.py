@@ -16,7 +16,6 @@ SECONDS = float(os.environ.get("PAIRBUS_CHAOS_SECONDS", "25"))
 SEED = int(os.environ.get("PAIRBUS_CHAOS_SEED", "7"))
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler"),
     pytest.mark.timeout(SECONDS + 400),
 ]
