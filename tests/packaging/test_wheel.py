@@ -143,6 +143,7 @@ def environment_of(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.req("X-13")
+@pytest.mark.timeout(900)  # pip, twice
 @pytest.mark.parametrize("python", pythons())
 def test_the_wheel_alone_keeps_an_application_sending(python, environment_of, namespaces):
     primary, secondary = namespaces

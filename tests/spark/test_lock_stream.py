@@ -29,7 +29,7 @@ def make_reader() -> Iterator[Readers]:
     made: list[LockStreamReader] = []
 
     def make(bus: Bus, **options: str) -> LockStreamReader:
-        given = {"queue": "q", "receiveMode": "peekLock", "maxWaitSeconds": "0.2"} | options
+        given = {"queue": "q", "receiveMode": "peekLock", "maxWaitSeconds": "1"} | options
         reader = ServiceBusDataSource(bus.options | given).streamReader(full())
         assert isinstance(reader, LockStreamReader)
         made.append(reader)
