@@ -33,7 +33,7 @@ pytestmark = [
 
 
 SECONDS = 6.0
-"""What is silent is given up then. Opening a link takes the SDK half a second, if nobody is busy."""
+"""What is silent is given up then. On an idle machine, opening a link takes half a second."""
 
 
 @pytest.fixture(scope="module")
