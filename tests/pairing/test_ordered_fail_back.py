@@ -102,7 +102,7 @@ def test_a_session_keeps_its_order_over_three_outages_while_messages_are_sent(wo
 
 
 def test_without_a_syphon_it_keeps_diverting_and_gives_up_when_it_is_told_to(world, monkeypatch):
-    monkeypatch.setattr("pairbus.client.route.fail_back.STALL_SECONDS", 1.0)
+    monkeypatch.setattr("pairbus.client.route.own_backlog.STALL_SECONDS", 1.0)
     queue = world.queue()
     client = world.pair(
         ping_primary_interval=SECOND,

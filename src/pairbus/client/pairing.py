@@ -233,15 +233,17 @@ class PairingCore:
 
     def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool) -> bool:
         with self._lock:
-            return self._router.backlog_begins(path, way, is_first=is_first, now=self.clock())
+            return self._router.ordered.backlog_begins(
+                path, way, is_first=is_first, now=self.clock()
+            )
 
     def backlog_attempt_ended(self, path: str) -> None:
         with self._lock:
-            self._router.backlog_attempt_ended(path, now=self.clock())
+            self._router.ordered.backlog_attempt_ended(path, now=self.clock())
 
     def backlog_call_ended(self, path: str) -> None:
         with self.decide() as router:
-            router.backlog_call_ended(path, now=self.clock())
+            router.ordered.backlog_call_ended(path, now=self.clock())
 
     def diverted_by(self) -> str | None:
         """The mark for a message that is diverted now. None without ordered fail-back."""
@@ -435,11 +437,11 @@ class PairingCore:
         with self.decide() as router:
             self._billed.peeked(peek.queue, size=size)
             page = peeked_page(messages, token=self._token, path=peek.path)
-            router.peeked(peek, page, now=self.clock())
+            router.ordered.peeked(peek, page, now=self.clock())
 
     def peek_failed(self, peek: PeekBacklog, error: BaseException) -> None:
         with self.decide() as router:
-            router.peek_failed(peek, error, now=self.clock())
+            router.ordered.peek_failed(peek, error, now=self.clock())
 
     def probe_ended(self, queue: str, error: BaseException | None) -> None:
         """Records that a connection to a backlog queue was opened, or could not be opened."""

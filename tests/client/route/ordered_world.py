@@ -8,8 +8,8 @@ likes, their answers may be lost, and the syphon may die between any two of its 
 import random
 from dataclasses import dataclass, field
 
-from pairbus.client.route.fail_back import PeekBacklog, PeekedPage
-from pairbus.client.route.router import Hold, Nowhere, Ping, Router, ToPrimary
+from pairbus.client.route.own_backlog import PeekedPage
+from pairbus.client.route.router import Hold, Nowhere, PeekBacklog, Ping, Router, ToPrimary
 
 PATH = "orders"
 DOWN = ConnectionError("down")
@@ -105,7 +105,7 @@ class OrderedWorld:
                 self.end(client, thread, is_sent=False)
         elif call.is_attempting:
             self.divert(client, thread, is_answered=is_answered)
-        elif router.backlog_begins(PATH, way, is_first=not call.is_diverting, now=self.now):
+        elif router.ordered.backlog_begins(PATH, way, is_first=not call.is_diverting, now=self.now):
             call.is_diverting = call.is_attempting = True
         else:
             self.plan(client, thread)
@@ -125,7 +125,7 @@ class OrderedWorld:
         else:
             router.failed(PATH, call.plan, DOWN, now=self.now)
         call.is_attempting = False
-        router.backlog_attempt_ended(PATH, now=self.now)
+        router.ordered.backlog_attempt_ended(PATH, now=self.now)
         if is_up and is_answered:
             self.end(client, thread, is_sent=True)
         else:
@@ -136,14 +136,14 @@ class OrderedWorld:
         one = self.clients[client]
         if (call := one.calls.get(thread)) is not None:
             if call.is_attempting:
-                one.router.backlog_attempt_ended(PATH, now=self.now)
+                one.router.ordered.backlog_attempt_ended(PATH, now=self.now)
             self.end(client, thread, is_sent=False)
 
     def end(self, client, thread, *, is_sent):
         one = self.clients[client]
         call = one.calls.pop(thread)
         if call.is_diverting:
-            one.router.backlog_call_ended(PATH, now=self.now)
+            one.router.ordered.backlog_call_ended(PATH, now=self.now)
         if is_sent:
             one.sent[thread] = call.number
 
@@ -165,7 +165,7 @@ class OrderedWorld:
             if task.queue in self.up_queues:
                 one.pages.append((task, self.page(client, task)))
             else:
-                router.peek_failed(task, DOWN, now=self.now)
+                router.ordered.peek_failed(task, DOWN, now=self.now)
         elif isinstance(task, Ping):
             if not router.is_wanted(task):
                 return
@@ -192,7 +192,7 @@ class OrderedWorld:
         one = self.clients[client]
         if one.pages:
             peek, page = one.pages.pop(index % len(one.pages))
-            one.router.peeked(peek, page, now=self.now)
+            one.router.ordered.peeked(peek, page, now=self.now)
 
     # --- the syphon -------------------------------------------------------------------------------
 

@@ -3,17 +3,16 @@
 import pytest
 
 from pairbus import events
-from pairbus.client.route.fail_back import (
+from pairbus.client.route.health import HOLD_SECONDS
+from pairbus.client.route.own_backlog import (
     HOLD_POLL_SECONDS,
     NEAR_SECONDS,
     PEEK_SECONDS_MAX,
     PEEK_SECONDS_NEAR,
     STALL_SECONDS,
-    PeekBacklog,
     PeekedPage,
 )
-from pairbus.client.route.health import HOLD_SECONDS
-from pairbus.client.route.router import Hold, Nowhere, Ping, ToBacklog, ToPrimary
+from pairbus.client.route.router import Hold, Nowhere, PeekBacklog, Ping, ToBacklog, ToPrimary
 from tests.client.route.client import DOWN, FULL, QUEUES, TOO_BUSY, Client
 
 pytestmark = pytest.mark.req("X-03")
@@ -32,15 +31,15 @@ class Ordered(Client):
     def begin(self, *, is_first=True):
         plan = self.plan()
         assert isinstance(plan, ToBacklog)
-        assert self.router.backlog_begins("orders", plan, is_first=is_first, now=self.now)
+        assert self.router.ordered.backlog_begins("orders", plan, is_first=is_first, now=self.now)
         return plan
 
     def end(self, plan=None):
         """A send to the backlog ends; without a plan, nothing was stored."""
         if plan is not None:
             self.router.sent("orders", plan, count=1, now=self.now)
-        self.router.backlog_attempt_ended("orders", now=self.now)
-        self.router.backlog_call_ended("orders", now=self.now)
+        self.router.ordered.backlog_attempt_ended("orders", now=self.now)
+        self.router.ordered.backlog_call_ended("orders", now=self.now)
 
     def divert(self):
         self.end(self.begin())
@@ -56,7 +55,7 @@ class Ordered(Client):
     def peek(self, page):
         """The peek that is due now shows this."""
         [peek] = [task for task in self.due() if isinstance(task, PeekBacklog)]
-        self.router.peeked(peek, page, now=self.now)
+        self.router.ordered.peeked(peek, page, now=self.now)
         return peek
 
 
@@ -120,7 +119,7 @@ def test_a_message_that_was_diverted_after_the_peek_began_is_not_home():
     client = Ordered().away()
     [peek] = client.due()
     client.divert()
-    client.router.peeked(peek, NONE_LEFT, now=client.now)
+    client.router.ordered.peeked(peek, NONE_LEFT, now=client.now)
 
     assert client.state() == "holding"
 
@@ -130,7 +129,7 @@ def test_a_plan_from_before_the_way_home_is_not_followed():
     old = client.plan()
     client.peek(NONE_LEFT)
 
-    assert not client.router.backlog_begins("orders", old, is_first=True, now=client.now)
+    assert not client.router.ordered.backlog_begins("orders", old, is_first=True, now=client.now)
 
 
 def test_sends_wait_when_the_syphon_is_close_behind_and_no_longer_than_ten_seconds():
@@ -196,7 +195,7 @@ def test_a_peek_that_is_answered_after_the_primary_failed_again_changes_nothing(
     tasks = client.due()
     [ping] = client.at(20).due()
     client.refuse(ping)
-    client.router.peeked(tasks[0], NONE_LEFT, now=client.now)
+    client.router.ordered.peeked(tasks[0], NONE_LEFT, now=client.now)
 
     assert client.state() == "failed over"
 
@@ -212,7 +211,7 @@ def test_it_warns_when_nothing_comes_home_and_then_less_and_less_often():
         client.at(client.next_due())
         for task in client.due():
             if isinstance(task, PeekBacklog):
-                client.router.peek_failed(task, DOWN, now=client.now)
+                client.router.ordered.peek_failed(task, DOWN, now=client.now)
         warned += [(client.now - 1800, event) for event in client.events()]
 
     assert [at for at, _ in warned] == [60.0, 120.0, 240.0, 480.0]
@@ -291,7 +290,7 @@ def test_a_queue_that_never_took_a_message_can_be_left():
     client.fail()
     plan = client.begin()
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.backlog_attempt_ended("orders", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", now=client.now)
 
     assert client.plan() == ToBacklog(QUEUES[1])
 
@@ -302,10 +301,10 @@ def test_another_queue_is_peeked_at_from_its_beginning():
     plan = client.begin()
     assert client.peek(NONE_LEFT).from_sequence == 51
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.backlog_attempt_ended("orders", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", now=client.now)
     other = client.router.plan("orders", now=client.now, can_hold=False)
     assert other == ToBacklog(QUEUES[1])
-    assert client.router.backlog_begins("orders", other, is_first=False, now=client.now)
+    assert client.router.ordered.backlog_begins("orders", other, is_first=False, now=client.now)
     client.end(other)
 
     assert client.at(11).peek(first_at(3, 10.0)).from_sequence == 0
@@ -329,7 +328,7 @@ def test_a_closed_client_peeks_no_more():
     client = Ordered().away()
     tasks = client.due()
     client.router.close()
-    client.router.peeked(tasks[0], NONE_LEFT, now=client.now)
+    client.router.ordered.peeked(tasks[0], NONE_LEFT, now=client.now)
 
     assert client.state() == "returning"
     assert client.at(1000).due() == []

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pairbus.client.route.status import WithdrawnQueue
+from pairbus.errors import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,18 @@ class Rotation:
     @property
     def withdrawn(self) -> dict[str, Withdrawal]:
         return dict(self._withdrawn)
+
+    def status(self, *, date: Callable[[float], datetime]) -> tuple[WithdrawnQueue, ...]:
+        """The queues that are out of the rotation. `date` turns a moment of `now` into a date."""
+        return tuple(
+            WithdrawnQueue(
+                queue=queue,
+                error=one_line(each.error),
+                since=date(each.at),
+                retry_at=date(each.retry_at),
+            )
+            for queue, each in self._withdrawn.items()
+        )
 
     def has(self, queue: str) -> bool:
         """Whether the queue is in the rotation."""

@@ -12,9 +12,9 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from pairbus.client.route.fail_back import OwnBacklog, PeekBacklog
 from pairbus.client.route.health import Health
-from pairbus.client.route.plans import Ping
+from pairbus.client.route.own_backlog import OwnBacklog
+from pairbus.client.route.plans import PeekBacklog, Ping
 from pairbus.client.route.status import EntityStatus
 from pairbus.errors import one_line
 

@@ -1,10 +1,9 @@
-"""Ordered fail-back: what one client knows of its own messages of one entity in a backlog queue,
-when it peeks at them, and when they are home.
+"""Ordered fail-back: an entity goes back to the primary when this client's messages are home.
 
 While the client has messages of an entity in a backlog queue, the entity uses no other queue: the
 syphon keeps order within a queue only. When the primary answers, the client goes on diverting until
 a peek finds none of its own messages there, no send to the backlog is under way, and none has ended
-since the peek began.
+since the peek began. `own_backlog.py` keeps what is known of them.
 
 An application that sends all the time would never reach that moment. So when the syphon is only
 seconds behind, sends wait for the last messages to come home (`HealthState.HOLDING`), for a few
@@ -13,128 +12,89 @@ seconds at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
-# Sends wait for the last messages if the first one that is not home was diverted so recently.
-NEAR_SECONDS: Final = 5.0
-# How often a send that waits asks again, and how often the queue is peeked at meanwhile.
-HOLD_POLL_SECONDS: Final = 0.1
-PEEK_SECONDS_NEAR: Final = 0.5
-# While the backlog is deep, peeks are rare: a tenth of the time that it is behind, in these bounds.
-PEEK_SECONDS_MIN: Final = 1.0
-PEEK_SECONDS_MAX: Final = 30.0
-PEEK_LAG_PART: Final = 0.1
-# After a wait of sends that was in vain, none waits for this long. It doubles each time.
-HOLD_REST_SECONDS: Final = 30.0
-HOLD_REST_SECONDS_MAX: Final = 480.0
-# No message came home for this long: warn. The time until the next warning doubles each time.
-STALL_SECONDS: Final = 60.0
+from pairbus import events
+from pairbus.client.route.entities import Entities, span
+from pairbus.client.route.entity import RoutedEntity
+from pairbus.client.route.health import Signal
+from pairbus.client.route.own_backlog import PeekedPage
+from pairbus.client.route.plans import PeekBacklog, ToBacklog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeekBacklog:
-    """Peek at one page of a backlog queue, to see whether messages of this client are left."""
+class OrderedFailBack:
+    def __init__(self, entities: Entities) -> None:
+        self._entities = entities
 
-    path: str
-    queue: str
-    epoch: int
-    from_sequence: int
-    diverted: int
-    """How many messages the entity had diverted when the task was handed out."""
+    # what is under way to the backlog
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeekedPage:
-    """What a page showed of this client's messages for the entity."""
-
-    first: int | None
-    """The sequence number of the first one, or None if there is none on the page."""
-    diverted_at: float | None = None
-    """When it was diverted, on the client's clock."""
-    last: int = 0
-    """The sequence number of the last message on the page, whoever diverted it."""
-    is_end: bool
-    """There are no more messages behind the page."""
-
-
-@dataclass(slots=True)
-class OwnBacklog:
-    """The client's own messages of one entity in its backlog queue."""
-
-    has_messages: bool = False
-    """Some were acknowledged, and have not been seen to be home."""
-    attempts: int = 0
-    """Sends to the queue that are under way."""
-    calls: int = 0
-    """Calls that have begun to divert. A part of one may be in the queue, and the rest not yet."""
-    cursor: int = 0
-    """None of the messages that are left has a lower sequence number."""
-    first: int | None = None
-    """The first of them that the last peek saw."""
-    next_peek: float = 0.0
-    peek_out: PeekBacklog | None = None
-    moved_at: float = 0.0
-    """When a peek last showed progress."""
-    stall_seconds: float = STALL_SECONDS
-    hold_from: float = 0.0
-    """Until then, sends do not wait again."""
-    hold_rest_seconds: float = HOLD_REST_SECONDS
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the entity must keep its backlog queue."""
-        return self.has_messages or self.attempts > 0
-
-    @property
-    def is_awaited(self) -> bool:
-        return self.has_messages or self.calls > 0
-
-    def wait_begins(self, *, now: float) -> None:
-        """The primary answers: peek at once."""
-        self.next_peek = self.moved_at = now
-        self.stall_seconds = STALL_SECONDS
-        self.hold_from, self.hold_rest_seconds = now, HOLD_REST_SECONDS
-
-    def queue_changed(self) -> None:
-        """Each queue has sequence numbers of its own."""
-        self.cursor, self.first = 0, None
-
-    def hold_ended(self, *, now: float) -> None:
-        """Sends have waited in vain."""
-        self.hold_from = now + self.hold_rest_seconds
-        self.hold_rest_seconds = min(2 * self.hold_rest_seconds, HOLD_REST_SECONDS_MAX)
-
-    def peeked(self, page: PeekedPage, *, is_quiet: bool, now: float) -> bool:
-        """Learns from a page. Returns whether the syphon is close behind, or has caught up.
-
-        `is_quiet`: no message has been diverted since the peek began.
+    def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool, now: float) -> bool:
+        """An attempt to send to a backlog queue begins. False: plan again, the plan is outdated.
+        `is_first`: it is the first of its call.
         """
-        if page.first is None and not page.is_end:
-            self.cursor, self.next_peek = page.last + 1, now
+        entity = self._entities.of(path, now=now)
+        if is_first and entity.health.state.is_on_primary:
             return False
-        if page.first is None:
-            self.moved_at, self.first = now, None
-            self.has_messages = self.has_messages and not is_quiet
-            lag = 0.0
-        else:
-            self.cursor = page.first
-            if page.first != self.first:
-                self.first, self.moved_at = page.first, now
-            lag = 0.0 if page.diverted_at is None else now - page.diverted_at
-        if lag <= NEAR_SECONDS:
-            self.next_peek = now + PEEK_SECONDS_NEAR
-            return True
-        seconds = min(max(lag * PEEK_LAG_PART, PEEK_SECONDS_MIN), PEEK_SECONDS_MAX)
-        self.next_peek = now + seconds
-        return False
-
-    def peek_failed(self, *, now: float) -> None:
-        self.next_peek = now + PEEK_SECONDS_MAX
-
-    def is_stalled(self, *, now: float) -> bool:
-        """Whether it is time for a warning that nothing comes home."""
-        if now - self.moved_at < self.stall_seconds:
+        if self._entities.queue_of(entity) != way.queue:
             return False
-        self.stall_seconds *= 2
+        entity.own.attempts += 1
+        entity.own.calls += is_first
+        entity.health.awaits_backlog = True
         return True
+
+    def backlog_attempt_ended(self, path: str, *, now: float) -> None:
+        self._entities.of(path, now=now).own.attempts -= 1
+
+    def backlog_call_ended(self, path: str, *, now: float) -> None:
+        entity = self._entities.of(path, now=now)
+        entity.own.calls -= 1
+        self._backlog_changed(entity, now=now)
+
+    # what is left there
+
+    def peeked(self, peek: PeekBacklog, page: PeekedPage, *, now: float) -> None:
+        """Take in what a page of the backlog queue showed."""
+        entity = self._entities[peek.path]
+        own = entity.own
+        if own.peek_out == peek:
+            own.peek_out = None
+        if self._is_awaiting(entity, peek):
+            is_quiet = entity.diverted == peek.diverted
+            is_near = own.peeked(page, is_quiet=is_quiet, now=now)
+            self._backlog_changed(entity, now=now)
+            if is_near and entity.health.awaits_backlog and now >= own.hold_from:
+                self._entities.observe(entity, Signal.BACKLOG_NEAR, now=now)
+            self._warn_if_stalled(entity, None, now=now)
+        self._entities.agenda.update(entity)
+
+    def peek_failed(self, peek: PeekBacklog, error: BaseException, *, now: float) -> None:
+        entity = self._entities[peek.path]
+        if entity.own.peek_out == peek:
+            entity.own.peek_out = None
+        entity.own.peek_failed(now=now)
+        if self._is_awaiting(entity, peek):
+            self._warn_if_stalled(entity, error, now=now)
+        self._entities.agenda.update(entity)
+
+    def _is_awaiting(self, entity: RoutedEntity, peek: PeekBacklog) -> bool:
+        """Whether the outcome of a peek still matters."""
+        health = entity.health
+        is_current = peek.epoch == health.epoch and peek.queue == entity.queue
+        return is_current and health.state.is_returning and not self._entities.is_closed
+
+    def _backlog_changed(self, entity: RoutedEntity, *, now: float) -> None:
+        entity.health.awaits_backlog = entity.own.is_awaited
+        if not entity.own.is_awaited:
+            self._entities.observe(entity, None, now=now)
+
+    def _warn_if_stalled(
+        self, entity: RoutedEntity, error: BaseException | None, *, now: float
+    ) -> None:
+        if entity.health.state.is_returning and entity.own.is_stalled(now=now):
+            self._entities.note(
+                events.FailBackDelayed(
+                    namespace=self._entities.namespace,
+                    path=entity.path,
+                    backlog_queue=entity.queue,
+                    seconds=span(entity.own.moved_at, now),
+                    error=error,
+                )
+            )

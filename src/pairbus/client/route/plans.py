@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pairbus.client.route.fail_back import PeekBacklog
-
 
 @dataclass(frozen=True, slots=True)
 class ToPrimary:
@@ -62,6 +60,18 @@ class Drain:
 
     path: str
     """In lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeekBacklog:
+    """Peek at one page of a backlog queue, to see whether messages of this client are left."""
+
+    path: str
+    queue: str
+    epoch: int
+    from_sequence: int
+    diverted: int
+    """How many messages the entity had diverted when the task was handed out."""
 
 
 BackgroundTask = Ping | Probe | Drain | PeekBacklog

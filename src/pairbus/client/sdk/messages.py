@@ -24,7 +24,7 @@ from azure.servicebus.amqp import (
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.client.route.envelope import DIVERTED_BY, PATH, SCHEDULED, TIME_TO_LIVE, wrap
-from pairbus.client.route.fail_back import PeekedPage
+from pairbus.client.route.own_backlog import PeekedPage
 from pairbus.client.sdk import private
 from pairbus.client.sdk.errors import UnknownSequenceNumber
 
