@@ -177,3 +177,19 @@ def _register(watched: Observers, seen: list[int]) -> None:
         ended = watched.add(lambda event: seen.append(-1))
         watched.add(lambda event, number=number: seen.append(number))
         ended()
+
+
+def test_an_observer_that_cannot_watch_sends_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def __call__(self, event: Event) -> None: ...
+
+        def watch_sends(self, namespace: str, read: object) -> Callable[[], None]:
+            raise RuntimeError("out of ink")
+
+    watched = observers_of(Broken())
+    watched.watch_sends(lambda: {"orders": 1})
+    watched.end()
+
+    assert "cannot watch sends" in caplog.text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pairbus.dashboard.history import HOUR_SECONDS, POINTS_MAX, FailoverKey, History
-from pairbus.dashboard.readings import Answer
-from tests.dashboard.worlds import CLIENT, START, client, pair
+from pairbus.dashboard.readings import Answer, BrokerReading
+from tests.dashboard.worlds import CLIENT, START, SYPHON, client, pair, syphon
 
 
 def test_an_outage_begins_and_ends_when_it_is_seen() -> None:
@@ -92,3 +92,21 @@ def test_after_a_peak_only_what_came_after_it_counts_for_the_slope() -> None:
     history.add(pair(waiting=400), now=START + 10)
     slope = history.slope("waiting:", now=START + 10)
     assert slope == 40.0
+
+
+def test_sends_are_those_of_the_clients_or_else_of_the_broker_without_the_syphons() -> None:
+    def broker(sends: int, at: float) -> dict[str, Answer[BrokerReading]]:
+        return {"primary": Answer(value=BrokerReading(operations={"send": sends}), at=at)}
+
+    told, untold = History(now=START), History(now=START)
+    for second in (0, 2):
+        at = START + second
+        home = syphon(brought_home=second * 5, at=at)
+        counted = broker(second * 30, at)
+        with_sent = client(sent=second * 20, at=at)
+        told.add(pair(brokers=counted, processes={CLIENT: with_sent, SYPHON: home}), now=at)
+        silent = client(at=at)
+        untold.add(pair(brokers=counted, processes={CLIENT: silent, SYPHON: home}), now=at)
+    assert told.rates.sends(now=START + 2) == 20
+    assert untold.rates.sends(now=START + 2) == 25
+    assert untold.curve("flow:sends", now=START + 2)[-1][1] == 25

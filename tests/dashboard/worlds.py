@@ -31,11 +31,16 @@ def namespace(role: str, *, is_up: bool = True, at: float = START) -> Answer[Nam
 
 
 def client(
-    *failed_over: str, diverted: int = 0, at: float = START, **more: Any
+    *failed_over: str,
+    sent: int | None = None,
+    diverted: int = 0,
+    at: float = START,
+    **more: Any,
 ) -> Answer[ProcessReading]:
     status = ProcessMetrics(
         pairings=1,
         failed_over={("contoso", entity): 1 for entity in failed_over},
+        sent=sent,
         diverted=diverted,
     )
     return Answer(value=ProcessReading(status=status, **more), at=at)

@@ -6,6 +6,8 @@ import json
 import logging
 from datetime import UTC, datetime, timedelta
 
+from prometheus_client import CollectorRegistry
+
 from pairbus.events import (
     BacklogReadmitted,
     BacklogWithdrawn,
@@ -16,6 +18,7 @@ from pairbus.events import (
     Paired,
     PingSent,
 )
+from pairbus.telemetry.prometheus import PrometheusObserver
 from tests.pairing.world import SECOND
 
 
@@ -96,3 +99,30 @@ def test_the_status_is_a_snapshot_of_everything(world):
     world.send(to_healthy, "4")
     assert other.sent == 1, "it is a snapshot"
     assert world.entity(client, healthy).sent == 2
+
+
+def test_prometheus_reads_how_much_was_sent_to_the_primary(world):
+    def sent():
+        labels = {"namespace": world.name, "entity": queue}
+        return [one.get_sample_value("pairbus_sent_messages_total", labels) for one in registries]
+
+    queue = world.queue()
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    client = world.client()
+    world.pair(client, observers=[PrometheusObserver(registries[0])])
+    stop = client.pairing.observe(PrometheusObserver(registries[1]))
+    assert sent() == [None, None]
+    sender = client.get_queue_sender(queue)
+    world.send(sender, "1")
+    with world.primary.fault("cannot_send", queue):
+        world.send(sender, "2")
+    client.pairing.mark_path_healthy(queue)
+    assert sent() == [1, 1]
+    world.send(sender, "3", "4")
+    stop()
+    world.send(sender, "5")
+    client.close()
+    assert sent() == [4, 3]
+    other = world.pair(observers=[PrometheusObserver(registries[0])])
+    world.send(world.sender(other, queue), "6")
+    assert sent() == [5, 3], "clients of one registry add up, also closed ones"

@@ -32,6 +32,7 @@ def words(cell):
 def recorder():
     seen = Recorder(server_address="contoso.example", secondary_address="spare.example")
     seen(*sample.HISTORY)
+    seen.observer.watch_sends("contoso", lambda: {"orders": 1})
     yield seen
     seen.close()
 
@@ -81,6 +82,7 @@ def test_the_page_has_the_metrics_of_prometheus():
     registry = CollectorRegistry()
     for event in sample.HISTORY:
         PrometheusObserver(registry)(event)
+    PrometheusObserver(registry).watch_sends("contoso", lambda: {"orders": 1})
 
     there = {}
     for family in registry.collect():

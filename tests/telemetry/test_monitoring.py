@@ -37,6 +37,7 @@ def exported() -> dict[str, set[str]]:
     registry = CollectorRegistry()
     for event in sample.HISTORY:
         PrometheusObserver(registry)(event)
+    PrometheusObserver(registry).watch_sends("contoso", lambda: {"orders": 1})
     usage = SyphonUsage(since=0.0)
     syphon = SyphonMetrics(registry, primaries=["contoso"], usage=usage)
     syphon.set_backlog({"contoso/x-servicebus-transfer/0": (1, 1)})

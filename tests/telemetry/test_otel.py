@@ -402,3 +402,17 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "promet
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_sends_to_the_primary_add_up_over_the_clients_of_a_provider(recorder):
+    counts = {"orders": 3}
+    stop = recorder.observer.watch_sends("contoso", lambda: counts)
+    recorder.another().watch_sends("contoso", lambda: {"orders": 10, "bills": 1})
+    bills = WHOSE | {"pairbus.entity": "bills"}
+    assert recorder.points("pairbus.sent.messages") == [(WHOSE, 13), (bills, 1)]
+
+    counts["orders"] = 5
+    stop()
+    stop()
+    counts["orders"] = 6
+    assert recorder.points("pairbus.sent.messages") == [(WHOSE, 15), (bills, 1)]

@@ -368,9 +368,14 @@ class PairingCore:
             warnings=self._backlog.warnings,
         )
         self._observers.notify([paired])
+        self._observers.watch_sends(self._read_sends)
         if self.outbox is not None:
             self.outbox.announce()
             self.wake()
+
+    def _read_sends(self) -> dict[str, int]:
+        with self._lock:
+            return self._router.sends()
 
     def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
         with self._lock:

@@ -89,7 +89,10 @@ class CounterRates:
 class Rates:
     """The counters that the flows are computed from."""
 
+    sent: CounterRates = field(default_factory=CounterRates)
+    """By clients."""
     primary_sends: CounterRates = field(default_factory=CounterRates)
+    """As brokers on this machine count them."""
     diverted: CounterRates = field(default_factory=CounterRates)
     brought_home: CounterRates = field(default_factory=CounterRates)
     send_failures: CounterRates = field(default_factory=CounterRates)
@@ -108,6 +111,8 @@ class Rates:
                 continue
             one, at = answer.value, answer.at
             if one.status.has_clients:
+                if one.status.sent is not None:
+                    self.sent.add(url, at, one.status.sent)
                 self.diverted.add(url, at, one.status.diverted)
                 self.send_failures.add(url, at, one.send_failures)
                 self.throttles.add(url, at, one.throttles)
@@ -116,6 +121,19 @@ class Rates:
             if one.rounds is not None:
                 self.rounds.add(url, at, one.rounds)
                 self.round_seconds.add(url, at, one.round_seconds)
+
+    def sends(self, *, now: float) -> float | None:
+        """Messages that applications send to the primary, per second.
+
+        A broker counts the sends of all, also those of a syphon. Clients know better, but not all
+        of them may be among the processes, and they may be too old to publish it.
+        """
+        sent = self.sent.rate(now=now)
+        if sent is not None:
+            return sent
+        counted = self.primary_sends.rate(now=now)
+        home = self.brought_home.rate(now=now) or 0.0
+        return None if counted is None else max(counted - home, 0.0)
 
 
 class History:
@@ -258,7 +276,7 @@ def _values(readings: Readings, rates: Rates, now: float) -> dict[str, float]:
         if answer.is_current and answer.value is not None and readings.is_up(role, now):
             values |= _latencies(role, answer.value)
     flows = {
-        "sends": rates.primary_sends.rate(now=now),
+        "sends": rates.sends(now=now),
         "diverted": rates.diverted.rate(now=now),
         "home": rates.brought_home.rate(now=now),
     }

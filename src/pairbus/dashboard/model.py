@@ -266,10 +266,11 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
 
 def _flows(history: History, now: float) -> Flows:
     rates = history.rates
-    sends, home = rates.primary_sends.rate(now=now), rates.brought_home.rate(now=now)
-    if sends is not None:
-        sends = max(sends - (home or 0.0), 0.0)  # a broker counts the syphon's sends as well
-    return Flows(sends=sends, diverted=rates.diverted.rate(now=now), brought_home=home)
+    return Flows(
+        sends=rates.sends(now=now),
+        diverted=rates.diverted.rate(now=now),
+        brought_home=rates.brought_home.rate(now=now),
+    )
 
 
 def seconds_to_empty(waiting: int | None, flows: Flows, slope: float | None) -> float | None:
@@ -402,6 +403,7 @@ def _unknown(readings: Readings, flows: Flows) -> tuple[str, ...]:
         )
     if flows.sends is None and readings.primaries:
         found.append(
-            "How many messages go to the primary: only a broker on this machine publishes that."
+            "How many messages go to the primary: only clients and brokers on this machine publish "
+            "that."
         )
     return tuple(found)

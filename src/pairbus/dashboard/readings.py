@@ -137,7 +137,8 @@ class Readings:
 
 _WANTED: Final = (
     *("pairbus_pairings", "pairbus_failed_over{", "pairbus_backlog_withdrawn{"),
-    *("pairbus_diverted_messages_total", "pairbus_send_failures_total", "pairbus_throttles_total"),
+    *("pairbus_sent_messages_total", "pairbus_diverted_messages_total"),
+    *("pairbus_send_failures_total", "pairbus_throttles_total"),
     *("pairbus_pings_total", "pairbus_syphons_down", "pairbus_syphon_messages_total"),
     *("pairbus_syphon_destination_up", "pairbus_syphon_pending_queues", "pairbus_syphon_running"),
     *("pairbus_syphon_failing_queues", "pairbus_syphon_operations_total", "pairbus_outbox_"),

@@ -1,8 +1,8 @@
 """Metrics and traces through OpenTelemetry's API, following its messaging conventions.
 
 The API is an extra, so it is imported only when an observer is created. If the application has not
-set up OpenTelemetry, the API quickly discards what it gets. Sends to a healthy primary do not
-appear here: they cause no event, so that they cost nothing.
+set up OpenTelemetry, the API quickly discards what it gets. Sends to a healthy primary cause no
+event, so that they cost nothing: their number is read from the pairings when metrics are collected.
 
 A failover is a span of zero length and not an event on the span of a send. It can happen where no
 span is open, later spans can link to it, and OpenTelemetry is phasing span events out.
@@ -10,10 +10,12 @@ span is open, later spans can link to it, and OpenTelemetry is phasing span even
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from pairbus.errors import one_line
 from pairbus.events import Closed, Diverted, Event, FailedBack, FailedOver, Observer, PingSent
@@ -29,14 +31,16 @@ from pairbus.telemetry.otel_metrics import (
     OPERATION_TYPE,
     REASON,
     SCHEMA_URL,
+    SENT_TO_PRIMARY,
     Attributes,
     Metrics,
     failure,
     operation,
 )
+from pairbus.telemetry.sends import SendTotals, WatchSends
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
     from opentelemetry.trace import SpanContext, SpanKind, Tracer, TracerProvider
 
 
@@ -64,21 +68,59 @@ def observer(
     measured = Metrics(meter, namespace, secondary_address=secondary_address)
     spans = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
 
-    def observe(event: Event) -> None:
-        measured.observe(event)
+    is_global = tracer_provider is None
+    sends = _sends_of(meter_provider or metrics, meter)
+    return _Telemetry(measured, spans, sends, is_global=is_global)
+
+
+class _Telemetry:
+    """The observer of one pairing."""
+
+    def __init__(
+        self, metrics: Metrics, spans: _Spans, sends: SendTotals, *, is_global: bool
+    ) -> None:
+        from opentelemetry import trace
+
+        self._api = trace
+        self._metrics, self._spans = metrics, spans
+        self._has_global_tracer = is_global
+        self.watch_sends: WatchSends = sends.watch_sends
+
+    def __call__(self, event: Event) -> None:
+        self._metrics.observe(event)
         # Do not make spans that nobody receives: they would slow down every diverted message.
         # Checked each time, because the application may set up tracing at any time. The attribute
         # is private, because the public `get_tracer_provider` reads the environment first; if it is
         # missing, spans are made.
         if (
-            tracer_provider is None
+            self._has_global_tracer
             and isinstance(event, Diverted)
-            and getattr(trace, "_TRACER_PROVIDER", trace) is None
+            and getattr(self._api, "_TRACER_PROVIDER", self._api) is None
         ):
             return
-        spans.observe(event)
+        self._spans.observe(event)
 
-    return observe
+
+# All pairings share one instrument of a provider: it would not add up several of one name.
+_LOCK: Final = threading.Lock()
+_BY_PROVIDER: Final[WeakKeyDictionary[Any, SendTotals]] = WeakKeyDictionary()
+
+
+def _sends_of(provider: Any, meter: Meter) -> SendTotals:
+    """`provider`: the API's module stands for that of the application."""
+    from opentelemetry.metrics import Observation
+
+    with _LOCK:
+        if provider not in _BY_PROVIDER:
+            sends = _BY_PROVIDER[provider] = SendTotals()
+
+            def observe(options: CallbackOptions) -> Iterable[Observation]:
+                for (namespace, entity), count in sends.totals().items():
+                    yield Observation(count, {NAMESPACE: namespace, ENTITY: entity})
+
+            name, unit, description = SENT_TO_PRIMARY
+            meter.create_observable_counter(name, [observe], unit, description)
+        return _BY_PROVIDER[provider]
 
 
 def _release() -> str:

@@ -63,6 +63,11 @@ DIVERTED: Final = "pairbus.diverted.messages"
 DURATION: Final = "messaging.client.operation.duration"
 FAILED_OVER_DURATION: Final = "pairbus.failed_over.duration"
 
+SENT_TO_PRIMARY: Final = (
+    "pairbus.sent.messages",
+    "{message}",
+    "Messages that the primary accepted.",
+)
 COUNTERS: Final = {
     SENT: ("{message}", "Messages that a producer tried to send to the broker."),
     DIVERTED: ("{message}", "Messages that went to a backlog queue."),

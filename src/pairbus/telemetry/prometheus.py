@@ -8,6 +8,7 @@ prometheus_client is an extra, so it is imported only when an observer is create
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -35,10 +36,12 @@ from pairbus.events import (
     Throttled,
 )
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
+from pairbus.telemetry.sends import ReadSends, SendTotals
 
 if TYPE_CHECKING:
     import prometheus_client
     from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily
 
 ENTITY: Final = ("namespace", "entity")
 QUEUE: Final = ("namespace", "backlog_queue")
@@ -104,6 +107,9 @@ class PrometheusObserver:
             import prometheus_client
         self._metrics = _metrics_in(prometheus_client.REGISTRY if registry is None else registry)
         self._gauge_tracker = GaugeTracker()
+
+    def watch_sends(self, namespace: str, read: ReadSends) -> Callable[[], None]:
+        return self._metrics.sends.watch_sends(namespace, read)
 
     def __call__(self, event: Event) -> None:
         metrics, namespace = self._metrics, event.namespace
@@ -181,6 +187,9 @@ class _Metrics:
             buckets=SEND_SECONDS,
         )
 
+        self.sends = SendTotals()
+        registry.register(_SendCollector(self.sends))
+
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         self.counters[name].labels(*labels).inc(by)
 
@@ -197,6 +206,26 @@ class _Metrics:
         self.gauges[Gauge.OUTBOX_MESSAGES].labels(namespace)
         self.gauges[Gauge.QUEUES_WITHDRAWN].labels(namespace, queue)
         self.divert_seconds.labels(namespace, queue)
+
+
+class _SendCollector:
+    """Publishes the sends. They are counted by the pairings, and read when Prometheus asks."""
+
+    def __init__(self, sends: SendTotals) -> None:
+        self._sends = sends
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        from prometheus_client.core import CounterMetricFamily
+
+        yield CounterMetricFamily(
+            "pairbus_sent_messages", "Messages that the primary accepted.", labels=ENTITY
+        )
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for family in self.describe():
+            for labels, count in self._sends.totals().items():
+                family.add_metric(labels, count)
+            yield family
 
 
 # A registry accepts each name only once, so all observers of a registry share its metrics.

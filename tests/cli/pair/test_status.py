@@ -106,8 +106,8 @@ def test_both_namespaces_and_the_backlog_are_shown(pairbus: Run, pair: Pair) -> 
     assert (second["waiting"], second["deadLetters"], second["oldestSeconds"]) == (0, 1, None)
     assert found["backlog"]["others"] == {"other": 1}
     assert found["syphon"]["left"] == 3
-    unknown = ("failedOver", "withdrawn", "clients", "diverted")
-    assert [found[name] for name in unknown] == [None] * 4
+    unknown = ("failedOver", "withdrawn", "clients", "sent", "diverted")
+    assert [found[name] for name in unknown] == [None] * 5
     assert (found["syphon"]["running"], found["syphon"]["refusing"]) == (None, None)
 
     text = pairbus("status", "--peek", "1").out
@@ -217,16 +217,19 @@ def test_clients_report_failed_over_entities(pairbus: Run, pair: Pair) -> None:
         primary.pair_namespace(options)
         words = ("--primary", east.connection_string, "--secondary", west.connection_string)
         words += ("--metrics", f"localhost:{server.server_port}")
-        with primary.get_queue_sender("orders") as sender, east.faults.unreachable():
-            sender.send_messages(ServiceBusMessage("diverted"))
-            found = status(pairbus, *words, code=1)
-            text = pairbus("status", *words).out
+        with primary.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("sent"))
+            with east.faults.unreachable():
+                sender.send_messages(ServiceBusMessage("diverted"))
+                found = status(pairbus, *words, code=1)
+                text = pairbus("status", *words).out
     server.shutdown()
     thread.join()
     server.server_close()
 
     assert found["failedOver"] == [{"namespace": "localhost", "entity": "orders", "clients": 1}]
-    assert (found["clients"], found["diverted"]) == (1, 1)
+    assert (found["clients"], found["sent"], found["diverted"]) == (1, 1, 1)
+    assert "Clients: 1 sent to the primary, 1 diverted." in text
     [queue] = found["backlog"]["queues"]
     assert (queue["waiting"], queue["destinations"]) == (1, {"orders": 1})
     assert ["orders", "localhost", "1", "of", "1"] in [line.split() for line in text.splitlines()]

@@ -201,6 +201,8 @@ class ProcessMetrics:
     """The number of clients, by primary's name and entity."""
     withdrawn: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The number of clients, by primary's name and backlog queue."""
+    sent: int | None = None
+    """Messages that primaries accepted; None: the clients do not publish it."""
     diverted: int = 0
     brought_home: int | None = None
     """By syphons since they started; None: there is no syphon."""
@@ -214,6 +216,7 @@ class ProcessMetrics:
 
 def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
     pairings = diverted = 0.0
+    sent: float | None = None
     brought_home: float | None = None
     refusing: set[tuple[str, str]] = set()
     failed_over: Counter[tuple[str, str]] = Counter()
@@ -225,6 +228,8 @@ def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
         match sample.name:
             case "pairbus_pairings":
                 pairings += sample.value
+            case "pairbus_sent_messages_total":
+                sent = (sent or 0.0) + sample.value
             case "pairbus_diverted_messages_total":
                 diverted += sample.value
             case "pairbus_failed_over" if sample.value > 0:
@@ -239,6 +244,7 @@ def read_metrics(samples: Iterable[Sample]) -> ProcessMetrics:
         pairings=int(pairings),
         failed_over=dict(failed_over),
         withdrawn=dict(withdrawn),
+        sent=None if sent is None else int(sent),
         diverted=int(diverted),
         brought_home=None if brought_home is None else int(brought_home),
         refusing=frozenset(refusing),
@@ -252,11 +258,13 @@ def sum_metrics(several: Iterable[ProcessMetrics]) -> ProcessMetrics:
     for one in processes:
         failed_over.update(one.failed_over)
         withdrawn.update(one.withdrawn)
+    sent = [one.sent for one in processes if one.sent is not None]
     brought_home = [one.brought_home for one in processes if one.brought_home is not None]
     return ProcessMetrics(
         pairings=sum(one.pairings for one in processes),
         failed_over=dict(failed_over),
         withdrawn=dict(withdrawn),
+        sent=sum(sent) if sent else None,
         diverted=sum(one.diverted for one in processes),
         brought_home=sum(brought_home) if brought_home else None,
         refusing=frozenset(key for one in processes for key in one.refusing),

@@ -89,7 +89,8 @@ def _clients_json(status: PairSnapshot) -> dict[str, Any]:
     metrics = status.metrics
     if not metrics.has_clients:
         clients = 0 if status.has_metrics else None
-        return {"failedOver": None, "withdrawn": None, "clients": clients, "diverted": None}
+        names = ("failedOver", "withdrawn", "clients", "sent", "diverted")
+        return {**dict.fromkeys(names), "clients": clients}
     return {
         "failedOver": [
             {"namespace": namespace, "entity": entity, "clients": clients}
@@ -100,6 +101,7 @@ def _clients_json(status: PairSnapshot) -> dict[str, Any]:
             for (namespace, queue), clients in sorted(metrics.withdrawn.items())
         ],
         "clients": metrics.pairings,
+        "sent": metrics.sent,
         "diverted": metrics.diverted,
     }
 
@@ -238,9 +240,17 @@ def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
             table.add_row(entity, namespace, f"{clients} of {metrics.pairings}")
         for (namespace, queue), clients in sorted(metrics.withdrawn.items()):
             table.add_row(f"{queue} (out of the rotation)", namespace, str(clients))
-        return [table]
+        return [table, *_sends(metrics)]
     who = "1 client" if metrics.pairings == 1 else f"{metrics.pairings} clients"
-    return [Text(f"No entity is failed over, according to {who}.")]
+    return [Text(f"No entity is failed over, according to {who}."), *_sends(metrics)]
+
+
+def _sends(metrics: ProcessMetrics) -> list[Text]:
+    from rich.text import Text
+
+    if metrics.sent is None:
+        return []
+    return [Text(f"Clients: {metrics.sent:,} sent to the primary, {metrics.diverted:,} diverted.")]
 
 
 def _syphon(status: PairSnapshot) -> list[Table | Text]:

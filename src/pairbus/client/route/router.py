@@ -339,6 +339,10 @@ class Router:
         taken, self._entities.events = self._entities.events, []
         return taken
 
+    def sends(self) -> dict[str, int]:
+        """The number of messages that the primary has accepted, by entity."""
+        return {entity.path: entity.sent for entity in self._entities.values()}
+
     def status(self, *, secondary: str, date: Callable[[float], datetime]) -> PairingStatus:
         """`date` turns a moment of `now` into a date."""
         entities = [*self._entities]
