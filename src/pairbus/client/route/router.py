@@ -341,7 +341,7 @@ class Router:
 
     def sends(self) -> dict[str, int]:
         """The number of messages that the primary has accepted, by entity."""
-        return {entity.path: entity.sent for entity in self._entities.values()}
+        return {entity.path: entity.sent for entity in self._entities}
 
     def status(self, *, secondary: str, date: Callable[[float], datetime]) -> PairingStatus:
         """`date` turns a moment of `now` into a date."""
