@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
+from pairbus.broker import message as message_module
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.durations import INFINITE, milliseconds
 from pairbus.broker.messages import window as window_module
@@ -38,9 +39,11 @@ class QueueDriver(RuleBasedStateMachine):
         dead_letters_expired=st.booleans(),
         looks_for_duplicates=st.booleans(),
         room=st.sampled_from([2, 6]),
+        large_from=st.sampled_from([0, 4096]),
     )
-    def open(self, ttl, dead_letters_expired, looks_for_duplicates, room):
+    def open(self, ttl, dead_letters_expired, looks_for_duplicates, room, large_from):
         # A window of a few messages has the same edges as one of a thousand.
+        self.patch.setattr(message_module, "LARGE_FROM_BYTES", large_from)
         self.patch.setattr(window_module, "COUNT_MAX", room)
         self.patch.setattr(window_module, "READ_COUNT", room // 2)
         description = QueueDescription(
@@ -109,6 +112,7 @@ class QueueDriver(RuleBasedStateMachine):
             assert message.delivery_count == known.count
             if box == "dead":
                 assert application_properties(message).get("DeadLetterReason") == known.reason
+            message.sent()
             self.model.lend(box, number, lock.token, now_ms=self.now_ms)
             self.locks.append((box, lock))
 

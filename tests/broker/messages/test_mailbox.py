@@ -15,7 +15,7 @@ from pairbus.broker.storage.store import Store
 def message(sequence, session_id=None):
     return Message(
         sequence, MessageState.ACTIVE, 0, None, None, None, 0, session_id, None, None,
-        b"", 0, b"", 0, sequence, None, None, 10, b"",
+        b"", 0, b"", 0, sequence, None, None, 10, b"bytes",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pairbus.broker.messages.window import Window
 def message(sequence, size=10):
     return Message(
         sequence, MessageState.ACTIVE, 0, None, None, None, 0, None, None, None,
-        b"", 0, b"", 0, sequence, None, None, size, b"",
+        b"", 0, b"", 0, sequence, None, None, size, b"bytes",
     )  # fmt: skip
 
 

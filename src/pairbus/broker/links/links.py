@@ -139,7 +139,7 @@ class ReceiverLink:
         self.session: MessageSession | None = None
         # Receive-and-delete: the delivery is settled when it is sent.
         self._deletes = link.remote.snd_settle_mode == 1
-        self._deleting = 0
+        self._deleting = self._deleting_bytes = 0
         """Messages whose deletion is not durable yet. They are sent when it is."""
         self._tally = queue.tally
         self._poll = Poll(queue.tally)
@@ -248,8 +248,8 @@ class ReceiverLink:
         return (
             not connection.is_congested
             and self.link.credit > self._deleting
-            # Messages that wait for the client's session window wait in memory.
-            and self.link.session.outgoing_bytes < _WINDOW_BYTES_MAX
+            # Messages that wait for the disk, or for the client's session window, wait in memory.
+            and self.link.session.outgoing_bytes + self._deleting_bytes < _WINDOW_BYTES_MAX
             and (self.session is None or not self.session.is_ending)
             and connection.may_deliver(self.path)
         )
@@ -260,6 +260,7 @@ class ReceiverLink:
             # Deleted first, and sent when that is durable. If the process dies in between, the
             # message is lost, which this mode allows; the other order could deliver it twice.
             self._deleting += 1
+            self._deleting_bytes += message.size
             self.queue.remove(self.mailbox, [message], self._deleted, message)
             return
         lock = self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms)
@@ -267,16 +268,22 @@ class ReceiverLink:
         size = len(data)
         self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
         self.link.send(lock.token, data, context=lock)
+        message.sent()
         self.connection.count_output(size, self.path)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1
+        self._deleting_bytes -= message.size
         if error is None:
             if self.link.alive:
                 data = stamped(message)
                 self._tally.receive += units_of(len(data))
                 self.link.send(message.sequence.to_bytes(8, "big"), data, settled=True)
                 self.connection.count_output(len(data), self.path)
+                if self._deleting == 0 and self.link.credit > 0:
+                    # Their bytes may have held back the next message.
+                    self.mailbox.has_credit(self)
+                    self.queue.pump(self.mailbox, now_ms=self.queue.runtime.now_ms())
             else:
                 # The receiver left in between and never got the message, so it is not lost.
                 self.queue.put_back(self.mailbox, message)

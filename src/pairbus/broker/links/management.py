@@ -288,6 +288,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
                 "lock-token": UUID(bytes=guid(lock.token)),
             }
         )
+        message.sent()
     queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
     reply(Reply(200, body={"messages": found}))
 

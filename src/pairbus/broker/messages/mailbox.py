@@ -131,6 +131,13 @@ class Mailbox:
     def find(self, sequence: int) -> Message | None:
         return self.held.get(sequence) or self._store.read_one(self.counters.mailbox_id, sequence)
 
+    def load(self, message: Message) -> None:
+        """Read the bytes of a large message that a receiver has, before they are used or moved."""
+        if not message.bare:
+            stored = self._store.read_one(self.counters.mailbox_id, message.sequence)
+            assert stored is not None, f"message {message.sequence} is locked but not stored"
+            message.bare = stored.bare
+
     # locks
 
     def lock(self, message: Message, *, until_ms: int, session: MessageSession | None) -> Lock:

@@ -191,6 +191,7 @@ class Queue(Entity):
             description=description,
         )
         if properties and not isinstance(decision, Refuse):
+            mailbox.load(lock.message)
             decision = self._refusal_of_properties(lock.message, properties) or decision
         if isinstance(decision, Refuse):
             done(decision.error, *arguments)
@@ -245,6 +246,8 @@ class Queue(Entity):
         if not self.description.enable_batched_operations:
             self.runtime.committer.separate()
         store, counters = self.runtime.store, mailbox.counters
+        if properties or isinstance(decision, DeadLetter):
+            mailbox.load(message)
         before = (message.state, message.delivery_count, message.bare, message.body_id)
         if properties:
             forwarding.add_properties(message, properties)

@@ -53,12 +53,18 @@ class Window:
             self.last_committed = number
 
     def give_back(self, message: Message) -> bool:
-        """The message is available again. False if it is beyond `loaded_upto`: the disk has it."""
+        """The message is available again. False if it is read from the disk when its turn comes:
+        it is beyond `loaded_upto`, or there is no room.
+        """
         number = message.sequence
+        if number <= self.loaded_upto and self._bytes >= BYTES_MAX:
+            self._forget_from(number)
         if number > self.loaded_upto:
             # In memory, it would overtake earlier messages that are only on the disk.
             self._held.pop(number, None)
             return False
+        if not message.bare:
+            message.bare = self._read(number - 1, number, 1)[0].bare
         self._held[number] = message
         self._bytes += message.size
         heappush(self._ready, number)
