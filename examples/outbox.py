@@ -3,8 +3,8 @@
     python examples/outbox.py outbox.db --count 100 --pause 0.1
 
 Take both namespaces down meanwhile: local brokers, each with `pairbus fault add unreachable
---duration 15s`. Stop the program before they are back, and start it again: it sends what it has
-kept first.
+--duration 15s`. Stop the program before they are back. Start it again when they are back: it sends
+first what waits in the file.
 """
 
 import argparse

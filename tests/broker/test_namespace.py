@@ -81,6 +81,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     loop.close()
 
 
+def test_a_data_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    loop = StillLoop()
+
+    with pytest.raises(StartError, match="file is a file: choose another name"):
+        Namespace(NamespaceOptions(data=tmp_path / "file"), loop=loop, clock=ManualClock()).open()
+
+    loop.close()
+
+
 def test_a_second_namespace_on_the_same_file_is_refused(world):
     with pytest.raises(DataFileError, match="in use by another broker"):
         World(world.folder)

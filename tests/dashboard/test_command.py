@@ -14,7 +14,8 @@ import pytest
 import trustme
 
 from pairbus.dashboard.command import allowed_hosts, check_access
-from pairbus.errors import UsageError
+from pairbus.dashboard.server import bind
+from pairbus.errors import StartError, UsageError
 
 PRIMARY = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
@@ -48,6 +49,18 @@ def test_what_would_not_be_safe_is_refused(settings: dict[str, object], text: st
     every = {"host": "127.0.0.1", "token": None, "certificate": None, "key": None}
     with pytest.raises(UsageError, match=text):
         check_access(**{**every, "proxy_url": None, **settings})  # type: ignore[arg-type]
+
+
+def test_an_address_of_another_machine_is_named_with_what_to_change() -> None:
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1 .*with --host"):
+        bind("192.0.2.1", 0)
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_change() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=rf"127\.0\.0\.1 port {port}: .*with --port"):
+            bind("127.0.0.1", port)
 
 
 def test_only_loopback_needs_no_token(certificate: tuple[Path, Path, Path]) -> None:

@@ -97,6 +97,7 @@ def steal(pair, stopping):
         (("--local", "--duration", "1s"), "--duration 1s: must be from 5s to 24h"),
         (("--local", "--drain", "soon"), "--drain"),
         (("--local", "--primary", "a.example"), "--local brings its own pair"),
+        (("--local", "--report", "nowhere/a.html"), "nowhere/a.html: there is no folder nowhere"),
         (("--primary", HERE, "--secondary", HERE), "are the same namespace, localhost:5672"),
     ],
 )

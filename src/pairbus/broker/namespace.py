@@ -221,6 +221,8 @@ class Namespace:
             probe = folder / f".{self.name}.probe"
             probe.touch()
             probe.unlink()
+        except FileExistsError as error:
+            raise StartError(f"the data folder {folder} is a file: choose another name") from error
         except OSError as error:
             raise StartError(
                 f"the data folder {folder} cannot be written: {error.strerror}"

@@ -387,7 +387,12 @@ def _translated(path: Path) -> Iterator[None]:
             )
         elif name.startswith("SQLITE_FULL"):
             text = f"outbox file {path} cannot be written: the disk is full; free some space"
-        elif name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or not name:
+        elif name.startswith("SQLITE_NOTADB"):
+            text = (
+                f"{path} is not the file of an outbox, or its beginning is damaged: give another "
+                "path, or restore the file from a backup; until then its messages are not sent"
+            )
+        elif name.startswith("SQLITE_CORRUPT") or not name:
             text = (
                 f"outbox file {path} is damaged ({error}): restore it from a backup, or move it "
                 "away; its messages are then not sent"

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
+from errno import EADDRNOTAVAIL
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,10 +32,10 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error
-        raise StartError(
-            f"cannot listen on {host} port {port}: {reason}; choose another with --port, or 0 to "
-            "let the system choose"
-        ) from None
+        remedy = "choose another with --port, or 0 to let the system choose"
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", 0) == EADDRNOTAVAIL:
+            remedy = "give an address of this machine with --host"
+        raise StartError(f"cannot listen on {host} port {port}: {reason}; {remedy}") from None
     return listener
 
 
@@ -66,9 +67,10 @@ def serve(
     try:
         config.load()
     except OSError as error:  # includes ssl.SSLError
-        raise StartError(f"cannot use --certificate {certificate} and --key {key}: {error}") from (
-            error
-        )
+        raise StartError(
+            f"cannot use --certificate {certificate} and --key {key} ({error}): give a certificate "
+            "chain and its key, as PEM files without a password"
+        ) from error
     server = _make_server(config)
     asyncio.run(_run(server, listener, on_ready))
 

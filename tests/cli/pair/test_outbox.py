@@ -228,4 +228,11 @@ def test_a_file_that_is_something_else_is_refused(pairbus, tmp_path):
     done = pairbus("outbox", "list", str(path))
 
     assert done.code == 1
-    assert "is damaged" in done.err
+    assert f"{path} is not the file of an outbox" in done.err
+
+
+def test_a_folder_is_a_usage_error(pairbus, tmp_path):
+    done = pairbus("outbox", "list", str(tmp_path))
+
+    assert done.code == 2
+    assert f"{tmp_path} is a folder: give the file of the outbox" in done.err

@@ -233,6 +233,8 @@ def purge(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[OutboxFile]:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: give the file of the outbox")
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
     outbox = OutboxFile(path)
