@@ -166,6 +166,9 @@ class FakeConnection:
     def check_tokens(self, *, now_ms):
         self.checked.append(now_ms)
 
+    def rules_compiled(self):
+        pass
+
 
 class World:
     def __init__(self, folder, *queues, clock=None):
@@ -183,13 +186,24 @@ class World:
 
     # life
 
-    def open(self):
+    def open(self, *, compile_rules=True):
         options = NamespaceOptions(queues=self.queues, data=self.folder)
         # A plain function: given a manual clock, the namespace would wait at each jump.
         is_manual = isinstance(self.clock, ManualClock)
         clock = (lambda: self.clock()) if is_manual else self.clock
         self.namespace = Namespace(options, loop=self.loop, clock=clock)
         self.namespace.open()
+        while compile_rules and self.compile_some_rules():
+            pass
+
+    def compile_some_rules(self):
+        """One turn of the loop that compiles rules in the background. False if all are compiled."""
+        for timer in self.loop.timers:
+            if timer._callback == self.namespace._compile_rules:
+                self.loop.timers.remove(timer)
+                timer._run()
+                return True
+        return False
 
     def close(self):
         self._close_viewer()
@@ -200,11 +214,11 @@ class World:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
-    def restart(self):
+    def restart(self, *, compile_rules=True):
         self.close()
-        self.open()
+        self.open(compile_rules=compile_rules)
 
-    def crash(self):
+    def crash(self, *, compile_rules=True):
         """As after kill -9: only what the disk has at this moment comes back.
 
         The write-ahead log belongs to the data file; the lock of the dead process does not.
@@ -217,7 +231,7 @@ class World:
         self._close_viewer()
         self._vanish()
         self.folder = aside
-        self.open()
+        self.open(compile_rules=compile_rules)
 
     def _vanish(self):
         """Free what the process held, without calling its callbacks."""

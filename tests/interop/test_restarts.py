@@ -5,7 +5,9 @@ Each test has a broker of its own, on a data folder of its own, with a clock of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +19,14 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from pairbus.broker import Broker, QueueDescription
+from pairbus.broker import (
+    Broker,
+    QueueDescription,
+    RuleDescription,
+    SqlFilter,
+    SubscriptionDescription,
+)
+from pairbus.broker.messages.topic import Topic
 from pairbus.testing import ManualClock
 from tests.interop.bus import Bus, sweeping_up_after_the_sdk, take
 from tests.interop.shells import Shell
@@ -151,3 +160,51 @@ def test_an_idle_queue_deletes_itself_and_a_used_one_does_not(bus):
     bus.advance(301)
     with pytest.raises(ServiceBusAuthenticationError):
         bus.sender("fleeting")
+
+
+@pytest.mark.req("B-08")
+def test_senders_wait_while_a_broker_compiles_thousands_of_rules(
+    shell, tmp_path, clock, monkeypatch
+):
+    may_compile, compile_rules = threading.Event(), Topic.compile_rules
+
+    def when_allowed(topic: Topic) -> Iterator[None]:
+        while topic.is_waiting and not may_compile.is_set():
+            yield
+        yield from compile_rules(topic)
+
+    monkeypatch.setattr(Topic, "compile_rules", when_allowed)
+    rules = [RuleDescription(name=f"r-{n}", filter=SqlFilter(f"n = {n}")) for n in range(2000)]
+    subscription = SubscriptionDescription(name="t/Subscriptions/s", rules=tuple(rules))
+    forwarding = QueueDescription(name="forwarding", forward_to="t")
+    entities = ["q", forwarding], ["t", subscription]
+    with (
+        Broker(entities[0], topics=entities[1], data=tmp_path, clock=clock) as broker,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        bus = Bus(shell=shell, broker=broker, queue="q", clock=clock)
+        sender = bus.enter(bus.client.get_topic_sender("t"))
+        through = bus.sender("forwarding", client=bus.connect())
+
+        def send(sender, name: str) -> None:
+            for number in range(3):
+                one = ServiceBusMessage(f"{name} {number}", application_properties={"n": 1999})
+                sender.send_messages(one)
+
+        sent = [pool.submit(send, sender, "direct"), pool.submit(send, through, "forwarded")]
+        try:
+            other = Bus(shell=shell, broker=broker, queue="q", clock=clock)
+            other.send("elsewhere")
+            assert other.left_bodies() == ["elsewhere"]
+            other.close()
+            assert not any(future.done() for future in sent)
+        finally:
+            may_compile.set()
+        for future in sent:
+            future.result(timeout=60)
+
+        receiver = bus.enter(bus.client.get_subscription_receiver("t", "s"))
+        found = sorted(str(message) for message in take(receiver, 6))
+        assert found == [f"{name} {n}" for name in ("direct", "forwarded") for n in range(3)]
+        with sweeping_up_after_the_sdk():
+            bus.close()

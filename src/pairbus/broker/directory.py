@@ -54,12 +54,6 @@ class Directory:
             description = from_stored(stored.kind, stored.name, stored.description)
             self._add(stored, description, store.mailboxes(stored.entity_id))
 
-    def compile_rules(self) -> Iterator[None]:
-        """Compile the rules of all subscriptions, one at each step."""
-        for entity in self:
-            if isinstance(entity, Subscription):
-                yield from entity.compile_rules()
-
     def ensure(self, description: EntityDescription, *, now_ms: int) -> None:
         """Create or update the entity. A description with only a name changes nothing."""
         entity = self.find(description.name)

@@ -7,6 +7,7 @@ later tick. Times are epoch milliseconds.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,16 +19,21 @@ logger = logging.getLogger(__name__)
 
 SWEEP_COUNT: Final = 500
 SWEEP_PAGES_MAX: Final = 20
+_ACTIVATE_SECONDS: Final = 0.05
+"""Of processor time. The rules of a topic may need 30 ms for each message."""
 
 
 def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
-    """Enqueue scheduled messages that are due."""
+    """Enqueue scheduled messages that are due. The next tick continues if that takes too long."""
+    ends = time.thread_time() + _ACTIVATE_SECONDS
     for mailbox_id, sequence in store.read_due(now_ms=now_ms, count=SWEEP_COUNT):
         if (found := directory.mailbox(mailbox_id)) is not None:
             try:
                 found[0].activate(sequence, now_ms=now_ms)
             except Exception:
                 logger.exception("%s, message %d", found[0].description, sequence)
+            if time.thread_time() >= ends:
+                return
 
 
 def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> None:

@@ -37,7 +37,7 @@ from pairbus.broker.hosts import HostNames
 from pairbus.broker.messages.entity import Entity
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.messages.topic import Subscription, Topic
+from pairbus.broker.messages.topic import Subscription, Topic, leads_to_waiting_topic
 from pairbus.broker.refusals import BadTokens, RefusalLog
 from pairbus.broker.storage.committer import Committer
 from pairbus.broker.storage.lock import sync_folder
@@ -64,6 +64,7 @@ class ClientConnection(Protocol):
     def flush(self) -> None: ...
     def entity_gone(self, queue: Queue) -> None: ...
     def entity_changed(self, queue: Queue) -> None: ...
+    def rules_compiled(self) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
     def faults_changed(self) -> None: ...
     def cut(self) -> None: ...
@@ -103,6 +104,7 @@ class Namespace:
         self._next_ms: float = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._compile_timer: asyncio.TimerHandle | None = None
+        self._is_compiling = True
         self._checker: threading.Thread | None = None
         self._housekeeping_ms = 0
         self._is_closing = False
@@ -137,7 +139,9 @@ class Namespace:
             self._remove_temporary()
             raise
         self.committer = Committer(self.store, self.loop, after_commit=self.run)
-        self._compile_rules(self.directory.compile_rules())
+        for topic in self.topics:
+            topic.is_waiting = topic.has_many_uncompiled_rules
+        self._compile_rules(self._compile_loaded_rules())
         if not self.store.was_closed:
             self._checker = threading.Thread(target=self._check_data_file, daemon=True)
             self._checker.start()
@@ -180,6 +184,21 @@ class Namespace:
                     _COMPILE_SECONDS, self._compile_rules, steps
                 )
                 return
+
+    def _compile_loaded_rules(self) -> Iterator[None]:
+        """Topics with few rules come first: only the others let their senders wait."""
+        for topic in sorted(self.topics, key=lambda topic: topic.is_waiting):
+            yield from topic.compile_rules()
+            if topic.is_waiting:
+                topic.is_waiting = False
+                for connection in list(self.connections):
+                    connection.rules_compiled()
+                self.run()
+        self._is_compiling = False
+
+    def must_wait(self, entity: Queue) -> bool:
+        """Whether messages for the entity must wait until rules are compiled."""
+        return self._is_compiling and leads_to_waiting_topic(entity)
 
     def _compile_rules_of(self, entity: Queue) -> None:
         """Otherwise the next message would have to wait for all new rules."""

@@ -492,6 +492,11 @@ class AmqpConnection(asyncio.Protocol):
             if error is not None:
                 self.end(link, error)
 
+    def rules_compiled(self) -> None:
+        for link in self._links:
+            if isinstance(link.context, SenderLink):
+                link.context.rules_compiled()
+
     def end(self, link: Link, error: AmqpError) -> None:
         self._forget(link)
         link.close(error)

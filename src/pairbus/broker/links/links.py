@@ -7,6 +7,7 @@ and answers only when the queue says that the change is durable. Requests on `$c
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from pairbus.amqp.codec.batches import split_batch
@@ -64,6 +65,9 @@ class SenderLink:
         self.queue = queue
         self.path = path
         self._used_credit = 0
+        self._is_waiting = connection.namespace.must_wait(queue)
+        self._deferred: deque[Transferred] = deque()
+        """What came while it was waiting. Not answered, so nothing is lost with the link."""
         limit = queue.description.max_message_size_in_kilobytes * 1024
         link.context = self
         link.accept(
@@ -71,6 +75,28 @@ class SenderLink:
         )
 
     def transferred(self, event: Transferred, *, now_ms: int) -> None:
+        if self._is_waiting:  # withholding credit would not do: the Python SDK sends without it
+            self._deferred.append(event)
+            self.connection.hold(len(event.data))
+        else:
+            self._enqueue(event, now_ms=now_ms)
+
+    def rules_compiled(self) -> None:
+        """A topic is not waiting any more."""
+        if self._is_waiting and not self.connection.namespace.must_wait(self.queue):
+            self.connection.queue_request(self._enqueue_deferred)
+
+    def _enqueue_deferred(self, now_ms: int) -> None:
+        """One message in each turn. What comes in the meantime is deferred too, to keep order."""
+        if not self._deferred:
+            self._is_waiting = False
+            return
+        event = self._deferred.popleft()
+        self._enqueue(event, now_ms=now_ms)
+        self.connection.release(len(event.data))
+        self.connection.queue_request(self._enqueue_deferred)
+
+    def _enqueue(self, event: Transferred, *, now_ms: int) -> None:
         data, delivery = event.data, event.delivery
         self._used_credit += 1
         if self._used_credit >= _CREDIT // 2:  # one flow frame for many transfers
@@ -115,7 +141,9 @@ class SenderLink:
         self.connection.release(size)
 
     def closed(self) -> None:
-        """Nothing to release: each message is stored, or was never acknowledged."""
+        """Each message is stored, or was never acknowledged."""
+        while self._deferred:
+            self.connection.release(len(self._deferred.popleft().data))
 
 
 class ReceiverLink:

@@ -155,7 +155,9 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
         parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id
     )
     if entity.description.forward_to is not None:
-        placements = forward(entity, one, message.sequence, now_ms=now_ms)
+        placements = forward(
+            entity, one, message.sequence, now_ms=now_ms, source=message.dead_letter_source
+        )
     else:
         times = lifecycle.times_at_enqueue(
             entity.description, ttl_ms=message.ttl_ms, due_ms=None, now_ms=now_ms
@@ -166,6 +168,7 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
             times,
             enqueued_sequence=message.enqueued_sequence,
             now_ms=now_ms,
+            source=message.dead_letter_source,
         )
     message.busy = True
     entity.main.held[message.sequence] = message

@@ -26,7 +26,7 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.message import PARTITION_SHIFT, Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
-from pairbus.broker.messages.entity import Done, Placements, Runtime
+from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import (
@@ -49,6 +49,10 @@ logger = logging.getLogger(__name__)
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
+_COMPILED_AT_ONCE: Final = 10_000
+"""Characters of rules that are compiled in about 50 ms."""
+_RULE_CHARACTERS: Final = 10
+"""What even the shortest rule takes."""
 _SCHEDULE: Final = "ScheduledEnqueueTimeUtc"
 _RULE_NAME: Final = "RuleName"
 """The property of a copy that an action has changed: the name of its rule."""
@@ -59,7 +63,7 @@ _REASON_SESSION: Final = "Session ID is null."
 class _Rule:
     """A rule of a subscription. It is compiled before its first message."""
 
-    __slots__ = ("_action", "_action_steps", "_matches", "description", "is_compiled")
+    __slots__ = ("_action", "_action_steps", "_matches", "description", "is_compiled", "work")
 
     def __init__(self, description: RuleDescription) -> None:
         self.description = description
@@ -68,6 +72,17 @@ class _Rule:
         """None matches everything."""
         self._action: Callable[[Facts], PropertyChanges] | None = None
         self._action_steps = 0
+        self.work = RuleWork()
+        """Known when it is compiled."""
+
+    @property
+    def characters(self) -> int:
+        """What takes time to compile."""
+        filter, action = self.description.filter, self.description.action
+        found = _RULE_CHARACTERS
+        if isinstance(filter, SqlFilter):
+            found += len(filter.expression)
+        return found if action is None else found + len(action.expression)
 
     @property
     def has_action(self) -> bool:
@@ -76,6 +91,7 @@ class _Rule:
     def compile(self) -> None:
         filter, action = self.description.filter, self.description.action
         self.is_compiled = True
+        self.work = work_of([filter])
         try:
             self._matches = None if isinstance(filter, TrueFilter) else compile_filter(filter)
             if action is not None:
@@ -86,8 +102,6 @@ class _Rule:
             self._matches = partial(_fail, str(error))
 
     def matches(self, facts: Facts) -> bool:
-        if not self.is_compiled:
-            self.compile()
         return self._matches is None or self._matches(facts)
 
     def changes(self, facts: Facts) -> PropertyChanges:
@@ -140,9 +154,19 @@ class Subscription(Queue):
                 yield
 
     @property
+    def uncompiled_characters(self) -> int:
+        return sum(rule.characters for rule in self._rules if not rule.is_compiled)
+
+    @property
     def work(self) -> RuleWork:
+        """What its rules need for a message. They are compiled after this."""
         if self._work is None:
-            self._work = work_of(rule.description.filter for rule in self._rules)
+            for _ in self.compile_rules():
+                pass
+            self._work = RuleWork(
+                sum(rule.work.steps for rule in self._rules),
+                sum(rule.work.scans for rule in self._rules),
+            )
         return self._work
 
     @property
@@ -183,6 +207,23 @@ class Topic(Queue):
         super().__init__(runtime, stored, description, counters)
         self.subscriptions: dict[str, Subscription] = {}
         self.enqueuer = TopicEnqueuer(self)
+        self.is_waiting = False
+        """For its rules, after a start: they are too many to compile at once. In the meantime, sender
+        links defer their messages. What arrives in another way stays here as a scheduled message.
+        """
+
+    @property
+    def has_many_uncompiled_rules(self) -> bool:
+        found = sum(one.uncompiled_characters for one in self.subscriptions.values())
+        return found > _COMPILED_AT_ONCE
+
+    def compile_rules(self) -> Iterator[None]:
+        for subscription in list(self.subscriptions.values()):
+            yield from subscription.compile_rules()
+
+    def activate(self, sequence: int, *, now_ms: int) -> None:
+        if not self.is_waiting:
+            super().activate(sequence, now_ms=now_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -199,6 +240,25 @@ class Topic(Queue):
         """The use of a subscription counts as use of the topic."""
         own = super().idle_since_ms
         return max([own, *(s.idle_since_ms for s in self.subscriptions.values())])
+
+
+def leads_to_waiting_topic(entity: Entity) -> bool:
+    """Whether a message for the entity may arrive, maybe forwarded, in a topic that is waiting."""
+    seen: set[Entity] = set()
+    ahead: list[Entity] = [entity]
+    while ahead:
+        one = ahead.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, Topic):
+            if one.is_waiting:
+                return True
+            ahead += one.subscriptions.values()
+        if one.description.forward_to is not None:
+            target = one.runtime.find(one.description.forward_to)
+            ahead += [] if target is None else [target]
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +283,8 @@ class TopicEnqueuer(Enqueuer):
         *,
         now_ms: int,
     ) -> AmqpError | list[int]:
-        if len(batch) > 1 and (error := self._too_much_work(batch)) is not None:
+        is_waiting = self._topic.is_waiting  # then no rule runs now
+        if len(batch) > 1 and not is_waiting and (error := self._too_much_work(batch)) is not None:
             return error
         return super().enqueue(batch, done, arguments, now_ms=now_ms)
 
@@ -257,6 +318,12 @@ class TopicEnqueuer(Enqueuer):
         now_ms: int,
         source: str | None = None,
     ) -> tuple[int, Placements]:
+        topic = self._topic
+        if topic.is_waiting and times.state == MessageState.ACTIVE:
+            # It is due at once, so it is activated when the rules are compiled, also after a crash.
+            times = lifecycle.Times(
+                int(MessageState.SCHEDULED), now_ms, times.ttl_ms, None, due_ms=now_ms
+            )
         if times.state == MessageState.SCHEDULED:
             return super().store(
                 one,
@@ -266,7 +333,6 @@ class TopicEnqueuer(Enqueuer):
                 now_ms=now_ms,
                 source=source,
             )
-        topic = self._topic
         topic.runtime.store.keep_count(topic.main.counters)
         one.parts.ttl_ms = times.ttl_ms
         one.due_ms = None  # it is due now

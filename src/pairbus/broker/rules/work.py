@@ -16,7 +16,7 @@ from pairbus.broker.rules.filters import CorrelationFilter, EvaluationError, Fil
 
 WORK_MAX: Final = 300_000
 """For one message, over all rules of a topic: about 30 ms."""
-BATCH_WORK_MAX: Final = 100 * WORK_MAX
+BATCH_WORK_MAX: Final = 50 * WORK_MAX
 
 _CHARACTERS_IN_A_STEP: Final = 16
 _OPERATOR_STEPS: Final = 3
