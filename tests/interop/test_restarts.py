@@ -177,9 +177,8 @@ def test_senders_wait_while_a_broker_compiles_thousands_of_rules(
     rules = [RuleDescription(name=f"r-{n}", filter=SqlFilter(f"n = {n}")) for n in range(2000)]
     subscription = SubscriptionDescription(name="t/Subscriptions/s", rules=tuple(rules))
     forwarding = QueueDescription(name="forwarding", forward_to="t")
-    entities = ["q", forwarding], ["t", subscription]
     with (
-        Broker(entities[0], topics=entities[1], data=tmp_path, clock=clock) as broker,
+        Broker(["q", forwarding], topics=["t", subscription], data=tmp_path, clock=clock) as broker,
         ThreadPoolExecutor(2) as pool,
     ):
         bus = Bus(shell=shell, broker=broker, queue="q", clock=clock)
@@ -193,10 +192,7 @@ def test_senders_wait_while_a_broker_compiles_thousands_of_rules(
 
         sent = [pool.submit(send, sender, "direct"), pool.submit(send, through, "forwarded")]
         try:
-            other = Bus(shell=shell, broker=broker, queue="q", clock=clock)
-            other.send("elsewhere")
-            assert other.left_bodies() == ["elsewhere"]
-            other.close()
+            bus.sender("q", client=bus.connect()).send_messages(ServiceBusMessage("elsewhere"))
             assert not any(future.done() for future in sent)
         finally:
             may_compile.set()
@@ -204,7 +200,8 @@ def test_senders_wait_while_a_broker_compiles_thousands_of_rules(
             future.result(timeout=60)
 
         receiver = bus.enter(bus.client.get_subscription_receiver("t", "s"))
-        found = sorted(str(message) for message in take(receiver, 6))
-        assert found == [f"{name} {n}" for name in ("direct", "forwarded") for n in range(3)]
+        found = [str(message) for message in take(receiver, 6)]
+        for name in ("direct", "forwarded"):
+            assert [one for one in found if name in one] == [f"{name} {n}" for n in range(3)]
         with sweeping_up_after_the_sdk():
             bus.close()

@@ -18,6 +18,11 @@ def test_a_full_batch_for_hundreds_of_rules_is_possible():
     assert 2000 * work_of(rules).for_properties(60) <= BATCH_WORK_MAX
 
 
+def test_a_hundred_messages_for_a_thousand_simple_rules_are_far_from_the_limit():
+    rules = [SqlFilter(f"region = 'north' AND amount > {number}") for number in range(1000)]
+    assert 100 * work_of(rules).for_properties(200) <= BATCH_WORK_MAX // 10
+
+
 @pytest.mark.parametrize(
     "expression",
     ["+".join(["n"] * 400) + " > 1", " OR ".join(["p LIKE '%z%'"] * 70), "n = newid()" * 50],

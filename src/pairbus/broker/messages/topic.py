@@ -208,8 +208,8 @@ class Topic(Queue):
         self.subscriptions: dict[str, Subscription] = {}
         self.enqueuer = TopicEnqueuer(self)
         self.is_waiting = False
-        """For its rules, after a start: they are too many to compile at once. In the meantime, sender
-        links defer their messages. What arrives in another way stays here as a scheduled message.
+        """For its rules, after a start: they are too many to compile at once. In the meantime,
+        sender links defer their messages. What arrives in another way is stored as scheduled.
         """
 
     @property
