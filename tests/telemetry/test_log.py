@@ -85,7 +85,7 @@ LINES = [
     ),
     (
         sample.calmed, "failover", INFO,
-        "orders of contoso is calm: it needs no more answered pings than before",
+        "orders of contoso no longer flaps: it needs no more answered pings than at first",
     ),
     (
         sample.diverted, "backlog", DEBUG,
@@ -135,16 +135,16 @@ LINES = [
     (
         sample.outbox_opened, "outbox", WARNING,
         "the outbox of contoso, /var/lib/shop/outbox.db, holds 2 messages of an earlier run, which "
-        "are sent first, and 1 that are not sent any more",
+        "are sent first; 1 held message must be sent or deleted with `pairbus outbox`",
     ),
     (
         sample.stored, "outbox", WARNING,
         "stored 3 messages for orders of contoso in the outbox /var/lib/shop/outbox.db, where "
-        "5 messages now wait until a namespace accepts messages again",
+        "5 messages wait until a namespace accepts messages again",
     ),
     (
         sample.left_outbox, "outbox", DEBUG,
-        "sent 3 messages for orders of contoso from the outbox, where 2 messages still wait",
+        "sent 3 messages for orders of contoso from the outbox, where 2 messages wait",
     ),
     (
         sample.outbox_emptied, "outbox", INFO,

@@ -46,15 +46,15 @@ def dashboard(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Allow to resubmit and purge dead letters, and to start and end faults of local "
-            "brokers. Each change asks once more and is logged to stderr.",
+            help="Let people resubmit and purge dead letters, and start and end faults of local "
+            "brokers. The page asks before each change, and the change is logged to stderr.",
         ),
     ] = False,
     host: Annotated[
         str,
         option(
             metavar="ADDRESS",
-            help="Address to listen on (default: 127.0.0.1). Any other than this machine's own "
+            help="Address to listen on (default: 127.0.0.1). Any other than loopback "
             "needs --certificate and --key, or --proxy-url.",
         ),
     ] = "127.0.0.1",
@@ -110,9 +110,8 @@ def dashboard(
     """Show a pair on one page, live: state, backlog, failovers, dead letters, messages and cost.
 
     It changes nothing unless it is started with --allow-changes. It keeps the last hour in memory.
-    On this machine's own address it needs no password; elsewhere it needs a token, and TLS. The
-    policy of the primary needs Manage and Listen, and so does that of the secondary: what is
-    missing is shown.
+    On loopback it needs no token. On any other address it needs a token and TLS. The policies of
+    both namespaces need Manage and Listen. If a right is missing, the page says so.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it cannot start, 2 usage error.
 

@@ -189,7 +189,7 @@ def _flapping(event: Flapping) -> Line:
 
 
 def _calmed(event: Calmed) -> Line:
-    return INFO, f"{_entity(event)} is calm: it needs no more answered pings than before"
+    return INFO, f"{_entity(event)} no longer flaps: it needs no more answered pings than at first"
 
 
 def _diverted(event: Diverted) -> Line:
@@ -246,7 +246,11 @@ def _send_failed(event: SendFailed) -> Line:
 
 
 def _outbox_opened(event: OutboxOpened) -> Line:
-    held = f", and {event.held} that are not sent any more" if event.held else ""
+    held = (
+        f"; {_count(event.held, 'held message')} must be sent or deleted with `pairbus outbox`"
+        if event.held
+        else ""
+    )
     return WARNING, (
         f"the outbox of {event.namespace}, {event.file}, holds {_count(event.waiting, 'message')} "
         f"of an earlier run, which are sent first{held}"
@@ -256,7 +260,7 @@ def _outbox_opened(event: OutboxOpened) -> Line:
 def _stored_in_outbox(event: StoredInOutbox) -> Line:
     return WARNING, (
         f"stored {_count(event.count, 'message')} for {_entity(event)} in the outbox "
-        f"{event.file}, where {_count(event.waiting, 'message')} now wait until a namespace "
+        f"{event.file}, where {_waits(event.waiting)} until a namespace "
         "accepts messages again"
     )
 
@@ -264,7 +268,7 @@ def _stored_in_outbox(event: StoredInOutbox) -> Line:
 def _left_outbox(event: LeftOutbox) -> Line:
     text = f"sent {_count(event.count, 'message')} for {_entity(event)} from the outbox"
     if event.waiting:
-        return DEBUG, f"{text}, where {_count(event.waiting, 'message')} still wait"
+        return DEBUG, f"{text}, where {_waits(event.waiting)}"
     return INFO, f"{text}, which is empty now"
 
 
@@ -299,6 +303,10 @@ def _entity(event: Any) -> str:
 
 def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _waits(count: int) -> str:
+    return f"{_count(count, 'message')} {'waits' if count == 1 else 'wait'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -72,7 +72,7 @@ def verify(
     ] = None,
     report: Annotated[
         Path | None,
-        option(metavar="FILE.html", help="Write a page with curves of sends, failures, backlog."),
+        option(metavar="FILE.html", help="Write a page with curves of sends and backlog."),
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
