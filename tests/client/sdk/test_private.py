@@ -596,3 +596,23 @@ def test_why_a_link_was_detached_is_reported_in_place_of_an_unknown_error() -> N
     assert private.detach_error(SimpleNamespace(_handler=None), unknown) is unknown
     sender._handler._link._error = None
     assert private.detach_error(sender, unknown) is unknown
+
+
+class Prompt(private.AsyncPromptFailures, azure.servicebus.aio.ServiceBusSender):  # type: ignore[misc]
+    pass
+
+
+@pytest.mark.parametrize("emulator", ["", "UseDevelopmentEmulator=true"])
+def test_the_connections_of_asyncio_read_the_certificates_once(emulator: str) -> None:
+    client = azure.servicebus.aio.ServiceBusClient.from_connection_string(
+        connection_string("localhost:5672", emulator)
+    )
+    senders = [private.adopt(client.get_queue_sender("orders"), Prompt) for _ in range(2)]
+    for sender in senders:
+        sender._create_handler(None)  # type: ignore[arg-type]
+
+    one, two = (sender._handler._ssl_opts["context"] for sender in senders)  # type: ignore[union-attr]
+    assert one is two
+    assert one.verify_mode is ssl.CERT_REQUIRED
+    assert one.check_hostname
+    assert one.cert_store_stats()["x509_ca"] > 0

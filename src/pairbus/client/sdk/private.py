@@ -109,7 +109,7 @@ class PromptFailures:
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)  # type: ignore[misc]
         if self.handshake_seconds is not None:
-            _limit_handshake(self, self.handshake_seconds)
+            _share_tls_context(self, self.handshake_seconds)
 
     def _close_handler(self) -> None:
         thread, sock = _take_keep_alive(self), socket_of(self)
@@ -128,7 +128,11 @@ class PromptFailures:
 
 
 class AsyncPromptFailures:
-    """The same for the SDK's asyncio sender, whose handshake has a time limit already."""
+    """The same for the SDK's asyncio sender, whose handshake has a time limit already.
+
+    Why `_create_handler`: the SDK reads all certificates again for each connection, also without
+    TLS, and the event loop waits 30 ms for it. Many tasks open connections at once in an outage.
+    """
 
     @property
     def raises_busy(self) -> bool:
@@ -140,6 +144,10 @@ class AsyncPromptFailures:
         if isinstance(error, ServiceBusServerBusyError) and self.raises_busy:
             raise error
         return error
+
+    def _create_handler(self, auth: Any) -> None:
+        super()._create_handler(auth)  # type: ignore[misc]
+        _share_tls_context(self, is_always=True)
 
     async def _close_handler(self) -> None:
         task, writer = _take_keep_alive(self), writer_of(self)
@@ -193,18 +201,20 @@ class BoundedTls(ssl.SSLContext):
         return wrapped
 
 
-def _limit_handshake(sender: Any, seconds: float) -> None:
-    """Hand the SDK a TLS context that trusts the same authorities, with a time limit.
+def _share_tls_context(sender: Any, seconds: float = 60.0, *, is_always: bool = False) -> None:
+    """Hand the SDK a TLS context that trusts the same authorities, shared by all connections. It
+    limits the time of a blocking handshake. `is_always`: also for a connection without TLS.
 
-    Why: the blocking handshake waits forever for a silent peer, and `cut` does not reach it. The
-    public keyword `ssl_context` belongs to the application, and to its client. Without it: nothing
-    changes, and such a handshake waits forever.
+    Why: reading the certificates for each connection takes long, and the blocking handshake waits
+    forever for a silent peer, and `cut` does not reach it. The public keyword `ssl_context` belongs
+    to the application, and to its client. Without it: nothing changes, and opening a connection is
+    slower.
     """
     handler = getattr(sender, "_handler", None)
     options = getattr(handler, "_ssl_opts", None)
     if not isinstance(options, dict) or "context" in options:
         return  # the application's own context
-    if not getattr(handler, "_use_tls", True) or "ca_certs" not in options:
+    if "ca_certs" not in options or not (is_always or getattr(handler, "_use_tls", True)):
         return
     try:
         options["context"] = _tls_context(options["ca_certs"], seconds)
