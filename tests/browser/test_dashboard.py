@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Pair, Window, axe_source
 
 SEEN_SECONDS_MAX = 3.0
-ATTEMPTS = 3
+TICK_SECONDS = 0.05
 WAIT_MS = 30_000
 HOSTILE = '"><script>window.hacked=1</script><img src=x onerror="window.hacked=1">{{ 7*7 }}'
 
@@ -60,19 +61,60 @@ def wait_for_curve(page: Page, panel: str, is_right: Callable[[float], bool]) ->
         time.sleep(0.1)
 
 
+class Lateness:
+    """How long the machine kept this process waiting, within `with`: a busy one is slow to show."""
+
+    def __enter__(self) -> Lateness:
+        self.seconds = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._measure)
+        self._thread.start()
+        return self
+
+    def _measure(self) -> None:
+        before = time.monotonic()
+        while not self._stop.wait(TICK_SECONDS):
+            now = time.monotonic()
+            self.seconds += max(now - before - TICK_SECONDS, 0.0)
+            before = now
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def note_sentences(page: Page) -> None:
+    """From now on, the page keeps when it showed which sentence."""
+    page.evaluate(
+        """() => {
+            const shown = document.querySelector('.sentence');
+            window.sentences = [];
+            new MutationObserver(() => sentences.push([Date.now() / 1000, shown.innerText]))
+                .observe(shown, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+
+
+def seconds_from(since: float, page: Page, text: str) -> float:
+    """How long it took until the page showed this text, by the page's own clock."""
+    seconds_until(page, text)
+    noted: list[tuple[float, str]] = page.evaluate("sentences")
+    return next(at for at, one in noted if text in one and at >= since) - since
+
+
 def test_an_outage_is_seen_within_three_seconds_and_its_end_as_well(page: Page, pair: Pair) -> None:
-    # On a busy machine the test itself may be late, so the best of a few counts.
-    begins, ends = [], []
-    for _ in range(ATTEMPTS):
+    seconds_until(page, "Both namespaces answer")
+    note_sentences(page)
+    with Lateness() as late:
+        began = time.time()
         with pair.east.faults.unreachable():
-            begins.append(seconds_until(page, "The primary does not answer since"))
-            expect(page.locator(".node.primary, .primaries .node.critical")).to_be_visible()
+            seen = seconds_from(began, page, "The primary does not answer since")
+            assert seen < SEEN_SECONDS_MAX + late.seconds
+            expect(page.locator(".primaries .node.critical")).to_be_visible()
             assert "The primary does not answer" in page.inner_text("#alerts")
-        ends.append(seconds_until(page, "Both namespaces answer"))
-        if min(begins) < SEEN_SECONDS_MAX and min(ends) < SEEN_SECONDS_MAX:
-            break
-    assert min(begins) < SEEN_SECONDS_MAX
-    assert min(ends) < SEEN_SECONDS_MAX
+            late.seconds = 0.0
+            ended = time.time()
+        assert seconds_from(ended, page, "Both namespaces answer") < SEEN_SECONDS_MAX + late.seconds
     assert "primary down" in page.inner_text("#timeline")
 
 
@@ -120,6 +162,8 @@ def test_dead_letters_are_resubmitted_and_purged_after_a_question(page: Page, pa
     expect(page.locator("#alerts")).to_contain_text(
         "The primary has 3 dead letters", timeout=WAIT_MS
     )
+    entities = page.locator("#entities tbody tr:visible", has_text="letters")
+    expect(entities.first).to_contain_text("Test 3", timeout=WAIT_MS)
     look(page, "letters")
     rows = page.locator("#messages tbody tr:visible")
     messages = page.locator("#messages")
@@ -188,16 +232,23 @@ def test_a_filter_that_is_wrong_says_why(page: Page, pair: Pair) -> None:
 
 
 def test_a_fault_can_be_started_and_ended(page: Page, pair: Pair) -> None:
-    faults = page.locator("#faults")
+    faults, question = page.locator("#faults"), page.get_by_role("alertdialog")
+    faults.get_by_label("Duration").fill("10m")
     faults.get_by_role("button", name="Start").click()
-    expect(page.get_by_role("alertdialog")).to_contain_text("Start the fault 'unreachable'")
-    page.get_by_role("alertdialog").get_by_role("button", name="Cancel").click()
-    with pair.west.faults.throttle("nothing", seconds=600):
-        expect(faults.locator("tbody tr:visible")).to_contain_text("9m", timeout=WAIT_MS)
-        faults.get_by_role("button", name="End").click()
-        page.get_by_role("alertdialog").get_by_role("button", name="End").click()
-        expect(faults).to_contain_text("Ended fault", timeout=WAIT_MS)
-        expect(faults).to_contain_text("No faults are active", timeout=WAIT_MS)
+    expect(question).to_contain_text("Start the fault 'unreachable' for the whole primary, for 10m")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_be_hidden()
+    expect(faults).to_contain_text("No faults are active")
+
+    faults.get_by_role("button", name="Start").click()
+    question.get_by_role("button", name="Start").click()
+    expect(faults).to_contain_text("Started fault", timeout=WAIT_MS)
+    seconds_until(page, "The primary does not answer")
+    faults.get_by_role("button", name="End").click(timeout=WAIT_MS)
+    question.get_by_role("button", name="End").click()
+    expect(faults).to_contain_text("Ended fault", timeout=WAIT_MS)
+    expect(faults).to_contain_text("No faults are active", timeout=WAIT_MS)
+    seconds_until(page, "Both namespaces answer")
 
 
 def test_times_are_in_the_viewers_zone_with_utc_on_hover(page: Page) -> None:

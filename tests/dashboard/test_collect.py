@@ -6,17 +6,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
 from pairbus.broker import Broker
 from pairbus.cli.pair.status_sources import probe
 from pairbus.cli.target import parse_target
-from pairbus.dashboard.collect import Collector, Source, make_sources
+from pairbus.dashboard.collect import Collector, DeadLetterReader, Source, make_sources
 from pairbus.dashboard.messages import Changes, dead_letter_path, peek_page
-from pairbus.dashboard.readings import Readings
+from pairbus.dashboard.readings import DeadLetterReasons, EntityCounts, Readings
 from pairbus.errors import PairbusError, UsageError
+from pairbus.syphon.ledger import ParquetLedger
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,7 @@ def test_a_local_broker_answers_every_question(
         ledger=None,
         timeout_seconds=5,
     )
-    kinds = ("namespaces", "entities", "brokers", "faults")
+    kinds = ("namespaces", "entities", "brokers", "faults", "dead_letters")
     readings = run(
         sources,
         lambda now: (
@@ -165,3 +169,75 @@ def test_no_change_is_made_unless_changes_are_allowed(broker: Broker) -> None:
         changes.add_fault("primary", "hang", {}, who="test")
     with pytest.raises(UsageError, match="--allow-changes"):
         changes.clear_fault("primary", 1, who="test")
+
+
+@pytest.mark.req("X-09")
+def test_reasons_of_dead_letters_are_read_without_a_lock_and_again_if_their_number_changes(
+    broker: Broker,
+) -> None:
+    target = parse_target(broker.connection_string)
+
+    def dead_letter(reason: str) -> None:
+        sender.send_messages(ServiceBusMessage("body"))
+        (message,) = receiver.receive_messages(1, max_wait_time=10)
+        receiver.dead_letter_message(message, reason=reason, error_description="because")
+
+    def read(count: int) -> tuple[DeadLetterReasons, ...]:
+        counts = EntityCounts(kind="queue", path="contoso/x-servicebus-transfer/0")
+        return reader.read(
+            "secondary", {"secondary": (replace(counts, dead_letters=count), missing)}
+        )
+
+    missing = EntityCounts(kind="queue", path="gone", dead_letters=1)
+    reader = DeadLetterReader(target, 10)
+    queue = "contoso/x-servicebus-transfer/0"
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as sdk,
+        sdk.get_queue_sender(queue) as sender,
+        sdk.get_queue_receiver(queue) as receiver,
+    ):
+        assert [one.path for one in read(0)] == ["gone"]
+        for reason in ("Late", "Late", "<b>Odd"):
+            dead_letter(reason)
+        found, other = read(3)
+        assert (found.peeked, found.reasons) == (3, {"Late": 2, "<b>Odd": 1})
+        assert other.error is not None
+        assert "gone" in other.error
+        dead_letter("New")
+        assert read(3)[0] == found, "as many as before: no peek"
+        assert read(4)[0].reasons == {"Late": 2, "<b>Odd": 1, "New": 1}
+        dead = sdk.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+        with dead:
+            received = dead.receive_messages(10, max_wait_time=10)
+            assert {one.delivery_count for one in received} == {0}
+            for one in received:
+                dead.complete_message(one)
+
+
+def test_the_ledger_tells_rounds_and_rate(tmp_path: Path, run: Callable[..., Readings]) -> None:
+    now = time.time()
+    ledger = ParquetLedger(tmp_path)
+    for number, (age, count) in enumerate(((30, 60), (3, 120), (7200, 1000))):
+        ledger.append(
+            [
+                Receipt(
+                    run="old" if age > 3600 else "abc",
+                    round=number,
+                    queue="contoso/x-servicebus-transfer/0",
+                    path="orders",
+                    outcome=ReceiptOutcome.BROUGHT_HOME,
+                    count=count,
+                    at_ms=round((now - age) * 1000),
+                )
+            ]
+        )
+    sources = make_sources({}, primary_names=None, urls=[], ledger=tmp_path, timeout_seconds=5)
+    readings = run(sources, lambda now: now.ledger.at is not None)
+    assert readings.ledger is not None
+    found = readings.ledger.value
+    assert found is not None
+    assert found.totals.brought_home == 1180
+    assert found.brought_home_rate == 3.0
+    (syphon,) = found.runs
+    assert (syphon.run, syphon.primaries) == ("abc", ("contoso",))
+    assert (syphon.rounds, syphon.brought_home) == (2, 180)

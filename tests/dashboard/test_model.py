@@ -15,12 +15,16 @@ from pairbus.dashboard.model import Flows, Picture, seconds_to_empty
 from pairbus.dashboard.readings import (
     Answer,
     BrokerReading,
+    DeadLetterReasons,
     EntityCounts,
+    LedgerReading,
     Readings,
+    SyphonRun,
     read_broker,
     read_process,
 )
 from pairbus.dashboard.texts import plain_text
+from pairbus.syphon.ledger import totals_of
 from tests.dashboard.worlds import (
     BACKLOG_QUEUE,
     CLIENT,
@@ -252,3 +256,67 @@ pairbus_syphon_operations_total{namespace="west",entity="q",operation="receive"}
     assert found.outbox == {"pairbus_outbox_messages": 4.0}
     assert read_process([]).rounds is None
     assert read_broker(samples).operations == {}
+
+
+def test_an_entity_has_the_reasons_of_its_dead_letters() -> None:
+    readings = pair(
+        entities={
+            "primary": Answer(
+                value=(
+                    EntityCounts(kind="queue", path="orders", dead_letters=400),
+                    EntityCounts(kind="queue", path="bills", dead_letters=1),
+                    EntityCounts(kind="queue", path="empty", dead_letters=0),
+                ),
+                at=START,
+            )
+        },
+        dead_letters={
+            "primary": Answer(
+                value=(
+                    DeadLetterReasons(
+                        path="orders",
+                        count=400,
+                        peeked=100,
+                        reasons={"Expired": 70, "x" * 200: 20, "Odd": 9, "Rare": 1},
+                    ),
+                    DeadLetterReasons(path="bills", count=1, error="it needs Listen"),
+                ),
+                at=START,
+            )
+        },
+    )
+    rows = {one.path: one.reasons for one in look(History(now=START), readings, START).entities}
+    cut = f"{'x' * 59}…"
+    assert rows == {
+        "orders": f"Expired 70, {cut} 20, Odd 9, 1 more reason (of the first 100)",
+        "bills": "unknown: it needs Listen",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize("seconds_ago", [5.0, 600.0])
+def test_without_metrics_of_a_syphon_the_ledger_tells_of_it(seconds_ago: float) -> None:
+    is_recent = seconds_ago < 60
+    run = SyphonRun(
+        run="abc", primaries=("contoso",), rounds=4, brought_home=90, last_at=START - seconds_ago
+    )
+    reading = LedgerReading(
+        totals=totals_of([]),
+        runs=(run,),
+        brought_home_rate=10.0 if is_recent else 0.0,
+        last_at=run.last_at,
+    )
+    ledger = Answer(value=reading, at=START)
+    history = History(now=START)
+    picture = look(history, pair(waiting=300, ledger=ledger), START)
+    node = next(one for one in picture.nodes if one.key == "syphon")
+    assert (node.state, picture.flows.brought_home, picture.seconds_to_empty) == (
+        ("up", 10.0, 30.0) if is_recent else ("unknown", 0.0, None)
+    )
+    assert node.detail.startswith("wrote to the ledger ")
+    (row,) = picture.syphons
+    assert (row.rounds, row.brought_home) == (4, 90)
+    assert history.curve("flow:home", now=START)[-1][1] == picture.flows.brought_home
+
+    with_metrics = pair(waiting=300, ledger=ledger, processes={SYPHON: syphon()})
+    assert [one.url for one in look(history, with_metrics, START + 1).syphons] == [SYPHON]

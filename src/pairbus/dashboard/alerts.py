@@ -137,7 +137,7 @@ def _syphon_alerts(readings: Readings, history: History, now: float) -> Iterator
     syphons = [one for one in published.values() if one.rounds is not None]
     counts = readings.backlog_counts() or []
     waiting = sum(one.active or 0 for one in counts)
-    if waiting and published and not syphons:
+    if waiting and published and not syphons and readings.syphon_ledger() is None:
         yield Alert(
             key="no syphon",
             severity=Severity.WARNING,

@@ -12,8 +12,9 @@ from pairbus.cli.output import format_count, format_size
 from pairbus.dashboard.bodies import BodyForm, MessagePage, best_form, body_text
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
-from pairbus.dashboard.model import EntityRow, Picture
+from pairbus.dashboard.model import Picture
 from pairbus.dashboard.panels import Viewer, time_cell
+from pairbus.dashboard.rows import EntityRow
 from pairbus.dashboard.table import Cell, Row, Table, plain_button, set_text, text
 from pairbus.dashboard.widgets import confirm, in_thread, panel
 

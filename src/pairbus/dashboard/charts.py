@@ -34,7 +34,7 @@ LIGHT: Final = Theme(
     colors=("#0b5cad", "#c2540a", "#1b7f4b", "#8a3ab9", "#7a6a00", "#0f7c8a", "#b3235f", "#5b6570"),
 )
 DARK: Final = Theme(
-    text="#c3c9d1",
+    text="#dde2e8",
     line="#39414b",
     shade="rgba(255, 90, 90, 0.2)",
     colors=("#6cb2ff", "#ffab66", "#6fd6a0", "#d6a2ff", "#e6d15c", "#66d3e0", "#ff8fbf", "#b6bec8"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,17 +18,22 @@ from typing import Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
 from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.connection import connect, explain_errors, peek_messages
+from pairbus.cli.entity_path import SubQueue, parse_entity_path
 from pairbus.cli.http import HttpClient, fetch_metrics, parse_metrics
 from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
 from pairbus.cli.target import Target
+from pairbus.dashboard.bodies import read_message
 from pairbus.dashboard.readings import (
     SECONDARY,
     Answer,
     BrokerReading,
+    DeadLetterReasons,
     EntityCounts,
     Readings,
     read_broker,
     read_process,
+    read_receipts,
     wanted_lines,
 )
 from pairbus.errors import NamespaceError, PairbusError, one_line
@@ -43,7 +49,11 @@ COUNTS_FACTOR: Final = 3.0
 """Counts and metrics are read less often than a namespace is probed."""
 PEEK_FACTOR: Final = 10.0
 PROCESSES_FEW: Final = 10
-LEDGER_SECONDS: Final = 30.0
+LEDGER_SECONDS: Final = 10.0
+DEAD_LETTER_ENTITIES_MAX: Final = 20
+"""The entities with the most dead letters. Of the others, the reasons are not read."""
+PEEK_AGAIN_SECONDS: Final = 600.0
+"""The reasons of as many dead letters as before are not read again until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +149,7 @@ def make_sources(
     less often than brokers on this machine.
     """
     sources = []
+    counts: dict[str, tuple[EntityCounts, ...]] = {}
 
     def add(kind: str, key: str, ask: Callable[[], Any], interval: float) -> None:
         sources.append(
@@ -155,7 +166,10 @@ def make_sources(
         pace = interval_seconds or (LOCAL_SECONDS if target.is_local else REMOTE_SECONDS)
         seconds = timeout_seconds
         add("namespaces", role, partial(_probe, role, target, seconds), pace)
-        add("entities", role, partial(_read_entities, target, seconds), pace * COUNTS_FACTOR)
+        entities = partial(_read_entities, role, target, counts, seconds)
+        add("entities", role, entities, pace * COUNTS_FACTOR)
+        reasons = partial(DeadLetterReader(target, seconds).read, role, counts)
+        add("dead_letters", role, reasons, pace * COUNTS_FACTOR)
         if role == SECONDARY:
             peek = partial(_read_backlog, target, primary_names, seconds)
             add("backlog", role, peek, pace * PEEK_FACTOR)
@@ -179,7 +193,10 @@ def _probe(role: str, target: Target, seconds: float) -> NamespaceState:
     return state
 
 
-def _read_entities(target: Target, seconds: float) -> tuple[EntityCounts, ...]:
+def _read_entities(
+    role: str, target: Target, counts: dict[str, tuple[EntityCounts, ...]], seconds: float
+) -> tuple[EntityCounts, ...]:
+    """Also puts them into `counts`, so that they need not be read again for the dead letters."""
     with administration(target, seconds=seconds) as admin:
         found = [_counts("queue", one.name, one) for one in admin.all_counts(EntityKind.QUEUE)]
         for topic in admin.all_counts(EntityKind.TOPIC):
@@ -188,7 +205,51 @@ def _read_entities(target: Target, seconds: float) -> tuple[EntityCounts, ...]:
                 _counts("subscription", f"{topic.name}/Subscriptions/{one.name}", one)
                 for one in admin.all_counts(EntityKind.SUBSCRIPTION, (topic.name,))
             ]
-    return tuple(found)
+    counts[role] = tuple(found)
+    return counts[role]
+
+
+class DeadLetterReader:
+    """Peeks at the first dead letters of the entities that have some, if their number changes."""
+
+    def __init__(self, target: Target, seconds: float) -> None:
+        self._target, self._seconds = target, seconds
+        self._seen: dict[str, tuple[float, DeadLetterReasons]] = {}
+
+    def read(
+        self, role: str, counts: Mapping[str, tuple[EntityCounts, ...]]
+    ) -> tuple[DeadLetterReasons, ...]:
+        found = [one for one in counts.get(role, ()) if one.dead_letters]
+        found.sort(key=lambda one: -(one.dead_letters or 0))
+        wanted = {one.path: one.dead_letters or 0 for one in found[:DEAD_LETTER_ENTITIES_MAX]}
+        now = time.monotonic()
+        self._seen = {
+            path: (at, seen)
+            for path, (at, seen) in self._seen.items()
+            if wanted.get(path) == seen.count and now - at < PEEK_AGAIN_SECONDS
+        }
+        new = [path for path in wanted if path not in self._seen]
+        if new:
+            with connect(self._target, seconds=self._seconds) as client:
+                for path in new:
+                    reasons = _peek_reasons(client, self._target, path, wanted[path])
+                    self._seen[path] = now, reasons
+        return tuple(self._seen[path][1] for path in wanted)
+
+
+def _peek_reasons(client: Any, target: Target, path: str, count: int) -> DeadLetterReasons:
+    source = parse_entity_path(path, None, SubQueue.DEAD_LETTER)
+    reasons: Counter[str] = Counter()
+    try:
+        with explain_errors(target, source, right="Listen"):
+            for message in peek_messages(client, target, source, limit=PEEK_COUNT):
+                reasons[read_message(message).row.reason or "no reason"] += 1
+    except PairbusError as error:
+        # Of this entity only: a policy may be for one entity, or it was just deleted.
+        return DeadLetterReasons(path=path, count=count, error=str(error))
+    return DeadLetterReasons(
+        path=path, count=count, peeked=reasons.total(), reasons=dict(reasons.most_common())
+    )
 
 
 def _counts(kind: str, path: str, properties: Any) -> EntityCounts:
@@ -228,4 +289,5 @@ def _read_process(url: str, seconds: float) -> Any:
 def _read_ledger(folder: Path) -> Any:
     from pairbus.syphon.ledger import read_ledger, totals_of  # loads pyarrow
 
-    return totals_of(read_ledger(folder))
+    receipts = read_ledger(folder)
+    return read_receipts(receipts, totals_of(receipts), now=time.time())

@@ -48,7 +48,7 @@ def billed_operations(readings: Readings) -> tuple[str, dict[str, int]] | None:
         )
     ledger = readings.ledger
     if ledger is not None and ledger.value is not None:
-        totals = ledger.value
+        totals = ledger.value.totals
         home, all_ = totals.brought_home, totals.brought_home + totals.other
         return "what the ledger shows", {
             "send": all_ + home,

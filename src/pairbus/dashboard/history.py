@@ -122,7 +122,12 @@ class Rates:
                 self.rounds.add(url, at, one.rounds)
                 self.round_seconds.add(url, at, one.round_seconds)
 
-    def sends(self, *, now: float) -> float | None:
+    def home(self, readings: Readings, *, now: float) -> float | None:
+        """Messages that syphons bring home per second. Without their metrics, from the ledger."""
+        ledger = readings.syphon_ledger()
+        return self.brought_home.rate(now=now) if ledger is None else ledger.brought_home_rate
+
+    def sends(self, readings: Readings, *, now: float) -> float | None:
         """Messages that applications send to the primary, per second.
 
         A broker counts the sends of all, also those of a syphon. Clients know better, but not all
@@ -132,7 +137,7 @@ class Rates:
         if sent is not None:
             return sent
         counted = self.primary_sends.rate(now=now)
-        home = self.brought_home.rate(now=now) or 0.0
+        home = self.home(readings, now=now) or 0.0
         return None if counted is None else max(counted - home, 0.0)
 
 
@@ -276,9 +281,9 @@ def _values(readings: Readings, rates: Rates, now: float) -> dict[str, float]:
         if answer.is_current and answer.value is not None and readings.is_up(role, now):
             values |= _latencies(role, answer.value)
     flows = {
-        "sends": rates.sends(now=now),
+        "sends": rates.sends(readings, now=now),
         "diverted": rates.diverted.rate(now=now),
-        "home": rates.brought_home.rate(now=now),
+        "home": rates.home(readings, now=now),
     }
     values |= {f"flow:{name}": max(rate, 0.0) for name, rate in flows.items() if rate is not None}
     return values

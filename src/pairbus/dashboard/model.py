@@ -9,13 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pairbus.cli.output import format_count
+from pairbus.cli.output import format_count, format_duration
 from pairbus.cost.prices import PriceList
 from pairbus.dashboard.alerts import Alert, Severity, find_alerts
 from pairbus.dashboard.costs import Cost, cost_of
 from pairbus.dashboard.history import FailoverKey, History, Interval
-from pairbus.dashboard.readings import SECONDARY, Readings
-from pairbus.dashboard.texts import Moment, Sentence, about, client_name, names
+from pairbus.dashboard.readings import (
+    LEDGER_RATE_SECONDS,
+    SECONDARY,
+    Readings,
+)
+from pairbus.dashboard.rows import (
+    BacklogRow,
+    ClientRow,
+    EntityRow,
+    SyphonRow,
+    backlog_rows,
+    client_rows,
+    entity_rows,
+    outbox_totals,
+    syphon_rows,
+)
+from pairbus.dashboard.texts import Moment, Sentence, about, names
 
 SLOW_RATE: Final = 0.05
 """Messages per second. Below it, the backlog counts as standing still."""
@@ -41,52 +56,6 @@ class Flows:
     sends: float | None
     diverted: float | None
     brought_home: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacklogRow:
-    queue: str
-    waiting: int
-    dead_letters: int
-    oldest_seconds: float | None
-    destinations: Mapping[str, int]
-    """Shares of what was peeked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityRow:
-    role: str
-    kind: str
-    path: str
-    active: int | None
-    dead_letters: int | None
-    scheduled: int | None
-    size_bytes: int | None
-    is_backlog: bool
-    failed_over_clients: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRow:
-    url: str
-    name: str
-    state: str
-    """failed over, healthy, syphon, no answer, waiting."""
-    clients: int
-    failed_over: tuple[str, ...]
-    diverted: int | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyphonRow:
-    url: str
-    name: str
-    primaries: tuple[str, ...]
-    rounds: int
-    round_seconds: float | None
-    """The mean of the recent rounds."""
-    brought_home: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +85,7 @@ class Picture:
 def describe(readings: Readings, history: History, prices: PriceList, *, now: float) -> Picture:
     alerts = find_alerts(readings, history, now=now)
     waiting = _waiting(readings)
-    flows = _flows(history, now)
+    flows = _flows(readings, history, now)
     left = seconds_to_empty(waiting, flows, history.slope("waiting:", now=now))
     states = [readings.is_up(role, now) for role in readings.namespaces]
     is_unknown = all(state is None for state in states) and not readings.published()
@@ -130,15 +99,15 @@ def describe(readings: Readings, history: History, prices: PriceList, *, now: fl
         waiting=waiting,
         seconds_to_empty=left,
         alerts=tuple(alerts),
-        backlog=_backlog(readings),
+        backlog=backlog_rows(readings),
         backlog_error=None if backlog_answer is None else backlog_answer.error,
-        entities=_entities(readings),
-        clients=_clients(readings),
-        syphons=_syphons(readings, history, now),
+        entities=entity_rows(readings),
+        clients=client_rows(readings),
+        syphons=syphon_rows(readings, history, now),
         failovers={key: tuple(some) for key, some in history.failovers.items()},
         outages={role: tuple(some) for role, some in history.outages.items()},
         cost=cost_of(readings, history, prices, now=now),
-        outbox=_outbox(readings),
+        outbox=outbox_totals(readings),
         unknown=_unknown(readings, flows),
     )
 
@@ -237,16 +206,7 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
             )
         )
     published = readings.published()
-    syphons = [one for one in published.values() if one.rounds is not None]
-    is_refused = any(one.status.refusing or one.failing_queues for one in syphons)
-    nodes.append(
-        Node(
-            key="syphon",
-            title="Syphon" if len(syphons) < 2 else f"{len(syphons)} syphons",
-            state=("waits" if is_refused else "up") if syphons else "unknown",
-            detail="" if syphons else "none publishes metrics here",
-        )
-    )
+    nodes.append(_syphon_node(readings, now))
     clients = [one for one in published.values() if one.status.has_clients]
     pairings = sum(one.status.pairings for one in clients)
     processes = format_count(len(clients), "process", "processes")
@@ -264,12 +224,32 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _flows(history: History, now: float) -> Flows:
+def _syphon_node(readings: Readings, now: float) -> Node:
+    syphons = [one for one in readings.published().values() if one.rounds is not None]
+    title = "Syphon" if len(syphons) < 2 else f"{len(syphons)} syphons"
+    if syphons:
+        is_refused = any(one.status.refusing or one.failing_queues for one in syphons)
+        return Node(key="syphon", title=title, state="waits" if is_refused else "up")
+    ledger = readings.syphon_ledger()
+    if ledger is None or ledger.last_at is None:
+        detail = "none publishes metrics here"
+        return Node(key="syphon", title=title, state="unknown", detail=detail)
+    # A syphon that finds nothing writes nothing, so silence does not mean that it is down.
+    ago = max(now - ledger.last_at, 0.0)
+    return Node(
+        key="syphon",
+        title=title,
+        state="up" if ago < LEDGER_RATE_SECONDS else "unknown",
+        detail=f"wrote to the ledger {format_duration(ago)} ago",
+    )
+
+
+def _flows(readings: Readings, history: History, now: float) -> Flows:
     rates = history.rates
     return Flows(
-        sends=rates.sends(now=now),
+        sends=rates.sends(readings, now=now),
         diverted=rates.diverted.rate(now=now),
-        brought_home=rates.brought_home.rate(now=now),
+        brought_home=rates.home(readings, now=now),
     )
 
 
@@ -291,107 +271,6 @@ def seconds_to_empty(waiting: int | None, flows: Flows, slope: float | None) -> 
 def _waiting(readings: Readings) -> int | None:
     counts = readings.backlog_counts()
     return None if counts is None else sum(one.active or 0 for one in counts)
-
-
-def _backlog(readings: Readings) -> tuple[BacklogRow, ...] | None:
-    counts = readings.backlog_counts()
-    if counts is None:
-        return None
-    peeked = {}
-    if readings.backlog is not None and readings.backlog.value is not None:
-        peeked = {one.queue: one for one in readings.backlog.value.queues}
-    rows = []
-    for one in sorted(counts, key=lambda each: each.path):
-        seen = peeked.get(one.path) if one.active else None
-        rows.append(
-            BacklogRow(
-                queue=one.path,
-                waiting=one.active or 0,
-                dead_letters=one.dead_letters or 0,
-                oldest_seconds=None if seen is None else seen.oldest_seconds,
-                destinations={} if seen is None else dict(seen.destinations),
-            )
-        )
-    return tuple(rows)
-
-
-def _entities(readings: Readings) -> tuple[EntityRow, ...]:
-    failed_over: dict[str, int] = {}
-    for one in readings.published().values():
-        for (_, entity), clients in one.status.failed_over.items():
-            failed_over[entity.lower()] = failed_over.get(entity.lower(), 0) + clients
-    return tuple(
-        EntityRow(
-            role=role,
-            kind=one.kind,
-            path=one.path,
-            active=one.active,
-            dead_letters=one.dead_letters,
-            scheduled=one.scheduled,
-            size_bytes=one.size_bytes,
-            is_backlog=one.is_backlog,
-            failed_over_clients=0 if role == SECONDARY else failed_over.get(one.path.lower(), 0),
-        )
-        for role, answer in readings.entities.items()
-        for one in answer.value or ()
-    )
-
-
-def _clients(readings: Readings) -> tuple[ClientRow, ...]:
-    rows = []
-    for url, answer in readings.processes.items():
-        value = answer.value
-        entities: tuple[str, ...] = ()
-        state, detail = "waiting", "asked, no answer yet"
-        if answer.error is not None:
-            state, detail = "no answer", answer.error
-        elif value is not None:
-            entities = tuple(sorted({key[1] for key in value.status.failed_over}))
-            is_client = value.status.has_clients
-            state = "failed over" if entities else "healthy" if is_client else "syphon"
-            if not is_client and value.rounds is None:
-                state = "no pairbus metrics"
-            detail = ", ".join(entities)
-        rows.append(
-            ClientRow(
-                url=url,
-                name=client_name(url),
-                state=state,
-                clients=0 if value is None else value.status.pairings,
-                failed_over=entities,
-                diverted=None
-                if value is None or not value.status.has_clients
-                else value.status.diverted,
-                detail=detail,
-            )
-        )
-    return tuple(rows)
-
-
-def _syphons(readings: Readings, history: History, now: float) -> tuple[SyphonRow, ...]:
-    rounds = history.rates.rounds.rate(now=now, seconds=60.0)
-    busy = history.rates.round_seconds.rate(now=now, seconds=60.0)
-    mean = busy / rounds if rounds and busy is not None else None
-    return tuple(
-        SyphonRow(
-            url=url,
-            name=client_name(url),
-            primaries=one.running,
-            rounds=one.rounds,
-            round_seconds=mean,
-            brought_home=one.status.brought_home or 0,
-        )
-        for url, one in readings.published().items()
-        if one.rounds is not None
-    )
-
-
-def _outbox(readings: Readings) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for one in readings.published().values():
-        for name, value in one.outbox.items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
 
 
 def _unknown(readings: Readings, flows: Flows) -> tuple[str, ...]:

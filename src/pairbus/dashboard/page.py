@@ -109,7 +109,7 @@ class Page:
             self._names = text("span", " and ".join(self._addresses()), "names")
             self._mode = text("span", self._mode_text(), "badge")
             self._updated = text("time", "")
-            self._theme_button = plain_button("Dark", self._toggle)
+            self._theme_button = plain_button("Dark theme", self._toggle)
         with ui.element("div").classes("board"):
             with ui.element("section").classes("summary").props('aria-label="Summary"') as banner:
                 self._banner = banner
@@ -287,7 +287,7 @@ class Page:
     def _set_dark(self, is_dark: bool) -> None:
         self.is_dark = is_dark
         self._dark_mode.value = is_dark
-        set_text(self._theme_button, "Light" if is_dark else "Dark")
+        set_text(self._theme_button, "Light theme" if is_dark else "Dark theme")
         self.draw(now=time.time())
 
 

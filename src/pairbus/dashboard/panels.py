@@ -12,9 +12,10 @@ from pairbus.cli.output import format_duration, format_size
 from pairbus.dashboard import charts
 from pairbus.dashboard.history import History
 from pairbus.dashboard.live import Live
-from pairbus.dashboard.model import EntityRow, Picture
+from pairbus.dashboard.model import Picture
+from pairbus.dashboard.rows import EntityRow
 from pairbus.dashboard.table import Cell, Row, Table, set_text, text
-from pairbus.dashboard.texts import client_name, clock, count, utc_clock
+from pairbus.dashboard.texts import clock, count, utc_clock
 from pairbus.dashboard.widgets import Chart, panel
 
 OUTBOX: Final = {
@@ -156,7 +157,7 @@ class ClientPanel:
                 Row(
                     one.url,
                     (
-                        Cell(client_name(one.url), one.url),
+                        Cell(one.name, one.url),
                         ", ".join(one.primaries) or "-",
                         f"{one.rounds:,}",
                         "-" if one.round_seconds is None else f"{one.round_seconds:.1f} s",
@@ -189,7 +190,16 @@ class EntityPanel:
             self._problems = text("p", "", "problem")
             self._table = Table(
                 "Entities",
-                ("entity", "namespace", "kind", "active#", "dead letters#", "scheduled#", "size#"),
+                (
+                    "entity",
+                    "namespace",
+                    "kind",
+                    "active#",
+                    "dead letters#",
+                    "reasons",
+                    "scheduled#",
+                    "size#",
+                ),
                 empty="The entities are not known yet.",
                 on_open=self._open,
             )
@@ -233,6 +243,7 @@ class EntityPanel:
                 "backlog queue" if one.is_backlog else one.kind,
                 count(one.active),
                 Cell(count(dead), tone="critical" if dead else ""),
+                one.reasons or "-",
                 count(one.scheduled),
                 "-" if one.size_bytes is None else format_size(one.size_bytes),
             ),

@@ -7,7 +7,7 @@ that does not answer leaves the others as they are. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from pairbus.cli.pair.status_sources import (
 )
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.syphon.discovery import namespace_of
+from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 SECONDARY: Final = "secondary"
 SILENT_SECONDS: Final = 2.0
 """A namespace that has not answered a probe for this long counts as down, before the time-out."""
+
+LEDGER_RATE_SECONDS: Final = 60.0
+RUN_SECONDS: Final = 3600.0
+RUNS_MAX: Final = 10
+BROUGHT_HOME: Final = ReceiptOutcome.BROUGHT_HOME
 
 Value = TypeVar("Value")
 
@@ -62,6 +68,43 @@ class EntityCounts:
     @property
     def is_backlog(self) -> bool:
         return self.kind == "queue" and namespace_of(self.path) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterReasons:
+    """Why the first dead letters of an entity are there."""
+
+    path: str
+    count: int
+    """How many there were when they were peeked at."""
+    peeked: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """By reason, most frequent first."""
+    error: str | None = None
+    """Why they could not be peeked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonRun:
+    """One syphon, from its start to its stop, as far as the ledger shows."""
+
+    run: str
+    primaries: tuple[str, ...]
+    rounds: int
+    """Those that found messages. The ledger has no others."""
+    brought_home: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReading:
+    totals: LedgerTotals
+    runs: tuple[SyphonRun, ...] = ()
+    """Those of the last hour, the latest first."""
+    brought_home_rate: float = 0.0
+    """Messages per second over the last minute."""
+    last_at: float | None = None
+    """When a syphon wrote to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +145,11 @@ class Readings:
     brokers: Mapping[str, Answer[BrokerReading]] = field(default_factory=dict)
     """Only brokers on this machine publish metrics."""
     faults: Mapping[str, Answer[tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
+    dead_letters: Mapping[str, Answer[tuple[DeadLetterReasons, ...]]] = field(default_factory=dict)
     backlog: Answer[Backlog] | None = None
     """None: there is no secondary."""
     processes: Mapping[str, Answer[ProcessReading]] = field(default_factory=dict)
-    ledger: Answer[LedgerTotals] | None = None
+    ledger: Answer[LedgerReading] | None = None
 
     @property
     def primaries(self) -> list[str]:
@@ -125,6 +169,13 @@ class Readings:
         if answer is None or answer.value is None:
             return None
         return [one for one in answer.value if one.is_backlog]
+
+    def syphon_ledger(self) -> LedgerReading | None:
+        """The ledger, if no syphon publishes metrics: they say the same, and more."""
+        if self.ledger is None or not self.ledger.is_current:
+            return None
+        has_metrics = any(one.rounds is not None for one in self.published().values())
+        return None if has_metrics else self.ledger.value
 
     def published(self) -> dict[str, ProcessReading]:
         """The processes that answer now."""
@@ -194,3 +245,31 @@ def read_broker(samples: Iterable[Sample]) -> BrokerReading:
         if sample.name == "pairbus_broker_operations_total":
             operations[sample.labels.get("operation", "")] += int(sample.value)
     return BrokerReading(operations=dict(operations))
+
+
+def read_receipts(
+    receipts: Sequence[Receipt], totals: LedgerTotals, *, now: float
+) -> LedgerReading:
+    """What the rows of a ledger say about the syphons that wrote them."""
+    by_run: dict[str, list[Receipt]] = {}
+    for one in receipts:
+        if one.at_ms >= (now - RUN_SECONDS) * 1000:
+            by_run.setdefault(one.run, []).append(one)
+    runs = [
+        SyphonRun(
+            run=run,
+            primaries=tuple(sorted({namespace_of(one.queue) or "" for one in rows} - {""})),
+            rounds=len({one.round for one in rows}),
+            brought_home=sum(one.count for one in rows if one.outcome == BROUGHT_HOME),
+            last_at=max(one.at_ms for one in rows) / 1000,
+        )
+        for run, rows in by_run.items()
+    ]
+    recent = [one for one in receipts if one.at_ms >= (now - LEDGER_RATE_SECONDS) * 1000]
+    home = sum(one.count for one in recent if one.outcome == BROUGHT_HOME)
+    return LedgerReading(
+        totals=totals,
+        runs=tuple(sorted(runs, key=lambda one: -one.last_at)[:RUNS_MAX]),
+        brought_home_rate=home / LEDGER_RATE_SECONDS,
+        last_at=max((one.at_ms for one in receipts), default=0) / 1000 if receipts else None,
+    )

@@ -87,6 +87,10 @@ def names(all_names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def client_name(url: str) -> str:
     """`app-1:9100` of `http://app-1:9100/metrics`."""
     return url.partition("//")[2].removesuffix("/metrics") or url
