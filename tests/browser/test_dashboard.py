@@ -236,11 +236,15 @@ def test_a_fault_can_be_started_and_ended(page: Page, pair: Pair) -> None:
     faults.get_by_label("Duration").fill("10m")
     faults.get_by_role("button", name="Start").click()
     expect(question).to_contain_text("Start the fault 'unreachable' for the whole primary, for 10m")
+    expect(question).to_contain_text("you cannot end it: it ends after 10m")
     question.get_by_role("button", name="Cancel").click()
     expect(question).to_be_hidden()
     expect(faults).to_contain_text("No faults are active")
 
+    faults.get_by_label("Kind").click()
+    page.get_by_role("option", name="hang: no answer").click()
     faults.get_by_role("button", name="Start").click()
+    expect(question).to_contain_text("Start the fault 'hang' for the whole primary, for 10m")
     question.get_by_role("button", name="Start").click()
     expect(faults).to_contain_text("Started fault", timeout=WAIT_MS)
     seconds_until(page, "The primary does not answer")
@@ -252,15 +256,17 @@ def test_a_fault_can_be_started_and_ended(page: Page, pair: Pair) -> None:
 
 
 def test_times_are_in_the_viewers_zone_with_utc_on_hover(page: Page) -> None:
-    page.wait_for_timeout(1500)
-    shown, title = page.locator(".top time").evaluate("e => [e.innerText, e.title]")
-    local, utc = int(shown[:2]), int(title[11:13])
-    assert (local - utc) % 24 == 9  # Tokyo
-    assert title.endswith(" UTC")
+    page.wait_for_function(
+        """() => {  // Tokyo is 9 hours ahead
+            const time = document.querySelector('.top time');
+            const [local, utc] = [time.innerText.slice(0, 2), time.title.slice(11, 13)].map(Number);
+            return time.title.endsWith(' UTC') && (local - utc + 24) % 24 === 9;
+        }""",
+        timeout=WAIT_MS,
+    )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_people_with_a_keyboard_or_a_screen_reader_can_use_it(
     dashboard: str, open_window: Callable[..., Window], width: int, scheme: str
 ) -> None:

@@ -25,6 +25,8 @@ KINDS: Final = {
     "cannot-send": "cannot send: sends fail",
     "restart": "restart: all connections are closed",
 }
+CLOSES_PORT: Final = ("unreachable", "restart")
+"""For a whole namespace, nobody can reach the broker during these, not even to end them."""
 
 
 class FaultPanel:
@@ -75,7 +77,10 @@ class FaultPanel:
         if entity:
             settings["entity"] = entity
         where = f"{entity!r} on the {role}" if entity else f"the whole {role}"
-        question = f"Start the fault {kind!r} for {where}, for {format_duration(seconds)}?"
+        lasts = format_duration(seconds)
+        question = f"Start the fault {kind!r} for {where}, for {lasts}?"
+        if kind in CLOSES_PORT and not entity:
+            question += f" The broker closes its port, so you cannot end it: it ends after {lasts}."
         if not await confirm(question, "Start"):
             return
         call = partial(self._live.changes.add_fault, role, kind, settings, who=self._who)

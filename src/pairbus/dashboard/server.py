@@ -117,7 +117,7 @@ def make_app(live: Live, access: Access, sessions: Sessions) -> Any:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    app = Starlette(lifespan=lifespan)
+    app: Any = Starlette(lifespan=lifespan)  # nicegui asks for FastAPI, and needs no more
     make_page(live)
     ui.run_with(
         app,
