@@ -1,8 +1,9 @@
 """A paired client with an outbox that sends until it is killed.
 
 A process that has loaded everything forks a child for each line on stdin, so that a round takes
-little time: `send ROUND` sends until it is killed, `drain` ends when the outbox is empty. It prints
-the child's process id. What the child was told goes to a file, in single writes.
+little time: `send ROUND` sends until it is killed, with the asyncio client in every second round;
+`drain` ends when the outbox is empty. It prints the child's process id. What the child was told
+goes to a file, in single writes.
 
     python -m tests.chaos.outbox_victim PRIMARY SECONDARY CA_FILE OUTBOX TOLD
 """
@@ -16,12 +17,12 @@ import time
 from datetime import timedelta
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
 
-import pairbus
+from pairbus import Outbox
 from pairbus.client import pairing
 from pairbus.client.route import drains
 from pairbus.events import Event, LeftOutbox, OutboxOpened, StoredInOutbox
+from tests.pairing.shells import AsyncioShell, Shell, SyncShell, bare
 
 QUEUES = ("plain", "exact")
 
@@ -52,24 +53,23 @@ def run(
         if isinstance(event, StoredInOutbox | LeftOutbox | OutboxOpened):
             tell(type(event).__name__)
 
-    client = pairbus.ServiceBusClient.from_connection_string(primary, retry_total=0)
-    options = pairbus.SendAvailabilityPairedNamespaceOptions(
-        ServiceBusAdministrationClient.from_connection_string(
-            secondary, connection_verify=ca_file, retry_total=0
-        ),
-        pairbus.ServiceBusClient.from_connection_string(secondary, retry_total=0),
+    is_asyncio = words[0] == "send" and int(words[1]) % 2 == 1
+    shell: Shell = AsyncioShell() if is_asyncio else SyncShell()
+    client = shell.client(primary, retry_total=0)
+    options = shell.options(
+        shell.manager(secondary, connection_verify=ca_file, retry_total=0),
+        shell.client(secondary, retry_total=0),
         backlog_queue_count=2,
         failover_interval=timedelta(0),
         primary_namespace_name="east",
-        outbox=pairbus.Outbox(outbox),
+        outbox=Outbox(outbox),
         observers=[observe],
     )
-    options.ping_primary_interval = timedelta(seconds=0.2)
+    bare(options).ping_primary_interval = timedelta(seconds=0.2)
     client.pair_namespace(options)
     tell("paired")
-    assert client.pairing is not None
     if words[0] == "drain":
-        while client.pairing.status().outbox.waiting:  # type: ignore[union-attr]
+        while client.pairing.status().outbox.waiting:
             time.sleep(0.05)
         client.close()
         tell("empty")
