@@ -1,19 +1,21 @@
 """Sessions whose messages arrive in the order in which they were sent, also over an outage.
 
-    python examples/ordered_sessions.py --queue accounts --count 50
+    python examples/ordered_sessions.py --queue accounts --count 50 --outbox accounts.outbox
 
 The queue requires sessions. Run a syphon beside it (`pairbus syphon`): without one, diverted
-messages do not come home, and the sender keeps diverting.
+messages do not come home, and the sender keeps diverting. With an outbox, no send raises while both
+namespaces are down, and order is kept in it as well.
 """
 
 import argparse
 import os
 from datetime import timedelta
+from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+from pairbus import Outbox, SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.events import Event, FailBackDelayed, FailedBack, FailedOver, Returning
 
 
@@ -33,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queue", default="accounts")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--outbox", type=Path, help="file of the outbox (default: none)")
     asked = parser.parse_args()
 
     primary_string, secondary_string = (
@@ -53,6 +56,7 @@ def main() -> None:
             fail_back="ordered",
             fail_back_pings=2,
             fail_back_wait_max=timedelta(hours=1),  # then availability is worth more than order
+            outbox=Outbox(asked.outbox) if asked.outbox else None,
             observers=[tell],
         )
         primary.pair_namespace(options)

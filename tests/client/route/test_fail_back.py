@@ -260,6 +260,18 @@ def test_marking_by_hand_does_not_wait():
     assert client.events()[-1].reason == "by hand"
 
 
+def test_a_send_that_is_answered_after_order_was_given_up_is_not_waited_for():
+    client = Ordered().away()
+    plan = client.begin()
+    client.mark()
+    client.end(plan)
+    client.fail()
+    [ping] = client.at(20).due()
+
+    assert client.answer(ping) is True
+    assert client.events()[-1].reason == "ping"
+
+
 # one queue at a time
 
 

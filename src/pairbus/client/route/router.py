@@ -136,7 +136,10 @@ class Router:
         entity = self._entities.of(path, now=now)
         if isinstance(way, ToBacklog):
             entity.diverted += count
-            entity.own.has_messages = self._is_ordered
+            # If order was given up in the meantime, the entity has picked a queue again.
+            is_awaited = self._is_ordered and not entity.health.state.is_on_primary
+            if is_awaited and way.queue == entity.queue:
+                entity.own.has_messages = True
             self._entities.note(
                 events.Diverted(
                     namespace=self._namespace,
