@@ -19,6 +19,7 @@ What a paired client raises derives from the official SDK's errors as well:
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import TracebackType
 from typing import Final
 
 LENGTH_MAX: Final = 300
@@ -110,3 +111,31 @@ def one_line(error: BaseException | None) -> str:
         text = f"{text[: LENGTH_MAX - 3]}..."
     name = type(error).__qualname__
     return f"{name}: {text}" if text else name
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """A copy of an error, to be kept for long: an error holds the frames that it went through, and
+    these hold a dead connection and all its buffers. An error that was never raised, or that cannot
+    be copied, is returned.
+    """
+    if error.__traceback__ is None:
+        return error
+    try:
+        kept = _copied(error, {})
+        return kept if str(kept) == str(error) else error
+    except Exception:  # the class of an application, or of its credential, can do anything
+        return error
+
+
+def _copied(error: BaseException, copies: dict[int, BaseException]) -> BaseException:
+    if id(error) in copies:
+        return copies[id(error)]
+    copy = copies[id(error)] = type(error).__new__(type(error), *error.args)
+    for name, value in vars(error).items():
+        if isinstance(value, BaseException):
+            setattr(copy, name, _copied(value, copies))
+        elif not isinstance(value, TracebackType):
+            setattr(copy, name, value)
+    if error.__cause__ is not None:
+        copy.__cause__ = _copied(error.__cause__, copies)
+    return copy

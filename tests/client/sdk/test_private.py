@@ -4,6 +4,7 @@ it to, in the SDK of the lock."""
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import threading
 import time
@@ -477,6 +478,47 @@ def test_the_sdks_own_tls_is_left_alone_if(text: str, settings: dict[str, Any]) 
     options = tls_options(plain_client(text, **settings))
 
     assert not isinstance(options.get("context"), private.BoundedTls)
+
+
+class AsyncOurs(private.AsyncPromptFailures, azure.servicebus.aio.ServiceBusSender):  # type: ignore[misc]
+    pass
+
+
+def asyncio_tls_options(**settings: Any) -> dict[str, Any]:
+    client = azure.servicebus.aio.ServiceBusClient.from_connection_string(PRIMARY, **settings)
+    sender = private.adopt(client.get_queue_sender("orders"), AsyncOurs)
+    sender._create_handler(None)
+    options: dict[str, Any] = sender._handler._ssl_opts
+    return options
+
+
+def test_the_connections_of_asyncio_senders_share_a_tls_context() -> None:
+    first, second = (asyncio_tls_options()["context"] for _ in range(2))
+
+    assert first is second
+    assert first.verify_mode is ssl.CERT_REQUIRED
+    assert first.check_hostname
+    assert first.cert_store_stats()["x509_ca"] > 0
+
+
+def test_an_application_has_its_own_tls_context_in_asyncio() -> None:
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    assert asyncio_tls_options(ssl_context=own) == {"context": own}
+
+
+def test_a_file_of_authorities_that_is_replaced_is_read_again(
+    certificates: Certificates, broker: Broker, tmp_path: Path
+) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes(broker.ca_file.read_bytes())
+    old = asyncio_tls_options(connection_verify=str(path))["context"]
+    path.write_bytes(certificates.ca_file(now=time.time()).read_bytes())
+    os.utime(path, ns=(0, 0))
+
+    new = asyncio_tls_options(connection_verify=str(path))["context"]
+
+    assert new.get_ca_certs() != old.get_ca_certs()
 
 
 # --- sizes

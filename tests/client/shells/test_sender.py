@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +28,11 @@ def fail_over(stage: Stage, sender: Any) -> None:
     with stage.outage:
         sender.send_messages(ServiceBusMessage("the one that fails over"))
     assert "FailedOver" in stage.kinds()
+
+
+def is_collected(reference: weakref.ref[Any]) -> bool:
+    gc.collect()
+    return reference() is None
 
 
 # --- links
@@ -76,6 +84,17 @@ def test_a_link_on_which_a_call_was_interrupted_is_opened_anew(stage: Stage) -> 
     sender.send_messages(ServiceBusMessage("b"))
 
     assert bare(sender)._handler is not old
+
+
+def test_after_an_outage_nothing_keeps_the_dead_connections(stage: Stage) -> None:
+    client = stage.pair()
+    sender = stage.sender(client)
+    sender.send_messages(ServiceBusMessage("a"))
+    dead = weakref.ref(bare(sender)._handler)
+
+    fail_over(stage, sender)
+
+    until(partial(is_collected, dead), "the dead connection is freed")
 
 
 # --- schedules

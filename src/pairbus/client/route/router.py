@@ -34,6 +34,7 @@ from pairbus.client.route.plans import (
     Way,
 )
 from pairbus.client.route.status import PairingStatus
+from pairbus.errors import without_frames
 
 __all__ = [
     "Router",
@@ -177,7 +178,7 @@ class Router:
         if way.epoch != entity.health.epoch:
             # The send began before the entity failed back, so it belongs to the outage before that.
             return True
-        entity.last_error, entity.is_unreachable = error, is_unreachable
+        entity.last_error, entity.is_unreachable = without_frames(error), is_unreachable
         self._entities.observe(entity, Signal.FAILED, now=now)
         if not entity.health.state.is_on_primary:
             return True
@@ -305,7 +306,7 @@ class Router:
     def ping_failed(self, ping: Ping, error: BaseException, *, now: float) -> None:
         entity = self._ping_ended(ping, error=error)
         if ping.epoch == entity.health.epoch:
-            entity.last_error = error
+            entity.last_error = without_frames(error)
             self._entities.observe(entity, Signal.PING_FAILED, now=now)
 
     def probe_answered(self, queue: str) -> None:
@@ -313,7 +314,7 @@ class Router:
             self._note_readmitted(queue)
 
     def probe_failed(self, queue: str, error: BaseException, *, now: float) -> None:
-        self._rotation.probe_failed(queue, error, now=now)
+        self._rotation.probe_failed(queue, without_frames(error), now=now)
 
     def wanted_queues(self) -> tuple[str, ...]:
         """The backlog queues that some entity uses, or would use if it failed over now."""
@@ -371,7 +372,8 @@ class Router:
         if way.generation != self._rotation.generation(way.queue):
             return  # the queue left and came back after this send began
         before = self._rotation.in_rotation
-        if not self._rotation.withdraw(way.queue, error, now=now, busy_seconds=busy_seconds):
+        kept = without_frames(error)
+        if not self._rotation.withdraw(way.queue, kept, now=now, busy_seconds=busy_seconds):
             return
         self._entities.note(
             events.BacklogWithdrawn(
