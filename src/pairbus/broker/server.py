@@ -131,6 +131,11 @@ class Server:
         """By the name of the namespace, in the order given. Empty unless the server runs."""
         return MappingProxyType(self._endpoints)
 
+    @property
+    def ended_connections(self) -> int:
+        """The number of connections that have ended."""
+        return sum(listener.connections.ended_count for listener in self._listeners)
+
     def ca_file(self) -> Path:
         """The certificate authority for TLS clients to trust. Created now if necessary."""
         return self._certificates.ca_file(now=self._clock())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import http.client
 import json
 import re
@@ -19,7 +22,9 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.cli.broker.serve import raise_file_limit
+from pairbus.broker import NamespaceOptions, Server
+from pairbus.broker.port.listener import UnknownProtocol
+from pairbus.cli.broker.serve import collect_connections, raise_file_limit
 
 COMMAND = [sys.executable, "-m", "pairbus"]
 SECONDS = 60
@@ -369,3 +374,41 @@ def test_faults_with_the_well_known_key_need_a_broker_that_allows_them(
     assert (refused.returncode, done.returncode) == (1, 0)
     assert "start it with --allow-faults, or give it a policy with Manage" in refused.stderr
     assert done.stdout.startswith("fault 1 is active: cannot-send on all entities")
+
+
+def connections_in_memory() -> int:
+    return sum(isinstance(each, UnknownProtocol) for each in gc.get_objects())
+
+
+async def connections_left_behind(count: int) -> int:
+    """How many of so many connections over TLS, which have ended, are in memory at the least."""
+    server = Server([NamespaceOptions(name="local")])
+    await server.start()
+    collecting = asyncio.create_task(collect_connections(server, pause_seconds=0.01))
+    try:
+        trusting = ssl.create_default_context(cafile=str(server.ca_file()))
+        port = server.endpoints["local"].port
+        for _ in range(count):
+            _, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+            writer.write(b"GET /$health HTTP/1.0\r\n\r\n")
+            writer.transport.abort()
+        async with asyncio.timeout(SECONDS):
+            while server.ended_connections < count:
+                await asyncio.sleep(0.01)
+        left = connections_in_memory()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while (left := min(left, connections_in_memory())) > count // 2:
+                    await asyncio.sleep(0.02)
+        return left
+    finally:
+        collecting.cancel()
+        await server.stop()
+
+
+def test_connections_that_have_ended_do_not_stay_in_memory() -> None:
+    gc.disable()  # as good as the thresholds of the command
+    try:
+        assert asyncio.run(connections_left_behind(100)) < 50
+    finally:
+        gc.enable()

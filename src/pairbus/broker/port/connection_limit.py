@@ -97,6 +97,8 @@ class ConnectionLimit:
         self._strangers: dict[str, dict[Slot, None]] = {}
         """By network, the oldest first."""
         self._stranger_count = 0
+        self.ended_count = 0
+        """The number of connections that have ended."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -140,7 +142,9 @@ class ConnectionLimit:
 
     def release(self, slot: Slot) -> None:
         self._forget_stranger(slot)
-        self._slots.discard(slot)
+        if slot in self._slots:
+            self._slots.remove(slot)
+            self.ended_count += 1
         if not self._slots:
             self._empty.set()
 
