@@ -41,6 +41,20 @@ def test_a_broker_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_late
 
     assert broker.has_ended
     assert broker.exit_message.endswith("east.lock cannot be written: No space left on device")
+    check_starts_again(broker)
+
+
+def test_a_new_data_file_on_a_full_disk_is_not_called_damaged(broker: MachineBroker) -> None:
+    broker.fail(is_disk_full=True)
+    broker.start()
+    wait_for_start(broker)
+
+    assert broker.has_ended
+    assert broker.exit_message.endswith("Make room on its disk, and start again")
+    check_starts_again(broker)
+
+
+def check_starts_again(broker: MachineBroker) -> None:
     broker.kill()
     broker.fail()
     broker.start()

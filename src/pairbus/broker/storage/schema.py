@@ -78,6 +78,11 @@ CREATE TABLE session_state (
 CREATE TABLE garbage (mailbox INTEGER PRIMARY KEY);  -- deleted; its rows go in small portions
 """
 
+_DISK_CAUSES: Final = {
+    sqlite3.SQLITE_FULL: "Make room on its disk, and start again",
+    sqlite3.SQLITE_IOERR: "Its disk does not work, or is full",
+}
+
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
@@ -85,9 +90,9 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, ValueError) as error:
-        raise DataFileError(
-            f"data file {path} cannot be used: {error}. It is damaged, or not a pairbus file"
-        ) from error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        cause = _DISK_CAUSES.get(code, "It is damaged, or not a pairbus file")
+        raise DataFileError(f"data file {path} cannot be used: {error}. {cause}") from error
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
