@@ -41,7 +41,7 @@ from pairbus.verify.account import judge
 from pairbus.verify.journal import Fact, Journal, read_journals
 from pairbus.verify.messages import MessageMaker
 from pairbus.verify.nemesis import Fault, Nemesis, kinds, plan
-from pairbus.verify.processes import LocalPair, Pair, PairSyphon, RunProcesses
+from pairbus.verify.processes import LocalPair, Pair, RunProcesses
 from pairbus.verify.worker import pairing_options
 
 PROCESSES = 4
@@ -330,9 +330,8 @@ class LoadRun:
 
     def _sample(self, at: float) -> None:
         for name, process in self._rig.processes.items():
-            pids = process.pids() if isinstance(process, PairSyphon) else [process.pid]
-            # Of the syphon: the driver, which is the oldest. Java's memory is bounded by its heap.
-            usage = usage_of(min(pids, default=0), at)
+            # Of the syphon, this is the driver. Java's memory is bounded by its heap.
+            usage = usage_of(process.pid, at)
             if usage is not None:
                 self._usage.setdefault(name, []).append(usage)
 
