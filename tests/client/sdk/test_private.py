@@ -480,25 +480,16 @@ def test_the_sdks_own_tls_is_left_alone_if(text: str, settings: dict[str, Any]) 
     assert not isinstance(options.get("context"), private.BoundedTls)
 
 
-class AsyncOurs(private.AsyncPromptFailures, azure.servicebus.aio.ServiceBusSender):  # type: ignore[misc]
+class Prompt(private.AsyncPromptFailures, azure.servicebus.aio.ServiceBusSender):  # type: ignore[misc]
     pass
 
 
 def asyncio_tls_options(**settings: Any) -> dict[str, Any]:
     client = azure.servicebus.aio.ServiceBusClient.from_connection_string(PRIMARY, **settings)
-    sender = private.adopt(client.get_queue_sender("orders"), AsyncOurs)
+    sender = private.adopt(client.get_queue_sender("orders"), Prompt)
     sender._create_handler(None)
     options: dict[str, Any] = sender._handler._ssl_opts
     return options
-
-
-def test_the_connections_of_asyncio_senders_share_a_tls_context() -> None:
-    first, second = (asyncio_tls_options()["context"] for _ in range(2))
-
-    assert first is second
-    assert first.verify_mode is ssl.CERT_REQUIRED
-    assert first.check_hostname
-    assert first.cert_store_stats()["x509_ca"] > 0
 
 
 def test_an_application_has_its_own_tls_context_in_asyncio() -> None:
@@ -638,10 +629,6 @@ def test_why_a_link_was_detached_is_reported_in_place_of_an_unknown_error() -> N
     assert private.detach_error(SimpleNamespace(_handler=None), unknown) is unknown
     sender._handler._link._error = None
     assert private.detach_error(sender, unknown) is unknown
-
-
-class Prompt(private.AsyncPromptFailures, azure.servicebus.aio.ServiceBusSender):  # type: ignore[misc]
-    pass
 
 
 @pytest.mark.parametrize("emulator", ["", "UseDevelopmentEmulator=true"])
