@@ -1,6 +1,8 @@
 """A web service: each request sends a message, and must not wait long for a namespace that is down.
 
-python examples/web_service.py --requests 50
+    python examples/web_service.py --requests 50
+
+In an outage of the primary, the messages are diverted, and no request fails.
 """
 
 import argparse
