@@ -244,6 +244,21 @@ def test_no_more_messages_than_at_most_are_requested(client):
     assert len(client.management("q").peek(1, 100)) == 10
 
 
+@pytest.mark.parametrize(("size", "expected"), [(50_000, 10), (100, 40)])
+def test_credit_follows_the_size_of_the_messages(client, size, expected):
+    """With receiveAndDelete, a stop returns what the service had sent for the credit."""
+    sent = messages(60, body=bytes(size))
+    for at in range(0, 60, 4):
+        client.sender("q").send(sent[at : at + 4])
+    receiver = client.receiver("q", credit=40, mode="receiveAndDelete", bytes_max=501_000)
+    [one] = receiver.receive(1, max_wait_seconds=20)
+    assert names([one]) == ["m-0"]
+
+    rest = receiver.stop()
+
+    assert abs(len(rest) - expected) <= 1
+
+
 def test_stop_granting_keeps_the_granted_credit_and_ends_with_a_stop(client):
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=10)

@@ -14,7 +14,7 @@ import pytest
 
 from pairbus.broker import QueueDescription
 from pairbus.errors import OptionsError
-from pairbus.spark import ServiceBusDataSource
+from pairbus.spark import ServiceBusDataSource, lock_stream
 from pairbus.spark.lock_stream import LockStreamReader, _parts
 from pairbus.spark.schema import full
 from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
@@ -237,6 +237,19 @@ def test_received_and_deleted_is_at_most_once_and_nothing_is_lost_on_the_way(
     assert list(chain.from_iterable(found)) == [f"m-{number}" for number in range(20)]
     assert max(map(len, found)) <= 7
     assert bus.peek("q") == []
+
+
+def test_a_batch_requests_no_more_large_messages_than_fit_in_memory(
+    make_bus: Buses, make_reader: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With receiveAndDelete, what was requested is in the driver's memory and not in the queue."""
+    monkeypatch.setattr(lock_stream, "READ_AHEAD_BYTES_MAX", 1_000_000)
+    bus = make_bus("q")
+    for first in range(0, 40, 4):
+        bus.send("q", messages(4, first=first, body=bytes(50_000)))
+    reader = make_reader(bus, receiveMode="receiveAndDelete", maxBytesPerTrigger="100000")
+    advance(reader, reader.initialOffset())
+    assert len(bus.peek("q")) >= 10
 
 
 def test_a_batch_is_bounded_in_bytes(make_bus: Buses, make_reader: Readers) -> None:

@@ -34,7 +34,7 @@ _EXTRA: Final = struct.Struct("<bhqIIIIqhh")
 PARTITION_SHIFT: Final = 48
 SEQUENCE_MASK: Final = (1 << PARTITION_SHIFT) - 1
 LARGE_FROM_BYTES: Final = 4096
-"""The bytes of a larger message are not kept in memory while a receiver has it."""
+"""The bytes of such a message are not kept in memory while a receiver has its lock."""
 MAILBOX_SHIFT: Final = 40
 ROW_SEQUENCE_MASK: Final = (1 << MAILBOX_SHIFT) - 1
 """A row's id is its mailbox and its sequence number in one integer: a mailbox's messages lie
@@ -72,7 +72,7 @@ class Message:
     partition_id: int | None
     size: int
     bare: bytes
-    """Empty while a receiver has a large message: the disk has the bytes."""
+    """Empty while a receiver has the lock of a large message: the disk has the bytes."""
     body_id: int | None = None
     """The row of table `body`, where several subscriptions share the same bytes."""
     lock: bytes | None = None
@@ -88,11 +88,6 @@ class Message:
         if self.partition_id is None:
             return self.sequence
         return self.partition_id << PARTITION_SHIFT | self.sequence
-
-    def sent(self) -> None:
-        """A receiver has it, and its lock. See `bare`."""
-        if self.size > LARGE_FROM_BYTES:
-            self.bare = b""
 
     def row(self, mailbox_id: int) -> Row:
         return (

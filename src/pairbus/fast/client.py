@@ -169,9 +169,16 @@ class FastClient:
     # -- entities ---------------------------------------------------------------------------
 
     def receiver(
-        self, path: str, *, credit: int, mode: Mode = "peekLock", at_most: int | None = None
+        self,
+        path: str,
+        *,
+        credit: int,
+        mode: Mode = "peekLock",
+        at_most: int | None = None,
+        bytes_max: int | None = None,
     ) -> Receiver:
         """`credit`: the maximum number of messages in transit or in the buffer, all of them locked.
+        It is less if messages as large as the last ones would be more than `bytes_max`.
 
         `at_most`: the total number of messages to request.
         """
@@ -183,6 +190,7 @@ class FastClient:
             credit=credit,
             mode=mode,
             at_most=at_most,
+            bytes_max=bytes_max,
         )
         self._receivers = [one for one in self._receivers if not one.is_closed]
         self._receivers.append(receiver)

@@ -27,6 +27,8 @@ from pairbus.fast.management import Disposition, Management
 from pairbus.fast.message import ReceivedMessage
 
 _ABANDONED: Final = modified(failed=True)
+_SIZE_UNKNOWN: Final = 256 * 1024
+"""The size of a message before the first one has come: the largest of the Standard tier."""
 _MODES: Final = ("peekLock", "receiveAndDelete")
 _Failed = list[tuple[ReceivedMessage, ServiceBusError]]
 
@@ -42,6 +44,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         credit: int,
         mode: str,
         at_most: int | None = None,
+        bytes_max: int | None = None,
     ) -> None:
         super().__init__(namespace, path)
         if credit < 1:
@@ -53,6 +56,8 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._credit = credit
         self._deletes = mode == "receiveAndDelete"
         self._at_most = at_most
+        self._bytes_max = bytes_max
+        self._size = _SIZE_UNKNOWN  # of a message, on average of those that were taken last
         self._taken = 0
         self._grants_no_more = False
         self._is_draining = False
@@ -194,7 +199,10 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._is_polling = True
         if self._grants_no_more or self._is_draining:
             return
-        room, least = self._credit - len(link.inbox), max(1, self._credit // 4)
+        credit = self._credit
+        if self._bytes_max is not None:
+            credit = max(1, min(credit, self._bytes_max // self._size))
+        room, least = credit - len(link.inbox), max(1, credit // 4)
         if self._at_most is not None:
             left = self._at_most - self._taken - len(self._kept) - len(link.inbox)
             room, least = min(room, left), least if link.credit else 1
@@ -352,6 +360,7 @@ class Receiver(Attachment[ClientReceiverLink]):
             is_of_this_link = received[-1].link is self._link
             self._was_answered |= is_of_this_link
             sizes = [len(one.data) for one in received]
+            self._size = max(1, sum(sizes) // len(sizes))
             self._taken_bytes += sum(sizes) if is_of_this_link else 0
             self._tally.receive += units_of_all(sizes)
 

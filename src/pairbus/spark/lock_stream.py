@@ -32,7 +32,7 @@ from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
 from pairbus.spark.renewal import LockRenewal
-from pairbus.spark.schema import checked_for_reading, to_batches
+from pairbus.spark.schema import READ_AHEAD_BYTES_MAX, checked_for_reading, to_batches
 from pairbus.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -186,6 +186,7 @@ class _HeldBatches:
             options.path,
             credit=credit,
             mode="receiveAndDelete" if self._deletes else "peekLock",
+            bytes_max=READ_AHEAD_BYTES_MAX,
         )
         self._renewal: LockRenewal | None = None
 

@@ -38,6 +38,8 @@ PLAIN_PROPERTIES: Final = MapType(StringType(), StringType(), True)
 
 BATCH_ROWS_MAX: Final = 2_000
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+READ_AHEAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a receiver requests before it is needed."""
 
 _TYPES: Final[dict[str, DataType]] = {
     "binary": BinaryType(),

@@ -28,7 +28,13 @@ from pairbus.fast.rows import read
 from pairbus.spark.lock_stream import LockStreamReader
 from pairbus.spark.options import PEEK, ReadOptions, WriteOptions, read_options, write_options
 from pairbus.spark.peek_stream import PeekStreamReader, SequencePartition, read_range
-from pairbus.spark.schema import checked_for_reading, checked_for_writing, full, to_batches
+from pairbus.spark.schema import (
+    READ_AHEAD_BYTES_MAX,
+    checked_for_reading,
+    checked_for_writing,
+    full,
+    to_batches,
+)
 from pairbus.spark.sink import BatchSink, StreamSink
 
 
@@ -150,7 +156,11 @@ def _received(options: ReadOptions, count: int | None) -> Iterator[bytes]:
     """
     with options.client() as client:
         receiver = client.receiver(
-            options.path, credit=_CREDIT, mode="receiveAndDelete", at_most=count
+            options.path,
+            credit=_CREDIT,
+            mode="receiveAndDelete",
+            at_most=count,
+            bytes_max=READ_AHEAD_BYTES_MAX,
         )
         taken = 0
         while count is None or taken < count:

@@ -27,7 +27,7 @@ from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links.host import LinkHost
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import malformed, ticks
-from pairbus.broker.message import Message, stamped
+from pairbus.broker.message import LARGE_FROM_BYTES, Message, stamped
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
@@ -296,7 +296,8 @@ class ReceiverLink:
         size = len(data)
         self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
         self.link.send(lock.token, data, context=lock)
-        message.sent()
+        if size > LARGE_FROM_BYTES:
+            message.bare = b""
         self.connection.count_output(size, self.path)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:

@@ -20,6 +20,7 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.request_codec import Reply, Request, malformed, refusal
 from pairbus.broker.message import (
+    LARGE_FROM_BYTES,
     ROW_SEQUENCE_MASK,
     SEQUENCE_MASK,
     Message,
@@ -288,7 +289,8 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
                 "lock-token": UUID(bytes=guid(lock.token)),
             }
         )
-        message.sent()
+        if message.size > LARGE_FROM_BYTES:
+            message.bare = b""
     queue.tally.receive += sum(units_of(len(one["message"])) for one in found)
     reply(Reply(200, body={"messages": found}))
 
