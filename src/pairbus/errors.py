@@ -65,6 +65,12 @@ def check_installed(part: str, extra: str, *packages: str) -> None:
             raise MissingExtra(part, package=package, extra=extra)
 
 
+def check_broker_installed(part: str) -> None:
+    """The broker, and the commands that start one, say at once which package is missing."""
+    packages = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
+    check_installed(part, "broker", *packages)
+
+
 class UsageError(PairbusError):
     """A command was used wrongly. The command line exits with code 2."""
 

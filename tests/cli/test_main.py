@@ -166,6 +166,10 @@ def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: 
         ("pyspark", ["syphon"], "pip install 'pairbus[spark]'"),
         ("lark", ["peek", "orders", "--where", "a = 1"], "pairbus peek needs lark, which is not "
          "installed: pip install 'pairbus[cli]'"),
+        ("trustme", ["verify", "--local", "--no-syphon"], "verify --local needs trustme, which is "
+         "not installed: pip install 'pairbus[broker]'"),
+        ("trustme", ["demo"], "the demo needs trustme, which is not installed: "
+         "pip install 'pairbus[broker]'"),
     ],
 )  # fmt: skip
 def test_a_missing_package_is_one_line_that_says_what_to_install(

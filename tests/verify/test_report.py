@@ -39,7 +39,7 @@ def test_the_page_and_the_json_list_the_faults(tmp_path):
 
     page, data = to_html(found, tmp_path, title="a <run>"), to_json(found, seed=1)
 
-    assert "<li>1.0 s: cut sender to primary for 2.0 s, how drop</li>" in page
+    assert "<li>1.0 s: cut sender to primary for 2.0 s, how=drop</li>" in page
     assert "a &lt;run&gt;" in page
     assert data["faultsByKind"] == {"cut sender to primary": 1, "kill sender": 1}
     assert [each["begins"] for each in data["faults"]] == [1.0, 4.0]

@@ -25,7 +25,7 @@ from pairbus.broker.port.certificates import FOLDER, Certificates
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import Host, close_all, listen, look_up
 from pairbus.cost.meter import Meter
-from pairbus.errors import BrokerError, ConfigError, check_installed
+from pairbus.errors import BrokerError, ConfigError, check_broker_installed
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ _PATIENCE_SECONDS: Final = 3.0
 _REMEDY: Final = (
     "listen on localhost, or give allow_insecure (--allow-insecure) in a network that you trust"
 )
-_PACKAGES: Final = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
-"""These are imported when a request first needs them, but checked at the start."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -100,7 +98,7 @@ class Server:
 
         With `allow_insecure`, other hosts need neither TLS nor a key of your own.
         """
-        check_installed("the local broker", "broker", *_PACKAGES)
+        check_broker_installed("the local broker")
         _check_names(namespaces)
         self._options = tuple(namespaces)
         self._host = look_up(host)

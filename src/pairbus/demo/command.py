@@ -22,7 +22,7 @@ from pairbus.cli.options import option
 from pairbus.cli.parse import parse_duration
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
-from pairbus.errors import UsageError, check_installed
+from pairbus.errors import UsageError, check_broker_installed, check_installed
 from pairbus.spark.session import require_spark
 
 RESTART_SECONDS: Final = 10.0
@@ -102,6 +102,7 @@ def demo(
     if not least <= seconds <= most:
         raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
     require_spark("the demo")
+    check_broker_installed("the demo")
     if dashboard:
         check_installed("--dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
     # The SDK logs each lost connection, and without a handler that goes to stderr.

@@ -68,7 +68,7 @@ class ParquetLedger:
             make_folder(self._messages or self._folder)
         except OSError as error:
             raise OptionsError(
-                f"cannot create the ledger's folder {self._folder}: {error}"
+                f"cannot create the ledger's folder {self._folder}: {error.strerror}"
             ) from None
         self._files = MergedFiles()
         self._message_files = MergedFiles(levels_max=MESSAGE_LEVELS_MAX)

@@ -16,7 +16,7 @@ from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
-from pairbus.errors import OutputError, UsageError
+from pairbus.errors import OutputError, UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
 from pairbus.verify.processes import LocalPair, Pair
 from pairbus.verify.report import to_html, to_json, to_text
@@ -103,6 +103,8 @@ def verify(
     given = None if local else _given_pair(pair)
     if not no_syphon:
         require_spark("verify")
+    if local:
+        check_broker_installed("verify --local")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     run_name = secrets.token_hex(4)
     logging.getLogger().addHandler(logging.NullHandler())

@@ -59,7 +59,7 @@ class Fault:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        settings = "".join(f", {name} {value}" for name, value in self.settings.items())
+        settings = "".join(f", {name}={value}" for name, value in self.settings.items())
         return f"{self.kind} {self.target} for {self.seconds:.1f} s{settings}"
 
 
