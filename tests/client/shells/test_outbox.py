@@ -259,7 +259,9 @@ def test_a_file_that_cannot_be_used_is_refused_when_pairing_and_the_client_stays
     world.path.write_bytes(b"something else " * 1000)
     client = world.stage.client()
 
-    with pytest.raises(PairingError, match=r"outbox\.db is damaged .* move it away"):
+    with pytest.raises(
+        PairingError, match=r"outbox\.db is not the file of an outbox, .* give another path"
+    ):
         client.pair_namespace(world.stage.options(outbox=Outbox(world.path)))
 
     world.send(world.stage.sender(client, queue), "1")
