@@ -22,6 +22,7 @@ from pairbus.dashboard.readings import (
     SyphonRun,
     read_broker,
     read_process,
+    wanted_lines,
 )
 from pairbus.dashboard.texts import plain_text
 from pairbus.syphon.ledger import totals_of
@@ -320,3 +321,34 @@ def test_without_metrics_of_a_syphon_the_ledger_tells_of_it(seconds_ago: float) 
 
     with_metrics = pair(waiting=300, ledger=ledger, processes={SYPHON: syphon()})
     assert [one.url for one in look(history, with_metrics, START + 1).syphons] == [SYPHON]
+
+
+@pytest.mark.parametrize(("waiting", "number"), [(0, "nothing"), (7, "7 messages")])
+def test_old_numbers_are_not_told_as_new_and_a_second_outage_is_not_hidden(
+    history: History, waiting: int, number: str
+) -> None:
+    look(history, pair(waiting=waiting, processes={CLIENT: client()}), START)
+    both_down = pair(
+        waiting=waiting,
+        primary_up=False,
+        secondary_up=False,
+        processes={CLIENT: client("orders", at=START + 2)},
+    )
+    old = replace(both_down.entities["secondary"], error="Connection refused")
+    both_down = replace(both_down, entities={**both_down.entities, "secondary": old})
+    assert said(look(history, both_down, START + 2)) == (
+        "orders is failed over since 13:46:42, and the secondary does not answer; "
+        f"{number} waited when the secondary was last counted."
+    )
+
+
+def test_sends_of_many_entities_are_one_number() -> None:
+    text = """# TYPE pairbus_sent_messages_total counter
+pairbus_sent_messages_total{entity="orders",namespace="contoso"} 3.0
+pairbus_sent_messages_total{entity="a} 7 b",namespace="contoso"} 4.0 1700000000000
+pairbus_divert_seconds_bucket{le="1.0"} 9
+"""
+    families = text_string_to_metric_families(wanted_lines(text))
+    samples = [sample for family in families for sample in family.samples]
+    assert [(one.name, one.value) for one in samples] == [("pairbus_sent_messages_total", 7.0)]
+    assert read_process(samples).status.sent == 7

@@ -144,7 +144,8 @@ def _state_part(readings: Readings, history: History, now: float) -> Sentence:
     if entities:
         verb = "is" if len(entities) == 1 else "are"
         since = min((one for _, one in open_failovers), key=lambda one: one.begin)
-        return (f"{names(entities)} {verb} failed over", *_since(since))
+        nowhere = ", and the secondary does not answer" if SECONDARY in down else ""
+        return (f"{names(entities)} {verb} failed over", *_since(since), nowhere)
     if down:
         verb = "does" if len(down) == 1 else "do"
         who = names([f"the {role}" for role in down])
@@ -174,6 +175,10 @@ def _backlog_part(
         return ("; there is no --secondary, so the backlog is unknown.",)
     if waiting is None:
         return ("; the backlog is not known yet.",)
+    counted = readings.entities.get(SECONDARY)
+    if counted is not None and counted.error is not None:
+        number = format_count(waiting) if waiting else "nothing"
+        return (f"; {number} waited when the secondary was last counted.",)
     if waiting == 0:
         return ("; nothing waits.",)
     verb = "waits" if waiting == 1 else "wait"

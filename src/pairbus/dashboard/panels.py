@@ -125,7 +125,14 @@ class ClientPanel:
         with panel("Clients and syphons", "clients"):
             self._table = Table(
                 "Clients and syphons",
-                ("process", "state", "clients#", "diverted#", "failed over, or why unknown"),
+                (
+                    "process",
+                    "state",
+                    "clients#",
+                    "sent#",
+                    "diverted#",
+                    "failed over, or why unknown",
+                ),
                 empty="No process is given: name the URLs of their metrics with --metrics.",
             )
             self._syphons = Table(
@@ -145,6 +152,7 @@ class ClientPanel:
                         Cell(one.name, one.url),
                         Cell(one.state, tone=tones.get(one.state, "")),
                         str(one.clients),
+                        count(one.sent),
                         count(one.diverted),
                         one.detail or "-",
                     ),

@@ -48,6 +48,7 @@ class ClientRow:
     """failed over, healthy, syphon, no answer, waiting."""
     clients: int
     failed_over: tuple[str, ...]
+    sent: int | None
     diverted: int | None
     detail: str
 
@@ -151,6 +152,7 @@ def client_rows(readings: Readings) -> tuple[ClientRow, ...]:
                 state=state,
                 clients=0 if value is None else value.status.pairings,
                 failed_over=entities,
+                sent=None if value is None else value.status.sent,
                 diverted=None
                 if value is None or not value.status.has_clients
                 else value.status.diverted,
