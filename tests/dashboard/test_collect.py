@@ -241,3 +241,30 @@ def test_the_ledger_tells_rounds_and_rate(tmp_path: Path, run: Callable[..., Rea
     (syphon,) = found.runs
     assert (syphon.run, syphon.primaries) == ("abc", ("contoso",))
     assert (syphon.rounds, syphon.brought_home) == (2, 180)
+
+
+@pytest.mark.req("X-09")
+def test_a_costly_probe_does_not_delay_the_next_one(run: Callable[..., Readings]) -> None:
+    asked: list[float] = []
+
+    def costly() -> str:
+        asked.append(time.monotonic())
+        end = time.thread_time() + 0.05  # at the most of a core: asked again after 7.5 s
+        while time.thread_time() < end:
+            pass
+        return "answer"
+
+    source = Source(
+        kind="processes",
+        key="costly",
+        ask=costly,
+        interval_seconds=0.01,
+        timeout_seconds=60,
+        pause_seconds_max=0.02,
+    )
+    run([source], lambda _: len(asked) >= 2, seconds=7)
+    target = parse_target("Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b")
+    made = make_sources(
+        {"primary": target}, primary_names=None, urls=[], ledger=None, timeout_seconds=5
+    )
+    assert [one.pause_seconds_max for one in made if one.kind == "namespaces"] == [1.0]

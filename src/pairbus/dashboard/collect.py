@@ -7,6 +7,7 @@ is marked as old; the other sources go on. Everything is read-only: nothing is l
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -44,6 +45,8 @@ CPU_SHARE: Final = 1 / 150
 """The most that one source may take of a core: after costly answers it is asked less often."""
 PEEK_COUNT: Final = 100
 LOCAL_SECONDS: Final = 0.5
+PROBE_SECONDS_MAX: Final = 1.0
+"""An outage must be seen soon, also while probes are costly: the first one loads the SDK."""
 REMOTE_SECONDS: Final = 5.0
 COUNTS_FACTOR: Final = 3.0
 """Counts and metrics are read less often than a namespace is probed."""
@@ -65,6 +68,8 @@ class Source:
     ask: Callable[[], Any]
     interval_seconds: float
     timeout_seconds: float
+    pause_seconds_max: float = math.inf
+    """After a costly answer, it is asked again after this at the latest."""
 
 
 class Collector:
@@ -112,7 +117,8 @@ class Collector:
             used = time.thread_time()
             self._ask(source)
             used = time.thread_time() - used
-            self._stopping.wait(max(source.interval_seconds, used / CPU_SHARE))
+            pause = min(used / CPU_SHARE, source.pause_seconds_max)
+            self._stopping.wait(max(source.interval_seconds, pause))
 
     def _ask(self, source: Source) -> None:
         key = source.kind, source.key
@@ -159,6 +165,7 @@ def make_sources(
                 ask=ask,
                 interval_seconds=interval,
                 timeout_seconds=timeout_seconds,
+                pause_seconds_max=PROBE_SECONDS_MAX if kind == "namespaces" else math.inf,
             )
         )
 
