@@ -340,7 +340,11 @@ PAIRING_TABLES = {
         and issubclass(kind, Exception)
         and kind is not pairbus.PairbusError
     },
-    "events": {kind.__name__ for kind in events.Event.__subclasses__()},
+    "events": {
+        kind.__name__
+        for _, kind in inspect.getmembers(events, inspect.isclass)
+        if issubclass(kind, events.Event) and not kind.__subclasses__()
+    },
     "status": public(PairingStatus) - {"as_dict"},
     "status of an entity": public(EntityStatus),
     "envelope": {*ALIASES, f"{KEPT_PREFIX}NAME"},

@@ -14,7 +14,7 @@ from pairbus.events import Event
 KINDS = [
     kind
     for _, kind in inspect.getmembers(events, inspect.isclass)
-    if issubclass(kind, Event) and kind is not Event
+    if issubclass(kind, Event) and not kind.__subclasses__()
 ]
 SAMPLES: dict[str, object] = {
     "str": "orders",

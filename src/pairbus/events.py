@@ -168,49 +168,51 @@ class SendFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxOpened(Event):
-    """The outbox holds messages of an earlier run. They are sent before any others."""
+class OutboxEvent(Event):
+    """What the events of an outbox have in common: its state after the event."""
 
     file: str
     waiting: int
+    """How many messages wait in the file now, of all entities."""
+    oldest_seconds: float
+    """How long the oldest of them has waited; 0 if none waits."""
+    file_bytes: int
+    """The size of the file, with its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxOpened(OutboxEvent):
+    """The outbox holds messages of an earlier run. They are sent before any others."""
+
     held: int
     """Messages that are not sent any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredInOutbox(Event):
+class StoredInOutbox(OutboxEvent):
     """Neither namespace accepted the messages, or earlier ones of the entity wait in the outbox.
     They are in its file.
     """
 
     path: str
-    file: str
     count: int
-    waiting: int
-    """How many messages wait in the file now, of all entities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutbox(Event):
+class LeftOutbox(OutboxEvent):
     """A namespace accepted messages that waited in the outbox."""
 
     path: str
-    file: str
     count: int
-    waiting: int
-    """How many messages wait in the file now, of all entities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldInOutbox(Event):
+class HeldInOutbox(OutboxEvent):
     """A message stays in the file and is not sent any more: it is refused, or too old."""
 
     path: str
-    file: str
     message_id: str
     reason: str
-    waiting: int
-    """How many messages wait in the file now, of all entities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

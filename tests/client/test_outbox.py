@@ -98,6 +98,7 @@ def test_messages_leave_in_their_order_and_are_deleted_after_the_acknowledgement
     assert world.left() == []
     [event] = world.of(LeftOutbox)
     assert (event.path, event.count, event.waiting) == ("orders", 3, 0)
+    assert (event.oldest_seconds, event.file_bytes) == (0, world.outbox.status().file_bytes)
 
 
 def test_a_failure_ends_the_drain_and_everything_waits(world):
@@ -239,6 +240,8 @@ def test_a_file_with_messages_is_announced(made):
     [event] = second.of(OutboxOpened)
     assert (event.waiting, event.held) == (2, 0)
     assert event.file.endswith("outbox.db")
+    assert event.oldest_seconds >= 0
+    assert event.file_bytes == second.outbox.status().file_bytes > 0
 
 
 def test_closing_with_messages_warns_once_and_leaves_them(world, caplog):

@@ -69,14 +69,17 @@ ping_answered = PingSent(namespace=CONTOSO, path="orders", answered=True, error=
 send_failed = SendFailed(
     namespace=CONTOSO, path="orders", primary_error=LOST, backlog_error=REFUSED
 )
-OUTBOX = "/var/lib/shop/outbox.db"
-outbox_opened = OutboxOpened(namespace=CONTOSO, file=OUTBOX, waiting=2, held=1)
-stored = StoredInOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=3, waiting=5)
-left_outbox = LeftOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=3, waiting=2)
-held = HeldInOutbox(
-    namespace=CONTOSO, path="orders", file=OUTBOX, message_id="a1", reason="too old", waiting=1
-)
-outbox_emptied = LeftOutbox(namespace=CONTOSO, path="orders", file=OUTBOX, count=1, waiting=0)
+OUTBOX = {
+    "namespace": CONTOSO,
+    "file": "/var/lib/shop/outbox.db",
+    "oldest_seconds": 4.5,
+    "file_bytes": 8192,
+}
+outbox_opened = OutboxOpened(**OUTBOX, waiting=2, held=1)
+stored = StoredInOutbox(**OUTBOX, path="orders", count=3, waiting=5)
+left_outbox = LeftOutbox(**OUTBOX, path="orders", count=3, waiting=2)
+held = HeldInOutbox(**OUTBOX, path="orders", message_id="a1", reason="too old", waiting=1)
+outbox_emptied = LeftOutbox(**OUTBOX, path="orders", count=1, waiting=0)
 stalled = OutboxStalled(
     namespace=CONTOSO, path="orders", error=REFUSED, waiting=2, retry_in_seconds=30.0
 )
@@ -126,5 +129,5 @@ HISTORY = [
 KINDS = {
     kind
     for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+    if isinstance(kind, type) and issubclass(kind, events.Event) and not kind.__subclasses__()
 }

@@ -99,14 +99,7 @@ class ClientOutbox:
     def announce(self) -> None:
         counts = self.file.counts
         if counts.message_bytes:
-            self._notify(
-                OutboxOpened(
-                    namespace=self._namespace,
-                    file=str(self.path),
-                    waiting=self.waiting,
-                    held=counts.held,
-                )
-            )
+            self._notify(OutboxOpened(held=counts.held, **self._state()))
 
     def close(self) -> None:
         """The messages stay in the file. May wait for the disk."""
@@ -187,38 +180,33 @@ class ClientOutbox:
     # --- what happened ----------------------------------------------------------------------------
 
     def stored(self, path: str, count: int) -> None:
-        self._notify(
-            StoredInOutbox(
-                namespace=self._namespace,
-                path=path,
-                file=str(self.path),
-                count=count,
-                waiting=self.waiting,
-            )
-        )
+        self._notify(StoredInOutbox(path=path, count=count, **self._state()))
 
     def left(self, path: str, count: int) -> None:
-        self._notify(
-            LeftOutbox(
-                namespace=self._namespace,
-                path=path,
-                file=str(self.path),
-                count=count,
-                waiting=self.waiting,
-            )
-        )
+        self._notify(LeftOutbox(path=path, count=count, **self._state()))
 
     def held(self, message: StoredMessage, reason: str) -> None:
         self._notify(
             HeldInOutbox(
-                namespace=self._namespace,
                 path=message.entity,
-                file=str(self.path),
                 message_id=message.message_id,
                 reason=reason,
-                waiting=self.waiting,
+                **self._state(),
             )
         )
+
+    def _state(self) -> dict[str, Any]:
+        """The fields that all events of an outbox have."""
+        oldest_ms = self.file.counts.oldest_ms
+        return {
+            "namespace": self._namespace,
+            "file": str(self.path),
+            "waiting": self.waiting,
+            "oldest_seconds": 0.0
+            if oldest_ms is None
+            else max(0.0, self.file.clock() - oldest_ms / 1000),
+            "file_bytes": self.file.file_bytes,
+        }
 
 
 def drain(outbox: ClientOutbox, task: Drain) -> Generator[Any, Any, None]:
