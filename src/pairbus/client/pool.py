@@ -20,7 +20,7 @@ from pairbus.client.sdk import private
 CONNECTIONS_PER_QUEUE_MAX = 64
 # Opening many at once takes long, and longest in one event loop. Meanwhile the others wait for the
 # connections that are open.
-OPENINGS_AT_ONCE_MAX = 16
+OPENINGS_AT_ONCE_MAX = 32
 IDLE_SECONDS_MAX = 60.0
 
 Sender = TypeVar("Sender")
