@@ -30,13 +30,12 @@ export PYTHONDONTWRITEBYTECODE :=
 # a second to open a link and as long to close it. First one process collects them, so that the
 # others find them compiled. Tests that kill and flood brokers or start RabbitMQ come afterwards,
 # file by file, beside those that start Java: the former mostly wait. Those of the data source share
-# one Java machine, in a process of their own beside all these, whose report comes last.
+# one Java machine in one process, and come alone: beside the others, Spark's workers start too late.
 test: setup-tests
 	@$(BIN)/pytest --collect-only -qq >/dev/null
 	$(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER)
-	$(BIN)/pytest -m spark tests/spark >.setup/spark.log 2>&1 & spark=$$!; \
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE); \
-	code=$$?; wait $$spark || code=1; cat .setup/spark.log; exit $$code
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE)
+	$(BIN)/pytest -m spark tests/spark
 	$(BIN)/pytest $(BROWSER)
 
 # The dashboard in the system's Chromium: one pair, one browser, one process for all of it.
