@@ -508,7 +508,8 @@ def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
         raise AssertionError("it was paired before it could be cancelled")
 
     for turns in (1, 3, 8):
-        assert asyncio_stage.shell.call(cancelled, turns)
+        with asyncio_stage.secondary.faults.slow(latency_seconds=0.2):
+            assert asyncio_stage.shell.call(cancelled, turns)
         assert client.pairing is None
         until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
     client.pair_namespace(options)
