@@ -259,7 +259,8 @@ def test_a_command_runs(block, shell, local, tmp_path, request):
 def start_and_stop(process):
     ready = process.stdout.readline()  # the suite's time-out bounds it
     process.send_signal(signal.SIGINT)
-    rest = finished(process)
+    rest = process.stdout.read()  # `communicate` would leave out what was read ahead
+    finished(process)
 
     assert re.match(r"\S+ ready: Endpoint=sb://", ready)
     assert all(" ready: Endpoint=sb://" in line for line in rest.splitlines())

@@ -22,6 +22,7 @@ CORES = 2
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Successfully registered with master"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
+_START_SECONDS_MAX = 150.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,11 @@ def standalone(folder: Path) -> Iterator[Cluster]:
 
     try:
         log = start("master.Master")
-        url = wait_until(lambda log=log: _MASTER.search(log.read_text()), "a master")[1]
+        url = wait_until(
+            lambda log=log: _MASTER.search(log.read_text()), "a master", _START_SECONDS_MAX
+        )[1]
         log = start("worker.Worker", "--cores", str(CORES), "--memory", "2g", url)
-        wait_until(lambda log=log: _REGISTERED in log.read_text(), "a worker")
+        wait_until(lambda log=log: _REGISTERED in log.read_text(), "a worker", _START_SECONDS_MAX)
         yield Cluster(url=url, worker=processes[1].pid, variables=variables)
     finally:
         for process in processes:
