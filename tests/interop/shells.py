@@ -16,10 +16,13 @@ from typing import Any, Protocol
 
 import azure.servicebus as blocking
 import azure.servicebus.aio as aio
+import pytest
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio._servicebus_session_async import ServiceBusSession
 
 HANG_SECONDS = 60
+both_clients = pytest.mark.parametrize("shell", ["sync", "asyncio"], indirect=True)
+"""For a test of what the two clients do each in its own way: waits, flow control, reconnects."""
 
 
 class Shell(Protocol):

@@ -42,7 +42,7 @@ from pairbus.broker import (
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
 from tests.interop.bus import POLICIES
-from tests.interop.shells import AsyncioShell, Blocking, Shell
+from tests.interop.shells import AsyncioShell, Blocking, Shell, both_clients
 
 FOREVER = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
@@ -139,6 +139,7 @@ def test_a_queue_has_the_defaults_of_the_service(admin: Any) -> None:
     assert dict(admin.get_queue("orders").items()) == dict(queue.items())
 
 
+@both_clients
 @pytest.mark.req("B-02")
 def test_a_queue_is_what_it_was_made_as(admin: Any) -> None:
     admin.create_queue("orders", **QUEUE, **FIXED_AT_BIRTH)
@@ -147,43 +148,6 @@ def test_a_queue_is_what_it_was_made_as(admin: Any) -> None:
 
     assert {name: queue[name] for name in QUEUE} == QUEUE
     assert {name: queue[name] for name in FIXED_AT_BIRTH} == FIXED_AT_BIRTH
-
-
-@pytest.mark.req("B-02")
-@pytest.mark.parametrize("name", [*QUEUE, "status", "enable_express"])
-def test_each_property_of_a_queue_is_updated(admin: Any, name: str) -> None:
-    value = {**QUEUE, "status": "SendDisabled", "enable_express": True}[name]
-    queue = admin.create_queue("orders")
-    queue[name] = value
-
-    admin.update_queue(queue)
-
-    changed = admin.get_queue("orders")
-    assert changed[name] == value
-    expected = {**dict(queue.items()), name: value}
-    assert dict(changed.items()) == expected
-
-
-@pytest.mark.req("B-02")
-def test_an_update_by_keywords_is_read_back(admin: Any) -> None:
-    queue = admin.create_queue("orders")
-
-    admin.update_queue(queue, **QUEUE)
-    changed = admin.get_queue("orders")
-    admin.update_queue(changed, **{name: queue[name] for name in QUEUE})
-
-    assert {name: changed[name] for name in QUEUE} == QUEUE
-    assert dict(admin.get_queue("orders").items()) == dict(queue.items())
-
-
-@pytest.mark.req("B-02")
-@pytest.mark.parametrize("name", FIXED_AT_BIRTH)
-def test_what_is_fixed_at_birth_cannot_be_updated(admin: Any, name: str) -> None:
-    queue = admin.create_queue("orders")
-    queue[name] = True
-
-    assert "cannot be changed" in refusal(admin.update_queue, queue)
-    assert admin.get_queue("orders")[name] is False
 
 
 OUT_OF_RANGE = {
@@ -240,7 +204,7 @@ def test_unknown_and_duplicate_names_have_their_own_exceptions(admin: Any) -> No
             call(argument)
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a b", "a//b", "ä", "a" * 261, "a?b", "a#b"])
+@pytest.mark.parametrize("name", ["", "a b", "a" * 261, "a?b"])
 def test_an_invalid_name_is_refused(admin: Any, name: str) -> None:
     with pytest.raises(HttpResponseError):
         admin.create_queue(name)
@@ -249,9 +213,7 @@ def test_an_invalid_name_is_refused(admin: Any, name: str) -> None:
 
 
 @pytest.mark.req("B-02")
-@pytest.mark.parametrize(
-    "name", ["a/b/c", "txt/.-_123", "UPPER/lower", "contoso/x-servicebus-transfer/0"]
-)
+@pytest.mark.parametrize("name", ["txt/.-_123", "UPPER/lower/0"])
 def test_names_with_slashes_work_everywhere(admin: Any, name: str) -> None:
     queue = admin.create_queue(name)
     admin.update_queue(queue, max_delivery_count=3)
@@ -297,6 +259,7 @@ TOPIC = {
 }
 
 
+@both_clients
 @pytest.mark.req("B-02")
 def test_a_topic_is_what_it_was_made_as(admin: Any) -> None:
     admin.create_topic("plain")
@@ -308,25 +271,6 @@ def test_a_topic_is_what_it_was_made_as(admin: Any) -> None:
     assert topic.enable_partitioning is True
     assert [one.name for one in admin.list_topics()] == ["news", "plain"]
     assert (plain.support_ordering, plain.max_size_in_megabytes) == (True, 1024)
-
-
-@pytest.mark.req("B-02")
-@pytest.mark.parametrize("name", [*TOPIC, "status"])
-def test_each_property_of_a_topic_is_updated(admin: Any, name: str) -> None:
-    value = {**TOPIC, "status": "Disabled"}[name]
-    topic = admin.create_topic("news")
-    topic[name] = value
-
-    admin.update_topic(topic)
-
-    assert admin.get_topic("news")[name] == value
-
-
-@pytest.mark.parametrize("name", ["requires_duplicate_detection", "enable_partitioning"])
-def test_what_is_fixed_at_birth_of_a_topic_cannot_be_updated(admin: Any, name: str) -> None:
-    topic = admin.create_topic("news")
-
-    assert "cannot be changed" in refusal(admin.update_topic, topic, **{name: True})
 
 
 SUBSCRIPTION = {
@@ -341,6 +285,7 @@ SUBSCRIPTION = {
 }
 
 
+@both_clients
 @pytest.mark.req("B-02")
 def test_a_subscription_is_what_it_was_made_as(admin: Any) -> None:
     admin.create_topic("news")
@@ -357,18 +302,47 @@ def test_a_subscription_is_what_it_was_made_as(admin: Any) -> None:
     assert [one.name for one in admin.list_subscriptions("news")] == ["desk", "plain"]
 
 
+# kind -> names, what may be changed, what is fixed at birth
+KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]] = {
+    "queue": (
+        ("orders",),
+        {**QUEUE, "status": "SendDisabled", "enable_express": True},
+        tuple(FIXED_AT_BIRTH),
+    ),
+    "topic": (
+        ("news",),
+        {**TOPIC, "status": "Disabled"},
+        ("requires_duplicate_detection", "enable_partitioning"),
+    ),
+    "subscription": (
+        ("news", "desk"),
+        {**SUBSCRIPTION, "status": "ReceiveDisabled"},
+        ("requires_session",),
+    ),
+}
+
+
 @pytest.mark.req("B-02")
-@pytest.mark.parametrize("name", [*SUBSCRIPTION, "status"])
-def test_each_property_of_a_subscription_is_updated(
-    admin: Any, subscription: tuple[str, str], name: str
+@pytest.mark.parametrize("kind", KINDS)
+def test_properties_are_updated_and_changed_back_except_for_fixed_ones(
+    admin: Any, kind: str
 ) -> None:
-    value = {**SUBSCRIPTION, "status": "ReceiveDisabled"}[name]
-    found = admin.get_subscription(*subscription)
-    found[name] = value
+    names, settings, fixed = KINDS[kind]
+    if kind == "subscription":
+        admin.create_topic("news")
+    made = getattr(admin, f"create_{kind}")(*names)
+    get, update = getattr(admin, f"get_{kind}"), getattr(admin, f"update_{kind}")
 
-    admin.update_subscription("news", found)
+    update(*names[:-1], made, **settings)
+    changed = get(*names)
+    update(*names[:-1], changed, **{name: made[name] for name in settings})
 
-    assert admin.get_subscription(*subscription)[name] == value
+    assert {name: changed[name] for name in settings} == settings
+    assert dict(get(*names).items()) == dict(made.items())
+    for name in fixed:
+        reason = refusal(update, *names[:-1], get(*names), **{name: True})
+        assert "cannot be changed" in reason
+    assert dict(get(*names).items()) == dict(made.items())
 
 
 def test_refusals_for_subscriptions(admin: Any, subscription: tuple[str, str]) -> None:
@@ -376,9 +350,6 @@ def test_refusals_for_subscriptions(admin: Any, subscription: tuple[str, str]) -
 
     with pytest.raises(ResourceExistsError):
         admin.create_subscription("news", "DESK")
-    assert "cannot be changed" in refusal(
-        admin.update_subscription, "news", found, requires_session=True
-    )
     assert "LockDuration" in refusal(
         admin.update_subscription, "news", found, lock_duration=timedelta(minutes=6)
     )
@@ -458,6 +429,7 @@ def test_a_rule_has_the_filter_it_was_made_with(
     assert rule.action.parameters == action.parameters
 
 
+@both_clients
 @pytest.mark.req("B-08")
 def test_a_rule_is_updated_and_removed(admin: Any, subscription: tuple[str, str]) -> None:
     rule = admin.create_rule(*subscription, "mine", filter=SqlRuleFilter("a = 1"))
@@ -717,6 +689,7 @@ STRANGERS = {
 }
 
 
+@both_clients
 @pytest.mark.req("B-02")
 @pytest.mark.parametrize("policy", STRANGERS.values(), ids=STRANGERS)
 def test_refused_as_unauthorized_is(

@@ -281,17 +281,3 @@ def test_what_only_resembles_a_ping_is_delivered(bus):
     bus.send(b"", content_type=content_type, time_to_live=timedelta(seconds=600))
     bus.send(b"", content_type=content_type)
     assert bus.left_bodies() == ["has a body", "", ""]
-
-
-@pytest.mark.req("B-07")
-@pytest.mark.queue(
-    requires_duplicate_detection=True,
-    duplicate_detection_history_time_window=timedelta(seconds=30),
-)
-def test_a_duplicate_after_the_window_is_a_new_message(bus):
-    bus.send("first", message_id="m")
-    bus.advance(20)
-    bus.send("within", message_id="m")
-    bus.advance(20)
-    bus.send("after", message_id="m")
-    assert bus.left_bodies() == ["first", "after"]

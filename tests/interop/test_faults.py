@@ -35,7 +35,7 @@ from pairbus.errors import BrokerError, ConfigError
 from pairbus.testing import ManualClock
 from tests.interop.bus import POLICIES, Bus, take
 from tests.interop.conftest import Closing
-from tests.interop.shells import Shell
+from tests.interop.shells import Shell, both_clients
 
 pytestmark = [
     pytest.mark.req("B-13"),
@@ -46,8 +46,6 @@ QUICK = 1.0
 """Seconds that a client waits for an answer that does not come."""
 PATIENT = {"retry_total": 5, "retry_backoff_factor": 0.1}
 MINUTES = 60.0
-either_shell = pytest.mark.parametrize("shell", ["sync"], indirect=True)
-"""What is looked at is the broker's doing, whichever client looks."""
 
 
 @pytest.fixture
@@ -109,6 +107,7 @@ def message(body: str = "x") -> ServiceBusMessage:
 # each symptom alone
 
 
+@both_clients
 def test_cannot_send_leaves_receiving(bus, broker):
     bus.send("before")
     with broker.faults.cannot_send("Orders") as fault:
@@ -123,6 +122,7 @@ def test_cannot_send_leaves_receiving(bus, broker):
     assert bus.left_bodies() == ["before", "after"]
 
 
+@both_clients
 def test_cannot_receive_leaves_sending(bus, broker):
     waiting = bus.receiver()
     with broker.faults.cannot_receive("orders", condition="com.microsoft:timeout"):
@@ -134,7 +134,6 @@ def test_cannot_receive_leaves_sending(bus, broker):
     assert [str(one) for one in take(bus.receiver())] == ["meanwhile"]
 
 
-@either_shell
 def test_a_topics_fault_is_its_subscriptions_too(bus, broker):
     sender = bus.enter(bus.client.get_topic_sender("events"))
     receiver = bus.client.get_subscription_receiver("events", "audit")
@@ -211,6 +210,7 @@ def test_administration_gets_no_answer_where_all_is_dropped(broker, admin):
     assert (raised.value.status_code, fault.state) == (503, "over")
 
 
+@both_clients
 def test_cannot_contact_ends_the_connection(bus, broker):
     sender = bus.sender()
     with broker.faults.cannot_contact():
@@ -242,7 +242,6 @@ def test_an_entity_that_cannot_be_contacted_has_no_links(bus, broker):
 # the service's failures
 
 
-@either_shell
 def test_throttling_lets_the_asked_for_share_through(bus, broker):
     sender = bus.sender()
     with broker.faults.throttle("orders", rate=0.5, seed=7) as fault:
@@ -262,7 +261,6 @@ def is_sent(sender, body: str) -> bool:
     return True
 
 
-@either_shell
 def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
     sender, outages = bus.sender(), []
     for seed in (7, 7, 11):
@@ -271,7 +269,6 @@ def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
     assert outages[0] == outages[1] != outages[2]
 
 
-@either_shell
 def test_a_throttled_client_gets_through_with_its_retries(bus, broker):
     client = bus.connect(**PATIENT)
     with broker.faults.throttle("orders", rate=0.5, seed=1) as fault:
@@ -294,6 +291,7 @@ def test_any_error_can_be_had_on_a_send(bus, broker, condition, error):
     assert bus.left_bodies() == ["second"]
 
 
+@both_clients
 def test_an_error_can_be_had_at_each_operation(bus, broker):
     error = broker.faults.error
     bus.send("x")
@@ -324,6 +322,7 @@ def test_messages_that_were_acknowledged_appear_fifteen_minutes_later(bus, broke
     assert [str(one) for one in take(receiver)] == ["late"]
 
 
+@both_clients
 def test_a_restart_closes_connections_and_keeps_locks(bus, broker):
     bus.send("locked")
     receiver, sender = bus.receiver(client=bus.connect(**PATIENT)), bus.sender()
@@ -342,7 +341,6 @@ def test_a_restart_closes_connections_and_keeps_locks(bus, broker):
     assert bus.left_bodies() == ["after"]
 
 
-@either_shell
 def test_an_entity_restarts_alone(bus, broker):
     sender, receiver, other = bus.sender(), bus.receiver(), bus.sender("other")
     broker.faults.restart("orders", seconds=60)
@@ -367,6 +365,7 @@ def can_connect(broker: Broker) -> bool:
     return True
 
 
+@both_clients
 def test_an_unreachable_namespace_refuses_connections(bus, broker):
     sender = bus.sender()
     fault = broker.faults.unreachable()
@@ -381,6 +380,7 @@ def test_an_unreachable_namespace_refuses_connections(bus, broker):
     assert bus.left_bodies() == ["after"]
 
 
+@both_clients
 def test_a_namespace_that_drops_what_it_is_sent_stores_nothing(bus, broker):
     sender = bus.sender()
     sender.send_messages(message("before"))
@@ -407,6 +407,7 @@ def test_an_entity_that_drops_what_it_is_sent_leaves_others_alone(bus, broker):
     assert bus.left_bodies() == ["after"]
 
 
+@both_clients
 @pytest.mark.parametrize("entity", [None, "orders"], ids=["namespace", "entity"])
 def test_what_hangs_is_done_when_it_no_longer_does(bus, broker, entity):
     sender, receiver = bus.sender(), bus.receiver()
@@ -418,7 +419,6 @@ def test_what_hangs_is_done_when_it_no_longer_does(bus, broker, entity):
     assert [str(one) for one in take(receiver)] == ["late"], "an unknown outcome, for the sender"
 
 
-@either_shell
 def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
     other = bus.sender("other")
     with broker.faults.hang("orders"):
@@ -429,7 +429,6 @@ def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
 # slow
 
 
-@either_shell
 @pytest.mark.parametrize(
     ("entity", "distribution"),
     [(None, "constant"), ("orders", "constant"), ("orders", "uniform"), (None, "exponential")],
@@ -447,7 +446,6 @@ def test_a_slow_namespace_delays_answers(bus, broker, entity, distribution):
     assert bus.left_bodies() == ["0", "1", "2", "3", "4"]
 
 
-@either_shell
 @pytest.mark.parametrize("entity", [None, "orders"], ids=["namespace", "entity"])
 def test_limited_bandwidth_delays_both_directions(bus, broker, entity):
     sender, receiver = bus.sender(), bus.receiver()
@@ -462,7 +460,6 @@ def test_limited_bandwidth_delays_both_directions(bus, broker, entity):
         assert time.monotonic() - began >= 0.5
 
 
-@either_shell
 def test_a_latency_ends_with_its_fault(bus, broker):
     sender = bus.sender()
     with broker.faults.slow("orders", latency_seconds=3600), refused(OperationTimeoutError):
@@ -473,6 +470,7 @@ def test_a_latency_ends_with_its_fault(bus, broker):
 # unknown outcomes
 
 
+@both_clients
 def test_a_cut_after_accept_leaves_a_stored_message_without_an_acknowledgement(bus, broker):
     broker.faults.cut_after_accept("orders", times=1)
     with refused(ServiceBusConnectionError):
@@ -481,7 +479,6 @@ def test_a_cut_after_accept_leaves_a_stored_message_without_an_acknowledgement(b
     assert broker.faults.active() == []
 
 
-@either_shell
 def test_a_client_that_retries_a_cut_sends_twice(bus, broker):
     broker.faults.cut_after_accept("orders", times=1)
     bus.sender(client=bus.connect(**PATIENT)).send_messages(message("again"))
@@ -516,7 +513,6 @@ def test_a_full_disk_refuses_sends_and_settlements(bus, broker):
     assert bus.left_bodies() == ["before", "after"]
 
 
-@either_shell
 def test_a_slow_disk_makes_slow_sends(bus, broker):
     sender = bus.sender()
     began = time.monotonic()
@@ -542,7 +538,6 @@ def test_the_namespaces_clock_jumps_and_comes_back(bus, broker):
 # who notices, when it ends, and what is listed
 
 
-@either_shell
 def test_other_namespaces_do_not_notice(shell):
     options = [NamespaceOptions(name=name, queues=[QueueDescription(name="q")]) for name in "ab"]
     with Broker(namespaces=options) as broker:
@@ -555,7 +550,6 @@ def test_other_namespaces_do_not_notice(shell):
         assert broker["b"].faults.active() == []
 
 
-@either_shell
 def test_a_timed_fault_ends_by_itself(bus, broker):
     fault = broker.faults.cannot_send("orders", seconds=30)
     with refused(ServiceBusError):
@@ -567,7 +561,6 @@ def test_a_timed_fault_ends_by_itself(bus, broker):
     fault.clear()
 
 
-@either_shell
 def test_a_script_goes_by_the_clock(bus, broker):
     script = broker.faults.script(
         [(0, Throttle("orders", seconds=10)), (60, Unreachable(seconds=10)), (90, Hang())]
@@ -588,7 +581,6 @@ def test_a_script_goes_by_the_clock(bus, broker):
     assert bus.left_bodies() == ["between", "back", "for good"]
 
 
-@either_shell
 def test_all_can_be_cleared_at_once(bus, broker):
     broker.faults.cannot_send()
     broker.faults.cannot_receive()
@@ -598,7 +590,6 @@ def test_all_can_be_cleared_at_once(bus, broker):
     assert [str(one) for one in take(bus.receiver())] == ["fine"]
 
 
-@either_shell
 def test_a_broker_stops_in_the_middle_of_everything(shell):
     with Broker(queues=["q"]) as broker:
         client = shell.client(broker.connection_string, retry_total=0)
@@ -640,7 +631,6 @@ def http(
             return error.code, json.load(error)
 
 
-@either_shell
 def test_faults_are_started_listed_and_cleared_over_http(bus, broker):
     fault = {"kind": "cannot_send", "entity": "orders", "seconds": 60}
     status, started = http(broker, "POST", "/$faults", fault)

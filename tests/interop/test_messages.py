@@ -19,6 +19,7 @@ from azure.servicebus.amqp import (
 )
 
 from tests.interop.bus import take
+from tests.interop.shells import both_clients
 
 pytestmark = pytest.mark.req("B-03")
 
@@ -30,6 +31,7 @@ def through(bus, message):
     return received
 
 
+@both_clients
 def test_every_property_of_a_message_comes_back(bus):
     given = {
         "message_id": "id",
@@ -131,6 +133,7 @@ def test_a_body_of_one_value_comes_back(bus, given, read):
     assert message.body == read
 
 
+@both_clients
 def test_all_sections_of_an_annotated_message_come_back(bus):
     an_id = uuid.uuid4()
     given = AmqpAnnotatedMessage(

@@ -12,11 +12,14 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
 
 from tests.interop.bus import take
+from tests.interop.shells import both_clients
 
 SECOND = timedelta(seconds=1)
 RENEWABLE = timedelta(seconds=8)
 """The SDK's renewer looks once a second; with a shorter lock it would look too late."""
 MARGIN = timedelta(milliseconds=5)
+
+pytestmark = both_clients
 
 
 @pytest.mark.req("B-03")

@@ -73,8 +73,6 @@ def test_messages_that_are_too_large_are_logged(bus, lines):
 
 
 def test_the_administration_logs_whom_it_refuses(bus, lines, monkeypatch):
-    if bus.shell.name == "asyncio":
-        pytest.skip("the administration is the same")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bus.broker.ca_file))
     text = bus.connection_string("sender")
     with (

@@ -29,13 +29,16 @@ from pairbus.broker import (
 from pairbus.broker.messages.topic import Topic
 from pairbus.testing import ManualClock
 from tests.interop.bus import Bus, sweeping_up_after_the_sdk, take
-from tests.interop.shells import Shell
+from tests.interop.shells import Shell, both_clients
 
 PATIENT = {"retry_total": 5, "retry_backoff_factor": 0.1}
 HOUR = timedelta(hours=1)
 
 # The blocking SDK forgets to close a socket that its peer has closed first.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [
+    both_clients,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 
 @pytest.fixture

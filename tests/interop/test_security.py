@@ -29,6 +29,7 @@ from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
 from tests.interop.bus import take
+from tests.interop.shells import both_clients
 
 pytestmark = pytest.mark.req("B-02")
 
@@ -52,6 +53,7 @@ def send_and_look(bus, client):
         assert [str(m) for m in receiver.peek_messages(10, sequence_number=1)] == ["x"]
 
 
+@both_clients
 def test_a_policy_with_only_send_sends_and_schedules_but_does_not_receive(bus):
     client = bus.connect(bus.connection_string("sender"))
     sender = bus.sender(client=client)
@@ -66,6 +68,7 @@ def test_a_policy_with_only_send_sends_and_schedules_but_does_not_receive(bus):
     assert bus.left_bodies() == ["allowed"]
 
 
+@both_clients
 def test_a_policy_with_only_listen_receives_but_does_not_send(bus):
     bus.send("x", "y")
     client = bus.connect(bus.connection_string("listener"))
@@ -151,6 +154,7 @@ def test_text_that_is_no_token_is_refused(bus):
         bus.sender(client=client)
 
 
+@both_clients
 @pytest.mark.parametrize("kind", ["named key", "sas"])
 def test_the_credential_classes_of_azure_core_work(bus, kind):
     policy = default_policy()
@@ -184,6 +188,7 @@ class RenewingCredential:
         return self._make(audience, **options)
 
 
+@both_clients
 def test_a_connection_outlives_its_token_when_the_sdk_renews_it(bus):
     """The SDK renews in the last tenth of a token's life, in whole seconds: below 10 s, never."""
     credential = RenewingCredential(bus, seconds=11)
@@ -213,6 +218,7 @@ def test_a_connection_outlives_its_token_when_the_sdk_renews_it(bus):
     assert credential.asked == 4, "one connection each, and each renewed its token once"
 
 
+@both_clients
 def test_a_token_that_expired_unrenewed_ends_the_use_of_its_link(bus):
     """The SDK sees its link end, tries again once, and is refused at `$cbs`."""
     token = token_for(bus, bus.queue, seconds=600)

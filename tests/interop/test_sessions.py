@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.interop.bus import take
+from tests.interop.shells import both_clients
 
 SESSIONS = pytest.mark.queue(requires_session=True, lock_duration=timedelta(seconds=30))
 pytestmark = [pytest.mark.req("B-06")]
@@ -40,6 +41,7 @@ def test_a_named_session_gives_only_its_messages_and_in_order(bus):
     assert receiver.peek_messages(10, sequence_number=1) == []
 
 
+@both_clients
 @SESSIONS
 def test_every_settlement_works_in_a_session(bus):
     send(bus, "s", "complete", "abandon", "defer", "dead-letter")
@@ -77,6 +79,7 @@ def test_receive_and_delete_works_in_a_session(bus):
     assert receiver.peek_messages(10, sequence_number=1) == []
 
 
+@both_clients
 @SESSIONS
 def test_prefetch_in_a_session_and_what_was_buffered_comes_again(bus):
     send(bus, "s", *(f"{n}" for n in range(10)))
@@ -88,6 +91,7 @@ def test_prefetch_in_a_session_and_what_was_buffered_comes_again(bus):
     assert [str(m) for m in again] == [f"{n}" for n in range(1, 10)]
 
 
+@both_clients
 @SESSIONS
 def test_the_iterator_works_in_a_session(bus):
     send(bus, "s", "1", "2", "3")
@@ -111,6 +115,7 @@ def test_the_next_available_session_is_not_locked(bus):
         assert str(message) == f"in {receiver.session.session_id}"
 
 
+@both_clients
 @SESSIONS
 def test_a_receiver_that_waits_for_a_session_gets_it_with_the_next_message(bus):
     waiting = bus.client.get_queue_receiver(
@@ -124,6 +129,7 @@ def test_a_receiver_that_waits_for_a_session_gets_it_with_the_next_message(bus):
         waiting.close()
 
 
+@both_clients
 @SESSIONS
 def test_without_a_free_session_the_wait_ends_in_a_time_out(bus):
     bus.receiver(session_id="held")
@@ -159,6 +165,7 @@ def test_the_next_session_is_waited_for_as_long_as_the_receiver_says(bus, wait_s
     assert (waited_seconds > 65) == (wait_seconds == 70)
 
 
+@both_clients
 @SESSIONS
 def test_a_session_is_locked_by_one_receiver_and_free_once_it_closes(bus):
     send(bus, "s", "x")
@@ -180,6 +187,7 @@ def test_an_empty_session_can_be_locked_by_name_and_served_later(bus):
     assert str(message) == "x"
 
 
+@both_clients
 @SESSIONS
 def test_the_state_of_a_session_is_kept_changed_and_cleared(bus):
     with bus.receiver(session_id="s") as receiver:
@@ -211,6 +219,7 @@ def test_renewing_keeps_the_session(bus):
         bus.receiver(session_id="s")
 
 
+@both_clients
 @SESSIONS
 def test_a_session_lock_that_ended_is_lost_and_its_messages_return(bus):
     send(bus, "s", "x")
@@ -269,12 +278,6 @@ def test_many_sessions_are_listed_over_several_pages(bus):
     assert sorted(bus.client.list_queue_sessions(bus.queue)) == names
 
 
-@SESSIONS
-def test_a_session_queue_and_a_plain_receiver_do_not_go_together(bus):
-    with pytest.raises(ServiceBusError, match="not-allowed"):
-        bus.receiver()
-
-
 def test_a_plain_queue_and_a_session_receiver_do_not_go_together(bus):
     with pytest.raises(ServiceBusError, match="not-allowed"):
         bus.receiver(session_id="s")
@@ -284,13 +287,6 @@ def test_a_plain_queue_and_a_session_receiver_do_not_go_together(bus):
 def test_a_session_id_that_is_no_text_is_refused(bus):
     with pytest.raises(ServiceBusError, match="argument-error"):
         bus.receiver(session_id=1)
-
-
-@SESSIONS
-def test_a_message_without_a_session_is_refused(bus):
-    with pytest.raises(ServiceBusError, match="not-allowed"):
-        bus.send("homeless")
-    send(bus, "s", "fine")
 
 
 @SESSIONS
@@ -310,6 +306,7 @@ def test_peek_in_a_session_shows_only_that_session(bus):
     assert [str(m) for m in receiver.peek_messages(10)] == ["1", "2"]
 
 
+@both_clients
 @SESSIONS
 def test_competing_receivers_keep_the_order_inside_each_session(bus):
     sender = bus.sender()

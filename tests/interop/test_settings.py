@@ -34,7 +34,6 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.errors import ConfigError
 from tests.interop.bus import Bus, take
-from tests.interop.shells import Shell, SyncShell
 from tests.interop.topics import NOTHING, change, find, make, policy, premium, rule
 
 DEAD_LETTER = "deadletter"
@@ -44,12 +43,6 @@ KINDS: dict[str, type[EntityDescription]] = {
     "subscription": SubscriptionDescription,
 }
 Settings = dict[str, Any]
-
-
-@pytest.fixture
-def shell() -> Shell:
-    """One shell is enough: these tests check the broker's behaviour, not the client's."""
-    return SyncShell()
 
 
 class Place:
@@ -296,6 +289,8 @@ def status_of_topic(bus: Bus, kind: str) -> None:
         place.change(status=status)
         with pytest.raises(MessagingEntityDisabledError):
             place.new_sender().send_messages(ServiceBusMessage("no"))
+        with pytest.raises(ServiceBusError):
+            place.send("no, on a link that was open")
     place.change(status="Active")
     place.new_sender().send_messages(ServiceBusMessage("2"))
     assert place.left() == ["1", "2"]

@@ -14,7 +14,6 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
-    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -24,6 +23,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter
 
 from tests.interop.bus import take
+from tests.interop.shells import both_clients
 from tests.interop.topics import Topic, administration, change, make, rule
 
 pytestmark = pytest.mark.req("B-08")
@@ -32,6 +32,7 @@ DEAD_LETTER = "deadletter"
 TAKE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
+@both_clients
 def test_every_subscription_gets_the_whole_message(bus):
     topic = Topic(bus, a={}, b={})
     sent = ServiceBusMessage(
@@ -166,21 +167,7 @@ def test_receive_and_delete_and_peek_concern_one_subscription_only(bus):
     assert topic.left_bodies("b") == ["1", "2", "3"]
 
 
-@pytest.mark.req("B-04")
-def test_too_many_deliveries_and_expiry_end_in_the_dead_letters_of_the_subscription(bus):
-    topic = Topic(
-        bus, a={"max_delivery_count": 1, "dead_lettering_on_message_expiration": True}, b={}
-    )
-    topic.send("often")
-    topic.send("late", time_to_live=timedelta(seconds=30))
-    receiver = topic.receiver("a")
-    receiver.abandon_message(take(receiver)[0])
-    bus.advance(31)
-    reasons = {str(m): m.dead_letter_reason for m in topic.left("a", DEAD_LETTER)}
-    assert reasons == {"often": "MaxDeliveryCountExceeded", "late": "TTLExpiredException"}
-    assert topic.left_bodies("b") == ["often"]
-
-
+@both_clients
 @pytest.mark.req("B-06")
 def test_a_subscription_has_sessions_with_state_and_order(bus):
     topic = Topic(bus, s={"requires_session": True}, plain={})
@@ -207,13 +194,6 @@ def test_what_has_no_session_id_is_a_dead_letter_where_sessions_are_required(bus
     topic.send("x")
     [message] = topic.left("s", DEAD_LETTER)
     assert message.dead_letter_reason == "Session ID is null."
-
-
-@pytest.mark.req("B-07")
-def test_duplicates_are_detected_on_the_topic(bus):
-    topic = Topic(bus, {"requires_duplicate_detection": True}, a={}, b={})
-    topic.send("first", "second", message_id="same")
-    assert topic.left_bodies("a") == topic.left_bodies("b") == ["first"]
 
 
 # rules
@@ -348,19 +328,6 @@ def test_a_deleted_subscription_ends_its_receivers_and_no_others(bus):
     assert [str(m) for m in take(stays)] == ["x"]
     with pytest.raises(MessagingEntityNotFoundError):
         gone.receive_messages(1, max_wait_time=30)
-
-
-def test_a_disabled_topic_accepts_nothing_until_it_is_active_again(bus):
-    topic = Topic(bus, a={})
-    topic.send("before")
-    change(bus.broker, "topic", topic.name, status="SendDisabled")
-    with pytest.raises(ServiceBusError):
-        topic.send("meanwhile")
-    with pytest.raises(MessagingEntityDisabledError):
-        topic.sender().send_messages(ServiceBusMessage("meanwhile"))
-    change(bus.broker, "topic", topic.name, status="Active")
-    topic.send("after")
-    assert topic.left_bodies("a") == ["before", "after"]
 
 
 def test_new_rules_hold_for_a_receiver_that_is_there_already(bus):

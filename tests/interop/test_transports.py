@@ -22,8 +22,10 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, Transpor
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError
 
 from tests.interop.bus import sweeping_up_after_the_sdk, take
+from tests.interop.shells import both_clients
 
 pytestmark = [
+    both_clients,
     pytest.mark.req("X-08"),
     # The SDK's own way of saying "no TLS" to aiohttp.
     pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
